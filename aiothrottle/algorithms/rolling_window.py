@@ -1,0 +1,162 @@
+"""The exact rolling window: never more than the limit in any period, to the last token."""
+
+import bisect
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.rate import Rate, RateLike, as_rate
+
+__all__ = ["RollingWindow", "RollingWindowState"]
+
+_LEAST_ROOM = 64
+# Sums of fractional costs are off by some units in the last place: no part of a token.
+_ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class RollingWindowState:
+    """The log: the instants at which tokens went, never decreasing, oldest first.
+
+    While every cost is 1 the log is all there is. A cost of another size brings `costs`, as long
+    as the log, and their sum `used`. What has left the window stays in the log until its room is
+    needed: `room` costs of 1 may go before anybody has to look.
+    """
+
+    log: deque[float] = field(default_factory=deque[float])
+    room: int = 0
+    last: float = -math.inf
+    costs: deque[float] | None = None
+    used: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RollingWindow(Algorithm[RollingWindowState]):
+    """Never more than the limit in *any* period, and all of it can be used: the default.
+
+    A cost may go when what went within the last period leaves room for it. The log of instants
+    makes that exact (the sliding window log); the memory is one number per token of the limit
+    at the most, or two per request where costs differ from 1. A request that went exactly one
+    period ago is out of the window.
+
+    Args:
+        rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
+            period it is one token in as much more time.
+
+    Raises:
+        TypeError: `rate` is of a kind that is no rate.
+        ValueError: `rate` is out of range.
+
+    >>> window = RollingWindow("2/s")
+    >>> state = window.start()
+    >>> [window.admit(state, now, 1) for now in (0.0, 0.25, 0.5, 1.0)]
+    [True, True, False, True]
+    """
+
+    rate: Rate
+    _limit: float = field(repr=False, compare=False)
+    _period: float = field(repr=False, compare=False)
+    _rounding: float = field(repr=False, compare=False)
+
+    def __init__(self, rate: RateLike) -> None:
+        rate = as_rate(rate)
+        set_field = object.__setattr__  # frozen
+        set_field(self, "rate", rate)
+        set_field(self, "_limit", max(1, rate.limit))
+        set_field(self, "_period", rate.period / min(1, rate.limit))
+        set_field(self, "_rounding", self._limit * _ROUNDING)
+
+    @property
+    def capacity(self) -> float:
+        """The limit, in tokens."""
+        return self._limit
+
+    def start(self) -> RollingWindowState:
+        """Give an empty log."""
+        return RollingWindowState()
+
+    def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
+        """Seconds until so much has left the window that `cost` finds room."""
+        if cost > self._limit:
+            return math.inf
+        missing = self._used(state) + cost - self._limit
+        if missing <= self._rounding or cost == 0:
+            return 0.0
+        return until(self._leaves_at(state, missing), now)
+
+    def take(self, state: RollingWindowState, now: float, cost: float) -> None:
+        """Write `cost` into the log."""
+        if cost == 0:
+            return
+        self._forget(state, now)
+        if cost != 1 and state.costs is None:
+            state.costs = deque([1.0] * len(state.log))
+            state.used = len(state.log)
+        state.last = max(state.last, now)
+        state.log.append(state.last)
+        if state.costs is not None:
+            state.costs.append(cost)
+            state.used += cost
+        state.room = self._room(state)
+
+    def admit(self, state: RollingWindowState, now: float, cost: float) -> bool:
+        """Write `cost` into the log if there is room."""
+        if cost == 1 and state.room and now >= state.last:
+            state.room -= 1
+            state.last = now
+            state.log.append(now)
+            return True
+        if self.delay(state, now, cost) > 0.0:
+            return False
+        self.take(state, now, cost)
+        return True
+
+    def remaining(self, state: RollingWindowState, now: float) -> float:
+        """What the log of the last period leaves of the limit."""
+        gone = self._gone(state, now)
+        left = gone if state.costs is None else math.fsum(islice(state.costs, gone))
+        return min(self._limit, max(0.0, self._limit - self._used(state) + left))
+
+    def reset_after(self, state: RollingWindowState, now: float) -> float:
+        """Seconds until the last token has left the window."""
+        return until(state.last + self._period, now)
+
+    def _used(self, state: RollingWindowState) -> float:
+        return len(state.log) if state.costs is None else state.used
+
+    def _leaves_at(self, state: RollingWindowState, missing: float) -> float:
+        """Give the instant at which `missing` tokens, counted from the oldest, are out."""
+        missing -= self._rounding
+        if state.costs is None:
+            return state.log[math.ceil(missing) - 1] + self._period
+        for instant, cost in zip(state.log, state.costs, strict=True):
+            missing -= cost
+            if missing <= 0:
+                return instant + self._period
+        raise AssertionError("more tokens are missing than the log holds")
+
+    def _forget(self, state: RollingWindowState, now: float) -> None:
+        """Drop what has left the window."""
+        log, costs = state.log, state.costs
+        for _ in range(self._gone(state, now)):
+            log.popleft()
+            if costs is not None:
+                state.used -= costs.popleft()
+        if not log:
+            state.costs = None
+
+    def _gone(self, state: RollingWindowState, now: float) -> int:
+        """Count the entries of the log that have left the window."""
+        return bisect.bisect_right(state.log, now, key=lambda instant: instant + self._period)
+
+    def _room(self, state: RollingWindowState) -> int:
+        """Let the log grow twofold before it is looked at again, within the limit.
+
+        So a token costs O(1), and a log is never longer than twice what its window has held.
+        """
+        if state.costs is not None:
+            return 0
+        length = len(state.log)
+        return max(0, min(int(self._limit) - length, max(length, _LEAST_ROOM)))

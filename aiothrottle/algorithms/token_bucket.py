@@ -1,0 +1,127 @@
+"""The token bucket: it drains at a constant rate, and `burst` tokens find room when it is empty."""
+
+import math
+from dataclasses import dataclass, field
+
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.rate import Rate, RateLike, as_rate
+
+__all__ = ["TokenBucket", "TokenBucketState"]
+
+# Ten tenths add up to a little less or more than one: no part of a token.
+_ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class TokenBucketState:
+    """The instant at which the bucket will be empty: the theoretical arrival time of GCRA."""
+
+    empty_at: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TokenBucket(Algorithm[TokenBucketState]):
+    """At most ``burst + rate * t`` tokens in any time t; the long-run average is the rate.
+
+    This is the queue of tokens drained at a constant rate, told by one number (the generic cell
+    rate algorithm, ITU-T I.371): with T = period / limit, a bucket that is empty at `e` admits a
+    cost c at `now` if ``e + c * T - burst * T <= now``, and is then empty at
+    ``max(e, now) + c * T``.
+
+    A server that counts in windows may see up to ``burst + limit`` within one period. Where that
+    is too much, use `RollingWindow`.
+
+    Args:
+        rate: What drains: tokens per second, a string or a `Rate`. May be left out where a
+            `RateLimiter` has it: ``RateLimiter("10/s", algorithm=TokenBucket(burst=3))``.
+        burst: Tokens that may go back to back, 1 or more. By default the limit of the rate.
+
+    Raises:
+        TypeError: `rate` or `burst` is of a kind that is none.
+        ValueError: `rate` or `burst` is out of range.
+
+    >>> bucket = TokenBucket("10/s", burst=2)
+    >>> state = bucket.start()
+    >>> [bucket.admit(state, now=0.0, cost=1) for _ in range(3)]
+    [True, True, False]
+    >>> bucket.delay(state, now=0.0, cost=1)
+    0.1
+    """
+
+    rate: Rate | None
+    burst: float
+    _interval: float = field(repr=False, compare=False)
+    _brim: float = field(repr=False, compare=False)
+
+    def __init__(self, rate: RateLike | None = None, *, burst: float | None = None) -> None:
+        drained = None if rate is None else as_rate(rate)
+        if burst is None:
+            # A rate below one per period still lets a single token through, in its time.
+            burst = max(1, drained.limit) if drained else math.nan
+        else:
+            _check_burst(burst)
+        interval = drained.period / drained.limit if drained else math.nan
+        set_field = object.__setattr__  # frozen
+        set_field(self, "rate", drained)
+        set_field(self, "burst", burst)
+        set_field(self, "_interval", interval)
+        set_field(self, "_brim", (burst + _ROUNDING) * interval)
+
+    @property
+    def capacity(self) -> float:
+        """The burst, in tokens."""
+        return self.burst
+
+    def start(self) -> TokenBucketState:
+        """Give the state of an empty bucket."""
+        if self.rate is None:
+            raise ValueError(f"{self!r} has no rate to drain at: TokenBucket('10/s', burst=3)")
+        return TokenBucketState()
+
+    def delay(self, state: TokenBucketState, now: float, cost: float) -> float:
+        """Seconds until the bucket has drained so far that `cost` finds room."""
+        if cost > self.burst:
+            return math.inf
+        level = self._level_with(state, now, cost)
+        if level <= self._brim or cost == 0:
+            return 0.0
+        wait = level - self.burst * self._interval
+        while self._level_with(state, now + wait, cost) > self._brim:  # rounding
+            wait += math.ulp(now + wait)
+        return wait
+
+    def take(self, state: TokenBucketState, now: float, cost: float) -> None:
+        """Put `cost` tokens in."""
+        if cost:
+            state.empty_at = max(state.empty_at, now) + cost * self._interval
+
+    def admit(self, state: TokenBucketState, now: float, cost: float) -> bool:
+        """Put `cost` tokens in if there is room."""
+        level = state.empty_at - now
+        if level < 0.0:  # noqa: PLR1730 - max() costs a call
+            level = 0.0
+        level += cost * self._interval
+        if level <= self._brim:
+            state.empty_at = now + level
+            return True
+        return cost == 0
+
+    def remaining(self, state: TokenBucketState, now: float) -> float:
+        """Tokens that find room now."""
+        filled = max(0.0, state.empty_at - now) / self._interval
+        return max(0.0, self.burst - filled)
+
+    def reset_after(self, state: TokenBucketState, now: float) -> float:
+        """Seconds until the bucket is empty."""
+        return until(state.empty_at, now)
+
+    def _level_with(self, state: TokenBucketState, now: float, cost: float) -> float:
+        """Seconds that the bucket would take to drain with `cost` in it."""
+        return max(0.0, state.empty_at - now) + cost * self._interval
+
+
+def _check_burst(burst: float) -> None:
+    if isinstance(burst, bool) or not isinstance(burst, int | float):
+        raise TypeError(f"burst is a number of tokens, not {burst!r}")
+    if not (math.isfinite(burst) and burst >= 1):
+        raise ValueError(f"burst is a finite number of tokens, 1 or more, not {burst!r}")
