@@ -1,0 +1,99 @@
+"""The retry policy: a table of failures and what is done about them."""
+
+import itertools
+
+import pytest
+
+from aiothrottle.retry import Retry
+
+
+def half() -> float:
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("attempt", "method", "status", "retry_after", "expected"),
+    [
+        # A refusal: the server did nothing, so any method may come again.
+        (1, "GET", 429, 7.0, 7.0),
+        (1, "POST", 429, 7.0, 7.0),
+        (1, "POST", 503, 7.0, 7.0),
+        # No word from the server: half of 0.5 s, 1 s, 2 s.
+        (1, "GET", 429, None, 0.25),
+        (2, "GET", 429, None, 0.5),
+        (3, "POST", 429, None, 1.0),
+        # "In 0 seconds" is not "as often as you can".
+        (1, "GET", 429, 0.0, 0.25),
+        # Other failures: the first one may have been carried out.
+        (1, "GET", 503, None, 0.25),
+        (1, "POST", 503, None, None),
+        (1, "GET", 502, None, 0.25),
+        (1, "POST", 502, 7.0, None),
+        (1, "DELETE", None, None, 0.25),
+        (1, "PATCH", None, None, None),
+        # No failure, or one that stays.
+        (1, "GET", 200, None, None),
+        (1, "GET", 200, 7.0, None),
+        (1, "GET", 404, None, None),
+        # Enough is enough.
+        (4, "GET", 429, 7.0, 7.0),
+        (5, "GET", 429, 7.0, None),
+        (1, "GET", 429, 120.0, 120.0),
+        (1, "GET", 429, 120.5, None),
+    ],
+)
+def test_what_is_tried_again_and_after_how_long(
+    attempt: int, method: str, status: int | None, retry_after: float | None, expected: float | None
+) -> None:
+    delay = Retry().next_delay(
+        attempt, method, status=status, retry_after=retry_after, uniform=half
+    )
+    assert delay == expected
+
+
+def test_the_back_off_doubles_up_to_its_bound_and_is_jittered_from_zero() -> None:
+    retry = Retry(attempts=10**9, backoff=1, max_backoff=5)
+    for attempt, most in zip([1, 2, 3, 4, 5, 10**6], [1.0, 2.0, 4.0, 5.0, 5.0, 5.0], strict=True):
+        ask = [
+            retry.next_delay(attempt, "GET", status=429, uniform=lambda: draw)
+            for draw in (0.0, 1.0)
+        ]
+        assert ask == [0.0, most]
+
+
+def test_by_default_the_draw_is_random() -> None:
+    retry = Retry()
+    draws = {retry.next_delay(1, "GET", status=429) for _ in itertools.repeat(None, 20)}
+    assert len(draws) > 1
+
+
+def test_one_attempt_is_never_again() -> None:
+    assert Retry(attempts=1).next_delay(1, "GET", status=429, retry_after=1.0) is None
+
+
+def test_statuses_and_methods_are_the_users_choice() -> None:
+    retry = Retry(statuses={418}, methods={"POST"})
+    assert retry.next_delay(1, "POST", status=418, uniform=half) == 0.25
+    assert retry.next_delay(1, "GET", status=418, uniform=half) is None
+    assert retry.next_delay(1, "POST", status=429, retry_after=1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"attempts": 0}, ValueError, "attempts"),
+        ({"attempts": 1.5}, TypeError, "attempts"),
+        ({"attempts": True}, TypeError, "attempts"),
+        ({"backoff": 0}, ValueError, "backoff"),
+        ({"backoff": "1"}, TypeError, "backoff"),
+        ({"max_backoff": float("nan")}, ValueError, "max_backoff"),
+        ({"max_retry_after": float("inf")}, ValueError, "max_retry_after"),
+        ({"statuses": "429"}, TypeError, "statuses"),
+        ({"methods": "GET"}, TypeError, "methods"),
+    ],
+)
+def test_nonsense_is_refused_and_named(
+    arguments: dict[str, object], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
