@@ -1,0 +1,18 @@
+"""Tools to test code that must stay under the limits of other people's servers.
+
+`RateLimitedServer` is a real server with a limit, whose `Audit` tells what really arrived;
+`VirtualTimeLoop` is an event loop on which an hour of waiting takes no time.
+"""
+
+from aiothrottle.testing.audit import Audit, RecordedRequest, greatest_count
+from aiothrottle.testing.server import RateLimitedServer, linked_pages
+from aiothrottle.testing.virtual_time import VirtualTimeLoop
+
+__all__ = [
+    "Audit",
+    "RateLimitedServer",
+    "RecordedRequest",
+    "VirtualTimeLoop",
+    "greatest_count",
+    "linked_pages",
+]

@@ -1,0 +1,101 @@
+"""The laws by which a server decides whether a request is one too many.
+
+They are written apart from the client's algorithms, on purpose, and must not import them: a test
+that compares a thing with itself cannot fail. For the same reason they are as short as their
+definitions. Time is an argument, in seconds; zero is the moment the server starts, and it never
+goes backwards. Only admitted requests are counted, so a refused one costs nothing.
+"""
+
+import math
+from collections import deque
+from typing import Protocol
+
+__all__ = ["FixedWindow", "Law", "RollingWindow", "TokenBucket"]
+
+
+class Law(Protocol):
+    """What the server asks of a law: when the next request may come, and to count it."""
+
+    def ready_at(self) -> float:
+        """Return the instant from which on the next request is admitted, -inf if at any time."""
+        ...
+
+    def count(self, now: float) -> None:
+        """Count a request that is admitted at `now`."""
+        ...
+
+
+class RollingWindow:
+    """At most `limit` requests in any half-open window of `period` seconds."""
+
+    def __init__(self, limit: int, period: float) -> None:
+        self._period = period
+        self._counted = deque[float](maxlen=limit)
+
+    def ready_at(self) -> float:
+        """Return the instant at which the oldest of the last `limit` requests leaves the window."""
+        if len(self._counted) < (self._counted.maxlen or 0):
+            return -math.inf
+        return self._counted[0] + self._period
+
+    def count(self, now: float) -> None:
+        """Count a request that is admitted at `now`."""
+        self._counted.append(now)
+
+
+class FixedWindow:
+    """At most `limit` requests in each of the windows of `period` seconds that follow each other.
+
+    The server starts `phase` seconds into the first window: window n begins at n * period - phase.
+    """
+
+    def __init__(self, limit: int, period: float, phase: float = 0.0) -> None:
+        self._limit = limit
+        self._period = period
+        self._phase = phase
+        self._window = 0
+        self._counted = 0
+
+    def _begin(self, window: int) -> float:
+        return window * self._period - self._phase
+
+    def ready_at(self) -> float:
+        """Return the instant at which the window of the last request ends, if that is full."""
+        return -math.inf if self._counted < self._limit else self._begin(self._window + 1)
+
+    def count(self, now: float) -> None:
+        """Count a request that is admitted at `now`."""
+        window = math.floor((now + self._phase) / self._period)
+        # The quotient is rounded, the edges are not to depend on it: an instant at an edge
+        # belongs to the window that begins there.
+        if self._begin(window + 1) <= now:
+            window += 1
+        elif self._begin(window) > now:
+            window -= 1
+        if window != self._window:
+            self._window = window
+            self._counted = 0
+        self._counted += 1
+
+
+class TokenBucket:
+    """At most `burst` requests at once and `limit` per `period` seconds in the long run.
+
+    The bucket starts full, with `burst` tokens. A request takes one.
+    """
+
+    def __init__(self, limit: float, period: float, burst: float) -> None:
+        self._rate = limit / period
+        self._burst = burst
+        self._tokens = burst
+        self._counted_at = 0.0
+
+    def ready_at(self) -> float:
+        """Return the instant at which there is, or was, one whole token."""
+        return self._counted_at + (1.0 - self._tokens) / self._rate
+
+    def count(self, now: float) -> None:
+        """Count a request that is admitted at `now`."""
+        filled = self._tokens + (now - self._counted_at) * self._rate
+        self._tokens = min(self._burst, filled) - 1.0
+        self._counted_at = now

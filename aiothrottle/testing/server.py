@@ -1,0 +1,334 @@
+"""A real HTTP server that refuses what is too much, to test clients against."""
+
+import asyncio
+import contextlib
+import math
+import random
+import time
+from email.utils import formatdate
+from typing import Literal, Self, TypeAlias, get_args
+from weakref import WeakSet
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from yarl import URL
+
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.testing.audit import Audit, RecordedRequest
+from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
+
+__all__ = ["LawName", "RateLimitedServer", "Refusal", "linked_pages"]
+
+LawName: TypeAlias = Literal["rolling-window", "fixed-window", "token-bucket"]
+Refusal: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
+
+
+class RateLimitedServer:
+    """An HTTP server on a free port of 127.0.0.1 that refuses requests beyond its limits.
+
+    Use it as `async with RateLimitedServer(...) as server:`, or call `start` and `close`. A server
+    is started once. What it refuses costs the client nothing under the law. All durations are in
+    seconds.
+
+    Args:
+        rate: The rate limit: a number of requests per second, a string such as `"50/s"`, or a
+            `Rate`. None is no rate limit.
+        law: How the rate is meant. `"rolling-window"`: never more than the limit in any window of
+            the period. `"fixed-window"`: windows follow each other, from the start of the server
+            on, so up to twice the limit can pass around an edge. `"token-bucket"`: up to `burst`
+            requests at once, in the long run the rate. A window counts whole requests: `"2.5/s"`
+            is 2 in a second, but `"0.5/s"` is 1 in two.
+        burst: How many requests the token bucket holds; by default the limit of the rate.
+        phase: How far into its first fixed window the server starts.
+        concurrency_limit: How many exchanges may be open at once. An exchange is open from the
+            arrival of a request until the whole response, body included, is written or the client
+            is gone; refused ones take no place. None is no limit.
+        refusal: What a refused request gets. `"429-seconds"`: status 429 with `Retry-After` in
+            seconds; `"429-date"`: with `Retry-After` as an HTTP date; both rounded up to a whole
+            second. `"429"`: no `Retry-After`. `"503"`: status 503 with `Retry-After` in
+            seconds. `"silence"`: no answer, ever. A request that is refused for concurrency is
+            told to come back in one second: nobody can know when an exchange will end.
+        latency: How long each request is on its way before the server sees it.
+        jitter: At most so much longer it takes, by chance: the law sees jittered arrivals.
+        seed: Of the chance in `jitter`. The delays are the same for the same seed.
+        handler: What answers the admitted requests, an aiohttp handler; by default a short text, at
+            once: to see exchanges overlap, give a handler that takes its time.
+
+    Attributes:
+        audit: What really arrived.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range, or makes no sense together with the others.
+
+    Example::
+
+        async with (
+            RateLimitedServer("50/s", concurrency_limit=8) as server,
+            ThrottledSession(RateLimiter(50, 8, guard=0.02)) as session,
+        ):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(100):
+                    group.create_task(session.get(server.url))
+            assert server.audit.sent == 100
+            assert server.audit.refused == 0
+
+    """
+
+    def __init__(
+        self,
+        rate: RateLike | None = None,
+        *,
+        law: LawName = "rolling-window",
+        burst: float | None = None,
+        phase: float = 0.0,
+        concurrency_limit: int | None = None,
+        refusal: Refusal = "429-seconds",
+        latency: float = 0.0,
+        jitter: float = 0.0,
+        seed: int = 0,
+        handler: Handler | None = None,
+    ) -> None:
+        _check_choice("law", law, get_args(LawName))
+        _check_choice("refusal", refusal, get_args(Refusal))
+        if concurrency_limit is not None:
+            _check_whole("concurrency_limit", concurrency_limit, at_least=1)
+        if handler is not None and not callable(handler):
+            raise TypeError(f"handler must be an aiohttp handler, not {handler!r}")
+        self._law = _make_law(None if rate is None else as_rate(rate), law, burst, phase)
+        self._concurrency_limit = concurrency_limit
+        self._refusal: Refusal = refusal
+        self._latency = _check_duration("latency", latency)
+        self._jitter = _check_duration("jitter", jitter)
+        self._random = random.Random(_check_whole("seed", seed))
+        self._handler = handler or _answer_shortly
+        self.audit = Audit()
+        self._started_at = 0.0
+        self._url: URL | None = None
+        self._runner: web.AppRunner | None = None
+        self._connections = WeakSet[asyncio.Task[None]]()
+        self._open: dict[RecordedRequest, web.Request] = {}
+
+    @property
+    def url(self) -> URL:
+        """The server's address, such as ``http://127.0.0.1:49152/``.
+
+        Raises:
+            RuntimeError: The server has not been started.
+
+        """
+        if self._url is None:
+            raise RuntimeError("the server has no address before it is started")
+        return self._url
+
+    async def start(self) -> None:
+        """Start to serve. The law's time begins now.
+
+        Raises:
+            RuntimeError: The server has been started before.
+
+        """
+        if self._runner is not None:
+            raise RuntimeError("a server is started only once: make another one")
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._exchange)
+        application.on_shutdown.append(self._hang_up)
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
+        await self._runner.setup()
+        self._started_at = time.monotonic()
+        # A client that opens many connections in one go must find room for all of them: what does
+        # not fit is sent again by the operating system after a second.
+        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096).start()
+        _, port = self._runner.addresses[0]
+        self._url = URL.build(scheme="http", host="127.0.0.1", port=port, path="/")
+
+    async def close(self) -> None:
+        """Stop to serve, at once: exchanges that are open are cut off. Closing twice is fine."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _hang_up(self, _: web.Application) -> None:
+        # aiohttp waits for the connections to end, and would do so for a minute.
+        for task in self._connections:
+            task.cancel()
+
+    async def _exchange(self, request: web.Request) -> web.StreamResponse:
+        self._connections.add(request.task)
+        # Even without a delay this lets the event loop take a turn. A client that hangs up, and at
+        # once sends its next request on another connection, needs it: asyncio closes a socket
+        # one turn after it is told to.
+        await asyncio.sleep(self._delay())
+        record, wait = self._receive(request)
+        try:
+            response = await (self._handler(request) if wait is None else self._refuse(wait))
+            record.status = response.status
+            await _send(request, response)
+        except web.HTTPException as error:
+            record.status = error.status
+            raise
+        except Exception:
+            record.status = 500  # aiohttp's answer
+            raise
+        finally:
+            self._open.pop(record, None)
+        return response
+
+    def _delay(self) -> float:
+        return self._latency + self._random.uniform(0, self._jitter)
+
+    def _receive(self, request: web.Request) -> tuple[RecordedRequest, float | None]:
+        """Record a request and say how long it has to wait if it is one too many."""
+        self._forget_lost_clients()
+        now = time.monotonic()
+        wait = self._judge(now - self._started_at)
+        record = RecordedRequest(now, request.method, request.path, refused=wait is not None)
+        self._open[record] = request
+        self.audit.record(record, len(self._open))
+        return record, wait
+
+    def _forget_lost_clients(self) -> None:
+        # Their handlers are being cancelled, but that takes some turns of the event loop, and the
+        # client's next request may be faster.
+        for record, request in list(self._open.items()):
+            if request.transport is None or request.transport.is_closing():
+                del self._open[record]
+
+    def _judge(self, now: float) -> float | None:
+        if self._concurrency_limit is not None:
+            admitted = sum(not record.refused for record in self._open)
+            if admitted >= self._concurrency_limit:
+                return 1.0
+        if self._law is not None:
+            ready_at = self._law.ready_at()
+            if ready_at > now:
+                return ready_at - now
+            self._law.count(now)
+        return None
+
+    async def _refuse(self, wait: float) -> web.StreamResponse:
+        if self._refusal == "silence":
+            await asyncio.get_running_loop().create_future()
+        retry_after = _retry_after(self._refusal, wait, time.time())
+        return web.Response(
+            status=503 if self._refusal == "503" else 429,
+            text="That was one request too many.\n",
+            headers={} if retry_after is None else {"Retry-After": retry_after},
+        )
+
+
+def linked_pages(count: int) -> Handler:
+    """Make a handler that serves a little site of `count` HTML pages, for crawlers.
+
+    The pages are `/`, `/1`, `/2` and so on up to `count - 1`. Each links to a few others, always
+    the same, so that all can be found from `/`, most of them on several ways. Anything else is
+    not found (404).
+
+    Raises:
+        TypeError: `count` is not an int.
+        ValueError: `count` is less than 1.
+
+    """
+    _check_whole("count", count, at_least=1)
+    numbers = {"/": 0} | {f"/{number}": number for number in range(1, count)}
+    paths = list(numbers)
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        number = numbers.get(request.path)
+        if number is None:
+            raise web.HTTPNotFound
+        # The children make a tree of all pages; the others are detours that a crawler must notice.
+        children = {child for child in (2 * number + 1, 2 * number + 2) if child < count}
+        linked = sorted(children | {0, number // 2, (number * 7 + 3) % count})
+        links = "\n".join(f'<a href="{paths[other]}">Page {other}</a>' for other in linked)
+        return web.Response(
+            text=f"<!doctype html>\n<title>Page {number}</title>\n{links}\n",
+            content_type="text/html",
+        )
+
+    return page
+
+
+async def _answer_shortly(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="Here you are.\n")
+
+
+async def _send(request: web.Request, response: web.StreamResponse) -> None:
+    """Send the whole response. aiohttp would do it too, but after the handler: too late to see."""
+    # When the client is gone, aiohttp finds that out once more, and knows what to do.
+    with contextlib.suppress(ConnectionError):
+        await response.prepare(request)
+        await response.write_eof()
+
+
+def _retry_after(refusal: Refusal, wait: float, now: float) -> str | None:
+    """Return the value of Retry-After; `now` is in seconds since the epoch."""
+    # RFC 9110 (10.2.3) knows whole seconds only. Rounded down, they would invite too early.
+    match refusal:
+        case "429-seconds" | "503":
+            return str(math.ceil(wait))
+        case "429-date":
+            return formatdate(math.ceil(now + wait), usegmt=True)
+        case "429" | "silence":
+            return None
+
+
+def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: float) -> Law | None:
+    _check_duration("phase", phase)
+    if burst is not None and (rate is None or name != "token-bucket"):
+        raise ValueError("burst belongs to a rate with law='token-bucket'")
+    if phase and (rate is None or name != "fixed-window"):
+        raise ValueError("phase belongs to a rate with law='fixed-window'")
+    if rate is None:
+        return None
+    if name == "token-bucket":
+        return TokenBucket(
+            rate.limit, rate.period, _check_burst(rate.limit if burst is None else burst)
+        )
+    # A window counts whole requests. Not even one would be none for ever.
+    limit = max(1, int(rate.limit))
+    period = rate.period / min(1.0, rate.limit)
+    if name == "rolling-window":
+        return RollingWindow(limit, period)
+    if phase >= period:
+        raise ValueError(f"phase must be less than the period of {period} s, not {phase!r}")
+    return FixedWindow(limit, period, phase)
+
+
+def _check_burst(burst: float) -> float:
+    if not _is_number(burst):
+        raise TypeError(f"burst must be a number of requests, not {burst!r}")
+    if not 1 <= burst < math.inf:
+        raise ValueError(f"burst must be at least 1 request, and finite, not {burst!r}")
+    return burst
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def _check_whole(name: str, value: object, *, at_least: float = -math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, not {value!r}")
+    return value
+
+
+def _check_duration(name: str, value: float) -> float:
+    if not _is_number(value):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be at least 0 seconds, and finite, not {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
