@@ -11,8 +11,8 @@ cancelled between the two has nothing to give back but the slot. Until then it s
 which keeps newcomers off the fast path and the order first in, first out. While some are resuming
 nobody else is granted anything, so what the bucket said for the whole batch holds.
 
-Invariants: a line that is not empty has a consumer; `granted` and `ceiling` differ by the slots
-that are free; both change only in synchronous code, so no await can lose a slot.
+Invariants: a line that is not empty has a consumer; a slot is either free or held by one permit,
+and changes hands in synchronous code only, so no await can lose one.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ __all__ = ["Line"]
 _BATCH = 256
 # Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
 _LONGEST_NAP = 86400.0
-# "No limit": more than can be in flight, and a number that Python adds to at its fastest.
+# Slots where there is no limit: more than can be in flight.
 _NO_LIMIT = 1 << 29
 
 
@@ -53,12 +53,11 @@ class Line:
         "_waiters",
         "admit",
         "algorithm",
-        "ceiling",
         "clear_on",
         "clock",
         "closed",
         "concurrency_limit",
-        "granted",
+        "free",
         "loop",
         "paused_until",
         "starved",
@@ -77,9 +76,8 @@ class Line:
         self.state = algorithm.start()
         self.clock = self._given_clock = clock
         self.concurrency_limit = concurrency_limit
-        #: How many were ever granted, and how many may have been until one gives its slot back.
-        self.granted = 0
-        self.ceiling = _NO_LIMIT if concurrency_limit is None else concurrency_limit
+        #: Free slots. A small number, which Python counts with at its fastest.
+        self.free = _NO_LIMIT if concurrency_limit is None else concurrency_limit
         #: The loop on which a newcomer need only ask for a slot and tokens, since nobody waits and
         #: nothing is paused or closed; None while there is no such loop.
         self.clear_on: asyncio.AbstractEventLoop | None = None
@@ -104,12 +102,7 @@ class Line:
     def in_flight(self) -> int:
         """How many slots are taken."""
         limit = self.concurrency_limit
-        return self.granted - (self.ceiling - (_NO_LIMIT if limit is None else limit))
-
-    @property
-    def has_slot(self) -> bool:
-        """Whether a slot is free."""
-        return self.granted < self.ceiling
+        return (_NO_LIMIT if limit is None else limit) - self.free
 
     async def join(self, permit: "Permit") -> None:
         """Wait in line until the permit has a slot and has taken its tokens.
@@ -145,12 +138,12 @@ class Line:
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed
-        if self._waiters or now < self.paused_until or not self.has_slot:
+        if self._waiters or now < self.paused_until or not self.free:
             return False
         self.clear_on = self.loop
         if not self.admit(self.state, now, permit.cost):
             return False
-        self.granted += 1
+        self.free -= 1
         permit._held = True
         permit.waited = 0.0
         return True
@@ -167,7 +160,7 @@ class Line:
 
     def free_slot(self) -> None:
         """Take a slot back."""
-        self.ceiling += 1
+        self.free += 1
         if self.starved:
             self.wake()
 
@@ -197,7 +190,7 @@ class Line:
                     f"{loop!r} as well: use one limiter for each loop, or close the first loop"
                 )
             # Who waited there is dead, and so is the task that served them. The budget lives on.
-            self.granted -= self._resuming
+            self.free += self._resuming
             self._resuming = 0
             self._waiters.clear()
             self._consumer = self._alarm = None
@@ -257,7 +250,7 @@ class Line:
 
     def _take_back(self) -> None:
         self._resuming -= 1
-        self.granted -= 1
+        self.free += 1
 
     def _leave(self, permit: "Permit") -> None:
         """Take the permit out of line, and see to those behind it."""
@@ -298,7 +291,7 @@ class Line:
             if future.done():
                 continue  # cancelled, and about to leave by itself
             if not self.closed:
-                if not self.has_slot:
+                if not self.free:
                     self.starved = True
                     return None
                 cost += permit.cost
@@ -306,7 +299,7 @@ class Line:
                 if wait > 0.0:
                     break
             future.set_result(None)
-            self.granted += 1
+            self.free -= 1
             self._resuming += 1
             if self._resuming == _BATCH:
                 break

@@ -19,7 +19,7 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("__weakref__", "_held", "_line", "cost", "waited")
+    __slots__ = ("_held", "_line", "cost", "waited")
 
     #: Tokens that it cost.
     cost: float
@@ -37,11 +37,11 @@ class Permit:
         # waits, there is a slot, and the bucket has room. No future, no task, no timer.
         if (
             line.clear_on is get_running_loop()
-            and line.granted < line.ceiling
+            and line.free
             and self._held is None
             and line.admit(line.state, line.clock(), self.cost)
         ):
-            line.granted += 1
+            line.free -= 1
             self._held = True
             self.waited = 0.0
             return self
@@ -57,7 +57,7 @@ class Permit:
         if self._held:
             self._held = False
             line = self._line
-            line.ceiling += 1
+            line.free += 1
             if line.starved:
                 line.wake()
 

@@ -28,7 +28,7 @@ _ACCEPTED = (
     "a rate is a number of tokens per second (20), a string ('10/s', '100/min', '1000 per hour', "
     "'5000/24h', '1/250ms') or a Rate"
 )
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _RATE = re.compile(
     rf"\s*(?P<limit>{_NUMBER})\s*(?:/|\bper\b)\s*(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+)\s*",
     re.ASCII | re.IGNORECASE,
@@ -78,7 +78,8 @@ class Rate:
         if match is None:
             raise ValueError(f"cannot read {text!r} as a rate: {_ACCEPTED}")
         unit = match["unit"].lower()
-        seconds = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+        # Words have a plural, letters have none.
+        seconds = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s") if len(unit) > 2 else "")
         if seconds is None:
             raise ValueError(
                 f"cannot read {text!r} as a rate: {match['unit']!r} is no unit of time "

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -24,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(*script: Handler) -> AsyncIterator[tuple[URL, list[tuple[str, bytes]]]]:
+async def serving(*script: Handler) -> AsyncGenerator[tuple[URL, list[tuple[str, bytes]]]]:
     """Serve the handlers one a request, the last one for ever; gives the URL and what came in."""
     seen: list[tuple[str, bytes]] = []
 
@@ -64,6 +65,12 @@ async def never(_: web.Request) -> web.Response:
 
 def in_flight(limiter: RateLimiter) -> bool:
     return " 0 of " not in repr(limiter)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until it is so; the suite's time-out ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110 - sockets tell nobody
+        await asyncio.sleep(0)
 
 
 # ---- it is a session ---------------------------------------------------------------------------
@@ -237,9 +244,8 @@ async def test_whichever_way_a_response_ends_its_slot_comes_back(leave: str) -> 
                         pass
 
         task = asyncio.create_task(use())
-        while leave == "cancel" and not in_flight(limiter):
-            await asyncio.sleep(0)
         if leave == "cancel":
+            await until(lambda: in_flight(limiter))
             task.cancel()
         await asyncio.wait([task])
         assert not in_flight(limiter)
@@ -253,8 +259,7 @@ async def test_a_request_that_is_cancelled_before_the_headers_gives_its_slot_bac
     limiter = RateLimiter(None, 1)
     async with serving(never, answer()) as (url, seen), ThrottledSession(limiter) as session:
         task = asyncio.create_task(session.get(url))
-        while not seen:
-            await asyncio.sleep(0)
+        await until(lambda: seen)
         task.cancel()
         await asyncio.wait([task])
         assert not in_flight(limiter)
@@ -307,12 +312,14 @@ async def test_a_refusal_is_tried_again_for_any_method(method: str, status: int)
 
 
 async def test_the_last_refusal_is_given_back() -> None:
-    async with serving(answer(429)) as (url, seen):
-        retry = Retry(attempts=3, backoff=0.001)
-        async with ThrottledSession(RateLimiter(), retry=retry) as session:
-            async with session.get(url) as response:
-                assert response.status == 429
-                assert await response.text() == "body"
+    retry = Retry(attempts=3, backoff=0.001)
+    async with (
+        serving(answer(429)) as (url, seen),
+        ThrottledSession(RateLimiter(), retry=retry) as session,
+        session.get(url) as response,
+    ):
+        assert response.status == 429
+        assert await response.text() == "body"
         assert len(seen) == 3
 
 
@@ -321,16 +328,17 @@ async def test_the_whole_limiter_pauses_for_as_long_as_the_server_says(form: str
     moment = datetime.now(UTC) + timedelta(seconds=30)
     value = "30" if form == "seconds" else format_datetime(moment, usegmt=True)
     limiter = RateLimiter(100, 1)
-    async with serving(answer(429, Retry_After=value)) as (url, _):
-        async with ThrottledSession(limiter) as session:
-            task = asyncio.create_task(session.get(url))
-            while "paused" not in repr(limiter):
-                await asyncio.sleep(0)
-            decision = await limiter.try_acquire()
-            assert not decision
-            assert 28 < decision.retry_after <= 30
-            task.cancel()
-            await asyncio.wait([task])
+    async with (
+        serving(answer(429, Retry_After=value)) as (url, _),
+        ThrottledSession(limiter) as session,
+    ):
+        task = asyncio.create_task(session.get(url))
+        await until(lambda: "paused" in repr(limiter))
+        decision = await limiter.try_acquire()
+        assert not decision
+        assert 28 < decision.retry_after <= 30
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_a_date_is_taken_against_the_clock_of_the_server() -> None:
@@ -339,10 +347,12 @@ async def test_a_date_is_taken_against_the_clock_of_the_server() -> None:
     date = format_datetime(then, usegmt=True)
     later = format_datetime(then + timedelta(seconds=20), usegmt=True)
     limiter = RateLimiter(100, 1)
-    async with serving(answer(429, Date=date, Retry_After=later)) as (url, _):
-        async with ThrottledSession(limiter, retry=Retry(attempts=1)) as session:
-            await session.get(url)
-            assert 18 < (await limiter.try_acquire()).retry_after <= 20
+    async with (
+        serving(answer(429, Date=date, Retry_After=later)) as (url, _),
+        ThrottledSession(limiter, retry=Retry(attempts=1)) as session,
+    ):
+        await session.get(url)
+        assert 18 < (await limiter.try_acquire()).retry_after <= 20
 
 
 async def test_a_server_that_asks_for_too_long_gets_no_second_request() -> None:
@@ -431,7 +441,7 @@ async def generated() -> AsyncIterator[bytes]:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-async def test_only_a_body_that_can_be_sent_twice_is(data: Any, body: bytes, sent: int) -> None:
+async def test_only_a_body_that_can_be_sent_twice_is(data: object, body: bytes, sent: int) -> None:
     async with (
         serving(answer(429), answer()) as (url, seen),
         ThrottledSession(RateLimiter(), retry=QUICK) as session,
@@ -450,7 +460,7 @@ async def test_a_json_body_is_sent_again() -> None:
         assert seen == [("POST", b'{"a": 1}')] * 2
 
 
-async def test_an_open_file_is_not_sent_twice(tmp_path: Any) -> None:
+async def test_an_open_file_is_not_sent_twice(tmp_path: Path) -> None:
     path = tmp_path / "upload"
     path.write_bytes(b"contents")
     async with (

@@ -76,5 +76,5 @@ def until(instant: float, now: float) -> float:
     if delay <= 0.0:
         return 0.0
     while now + delay < instant:
-        delay += math.ulp(instant)
+        delay += math.ulp(abs(now) + delay)
     return delay

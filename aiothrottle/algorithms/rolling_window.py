@@ -11,7 +11,8 @@ from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["RollingWindow", "RollingWindowState"]
 
-_LEAST_ROOM = 64
+# A number that Python counts down without making a new one each time.
+_ROOM = 256
 # Sums of fractional costs are off by some units in the last place: no part of a token.
 _ROUNDING = 1e-9
 
@@ -140,7 +141,9 @@ class RollingWindow(Algorithm[RollingWindowState]):
     def _forget(self, state: RollingWindowState, now: float) -> None:
         """Drop what has left the window."""
         log, costs = state.log, state.costs
-        for _ in range(self._gone(state, now)):
+        if state.last + self._period <= now:
+            log.clear()
+        while log and log[0] + self._period <= now:
             log.popleft()
             if costs is not None:
                 state.used -= costs.popleft()
@@ -152,11 +155,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         return bisect.bisect_right(state.log, now, key=lambda instant: instant + self._period)
 
     def _room(self, state: RollingWindowState) -> int:
-        """Let the log grow twofold before it is looked at again, within the limit.
-
-        So a token costs O(1), and a log is never longer than twice what its window has held.
-        """
+        """Give the costs of 1 that may go before the log is looked at again."""
         if state.costs is not None:
             return 0
-        length = len(state.log)
-        return max(0, min(int(self._limit) - length, max(length, _LEAST_ROOM)))
+        return max(0, min(_ROOM, int(self._limit) - len(state.log)))

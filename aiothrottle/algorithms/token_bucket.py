@@ -87,7 +87,7 @@ class TokenBucket(Algorithm[TokenBucketState]):
             return 0.0
         wait = level - self.burst * self._interval
         while self._level_with(state, now + wait, cost) > self._brim:  # rounding
-            wait += math.ulp(now + wait)
+            wait += math.ulp(abs(now) + wait)
         return wait
 
     def take(self, state: TokenBucketState, now: float, cost: float) -> None:
@@ -101,7 +101,7 @@ class TokenBucket(Algorithm[TokenBucketState]):
         if level < 0.0:  # noqa: PLR1730 - max() costs a call
             level = 0.0
         level += cost * self._interval
-        if level <= self._brim:
+        if level <= self._brim and cost:
             state.empty_at = now + level
             return True
         return cost == 0
