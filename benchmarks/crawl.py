@@ -1,0 +1,59 @@
+"""A crawl at the limit of a real server: `uv run benchmarks/crawl.py`.
+
+300 pages, 50 per second by an exact rolling window, 8 at once. The quickest that can be is 5 s:
+50 pages at once, and 50 more after each second.
+"""
+
+import asyncio
+import math
+import time
+
+from measure import arguments, machine, table
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.testing import Audit, RateLimitedServer
+
+RATE, AT_ONCE, GUARD = 50, 8, 0.02
+
+
+async def crawl(pages: int) -> tuple[float, Audit]:
+    """Fetch all pages at once; give the seconds it took and what the server saw."""
+    limiter = RateLimiter(RATE, AT_ONCE, guard=GUARD)
+    async with (
+        RateLimitedServer(RATE, concurrency_limit=AT_ONCE) as server,
+        ThrottledSession(limiter, retry=Retry(attempts=1)) as session,
+    ):
+
+        async def fetch(page: int) -> None:
+            async with session.get(server.url / str(page)) as response:
+                await response.read()
+
+        begun = time.monotonic()
+        await asyncio.gather(*map(fetch, range(pages)))
+        return time.monotonic() - begun, server.audit
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__, pages=(300, "pages"), rounds=(3, "rounds"))
+    best = math.ceil(options.pages / RATE) - 1
+    rows = [["round", "seconds", "of the optimum", "refused", "in any second", "at once"]]
+    for number in range(1, options.rounds + 1):
+        seconds, audit = asyncio.run(crawl(options.pages))
+        rows.append(
+            [
+                str(number),
+                f"{seconds:.3f}",
+                f"{best / seconds:.1%}",
+                str(audit.refused),
+                str(audit.greatest_count(1.0)),
+                str(audit.greatest_concurrency),
+            ]
+        )
+    print(machine())
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
