@@ -1,0 +1,199 @@
+"""Who may import whom: a table, and the walk over every import statement that holds it.
+
+In one line: cli -> aiohttp -> limiter -> line -> algorithms -> rate, errors.
+`retry` and `headers` stand beside `aiohttp` and are pure: `now` is an argument.
+"""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import aiothrottle
+
+PACKAGE = Path(aiothrottle.__file__).parent
+
+# A new module is one row: what it may import inside the package, then what outside.
+# "*" stands for any name; the first row that fits a module counts.
+TABLE = """
+    module       | inside                                                    | outside
+
+    errors       |                                                           |
+    rate         | errors                                                    |
+    algorithms   | algorithms.*                                              |
+    algorithms.* | algorithms.algorithm rate errors                          |
+    headers      | errors                                                    |
+    retry        | headers errors                                            | random
+    decision     | permit                                                    |
+    permit       | line                                                      | asyncio threading
+    line         | permit algorithms algorithms.* rate errors                | asyncio threading
+    limiter      | line permit decision algorithms algorithms.* rate errors  | asyncio time
+    aiohttp      | limiter permit retry headers rate errors                  | asyncio time aiohttp yarl
+    testing      | testing.*                                                 |
+    testing.laws |                                                           |
+    testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
+    demo         | *                                                         | asyncio time aiohttp yarl matplotlib
+    cli          | __init__ demo aiohttp limiter rate errors                 | asyncio
+    __main__     | cli                                                       |
+    __init__     | limiter permit decision algorithms rate errors            |
+"""  # noqa: E501 - a table
+
+# The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws
+# lots. What is not of the standard library always needs the table's leave.
+WATCHED = {"asyncio", "importlib", "random", "selectors", "socket", "threading", "time"}
+
+
+class Row(NamedTuple):
+    module: str
+    inside: list[str]
+    outside: list[str]
+
+
+def read(table: str) -> list[Row]:
+    lines = [line.split("|") for line in table.splitlines() if line.strip()]
+    return [Row(m.strip(), inside.split(), outside.split()) for m, inside, outside in lines[1:]]
+
+
+ROWS = read(TABLE)
+
+
+def name_of(path: Path) -> str:
+    """Give "testing.audit" for testing/audit.py, and "testing" for testing/__init__.py."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts if len(parts) == 1 or parts[-1] != "__init__" else parts[:-1])
+
+
+FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(module: str, source: str) -> set[str]:
+    """Every module that the source imports, anywhere: in a function and for types only, too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: no relative imports, they are harder to read"
+            assert node.module
+            # `from aiothrottle import rate` imports the module, `... import Rate` the door.
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            inside = {name for name in submodules if name.removeprefix("aiothrottle.") in FILES}
+            found |= inside
+            if len(inside) < len(submodules):
+                found.add(node.module)
+    return found
+
+
+def complaints(module: str, source: str) -> list[str]:
+    row = next((row for row in ROWS if fnmatchcase(module, row.module)), None)
+    if row is None:
+        return [f"{module} has no row in the table"]
+    found: list[str] = []
+    for name in sorted(imports(module, source)):
+        top, _, rest = name.partition(".")
+        if top == "aiothrottle":
+            inner = rest or "__init__"
+            allowed = any(fnmatchcase(inner, pattern) for pattern in row.inside)
+        else:
+            free = top in sys.stdlib_module_names and top not in WATCHED
+            allowed = free or top in row.outside
+        if not allowed:
+            found.append(f"{module} may not import {name}")
+    return found
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_module_imports_only_what_its_row_allows(module: str) -> None:
+    assert complaints(module, FILES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.module)
+def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
+    assert any(fnmatchcase(module, row.module) for module in FILES)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("rate", "import time"),
+        ("algorithms.token_bucket", "import asyncio"),
+        ("algorithms.token_bucket", "from time import monotonic"),
+        ("algorithms.token_bucket", "from aiothrottle.algorithms.rolling_window import x"),
+        ("algorithms.new", "from aiothrottle.line import Line"),
+        ("line", "from aiothrottle.limiter import RateLimiter"),
+        ("line", "from aiothrottle import limiter"),
+        ("limiter", "import aiohttp"),
+        ("limiter", "import aiothrottle.aiohttp"),
+        ("limiter", "from aiothrottle import aiohttp"),
+        ("limiter", "from aiothrottle import Rate"),
+        ("limiter", "def f():\n    import aiohttp.web"),
+        ("limiter", "if TYPE_CHECKING:\n    from aiohttp import ClientSession"),
+        ("limiter", "importlib = __import__('x')\nimport importlib"),
+        ("retry", "import asyncio"),
+        ("retry", "from aiothrottle.limiter import RateLimiter"),
+        ("headers", "import random"),
+        ("headers", "import aiohttp"),
+        ("aiohttp", "import requests"),
+        ("nobody", ""),
+    ],
+)
+def test_the_walk_sees_a_forbidden_import(module: str, source: str) -> None:
+    assert len(complaints(module, source)) == 1
+
+
+def test_the_package_alone_loads_nothing_of_others() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import aiothrottle; "
+        "print(*{name.partition('.')[0] for name in sys.modules.keys() - before})"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+    )
+    assert set(run.stdout.split()) - sys.stdlib_module_names == {"aiothrottle"}
+
+
+# ---- the public doors ------------------------------------------------------------------------
+
+DOORS = [
+    "aiothrottle",
+    "aiothrottle.aiohttp",
+    "aiothrottle.algorithms",
+    "aiothrottle.headers",
+    "aiothrottle.retry",
+    "aiothrottle.testing",
+]
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest) -> ModuleType:
+    return importlib.import_module(request.param)
+
+
+def test_what_a_door_lists_is_there_and_has_a_docstring(door: ModuleType) -> None:
+    assert door.__doc__
+    assert len(door.__all__) == len(set(door.__all__))
+    for name in door.__all__:
+        public = getattr(door, name)
+        if inspect.isclass(public) or inspect.isroutine(public):
+            # `__doc__` and not `getdoc`: an inherited sentence describes something else.
+            assert public.__doc__, name
+
+
+def test_the_package_lists_exactly_its_public_names() -> None:
+    public = {
+        name
+        for name, value in vars(aiothrottle).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(aiothrottle.__all__) - {"__version__"}
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
