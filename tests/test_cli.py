@@ -1,0 +1,152 @@
+"""The command line: what a person types, what is printed, and the exit status."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import aiothrottle
+from aiothrottle.cli import main
+
+QUICK = ["demo", "--pages", "40", "--rate", "100/s"]
+PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
+# The package that this process tests, installed or not, is the one that the others test.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PYTHON, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_demo_runs_as_a_module() -> None:
+    ended = run("-m", "aiothrottle", *QUICK)
+    assert ended.returncode == 0, ended.stderr
+    assert "The throttled crawl is complete" in ended.stdout
+    assert "Warning" not in ended.stderr
+
+
+def test_the_command_that_is_installed_is_main() -> None:
+    commands = entry_points(group="console_scripts", name="aiothrottle")
+    if not commands:
+        pytest.skip("the package is not installed")
+    assert {command.load() for command in commands} == {main}
+
+
+def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "demo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
+def test_help_is_no_failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: aiothrottle")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"aiothrottle {aiothrottle.__version__}\n"
+
+
+def test_the_options_reach_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--pages", "7", "--rate", "25/500ms", "--concurrency", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "has 7 pages" in printed
+    assert "25 requests in any 0.5 s, 2 at once" in printed
+
+
+def test_a_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--pages", "7", "--rate", "25"]) == 0
+    assert "25 requests in any second" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["demo", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
+        (["demo", "--rate", "nan"], "--rate: cannot read 'nan' as a rate"),
+        (["demo", "--rate", "0"], "--rate: 0.0 is no rate"),
+        (["demo", "--rate", "0/s"], "--rate: the limit of a rate is a finite number"),
+        (["demo", "--rate", "10/fortnight"], "'fortnight' is no unit of time"),
+        (["demo", "--rate", "2.5/s"], "--rate: a server admits whole requests, not '2.5/s'"),
+        (["demo", "--rate", "0.5"], "--rate: a server admits whole requests, not '0.5'"),
+        (["demo", "--concurrency", "0"], "--concurrency: must be a whole number from 1 to 100"),
+        (["demo", "--concurrency", "101"], "--concurrency: must be a whole number from 1 to 100"),
+        (["demo", "--pages", "-1"], "--pages: must be a whole number from 1 to 100000, not '-1'"),
+        (["demo", "--pages", "many"], "--pages: must be a whole number from 1 to 100000"),
+        (["demo", "--plot", "crawls.gif"], "--plot: must be a file name in .png or .svg"),
+        (["demo", "--plot", "no/such/folder/a.png"], "--plot: there is no folder 'no/such/folder'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_happens(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert complaint in said
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+    picture = tmp_path / "crawls.png"
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; "  # makes its import fail
+        "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    ended = run("-c", code, *QUICK, "--plot", str(picture))
+    assert ended.returncode == 2
+    assert "pip install 'aiothrottle-client[plot]'" in ended.stderr
+    assert ended.stdout == "", "no crawl that ends in nothing"
+    assert not picture.exists()
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "CRAWLS.PNG"
+    assert main([*QUICK, "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_exit_status_is_that_of_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    too_long = tmp_path / ("x" * 300 + ".png")
+    assert main([*QUICK, "--plot", str(too_long)]) == 1
+    assert "The picture cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
+def test_ctrl_c_ends_the_demo_at_once_and_without_a_traceback() -> None:
+    code = (
+        # Whoever started the tests in the background has switched Ctrl-C off for all of them.
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with subprocess.Popen(
+        [*PYTHON, "-c", code, "demo", "--rate", "1/min"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        assert "pages" in demo.stdout.readline()  # it has begun
+        demo.send_signal(signal.SIGINT)
+        _, said = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert said.endswith("\nInterrupted.\n")
+    assert "Traceback" not in said

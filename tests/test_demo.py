@@ -1,0 +1,177 @@
+"""The demo, as it is: a real server, three real crawls, and what is said about them."""
+
+import io
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from yarl import URL
+
+from aiothrottle.demo import Run, Terms, _bars, _rolling_count, run_demo
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.rate import Rate
+from aiothrottle.testing import Audit, RecordedRequest
+
+# All pages fit into one period.
+QUICK = Terms(rate=Rate(100), pages=40)
+# Three loads. The guard is large: a busy machine must not look like a hasty client.
+THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=0.2)
+
+
+class Terminal(io.StringIO):
+    """A screen with a person in front of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """Give the cells of each row of numbers by its name."""
+    lines = (line.split("   ") for line in table.splitlines() if "   " in line)
+    cells = ([cell.strip() for cell in line if cell.strip()] for line in lines)
+    return {name: numbers for name, *numbers in cells}
+
+
+def test_a_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_demo(QUICK) == 0
+    printed, progress = capsys.readouterr()
+    assert progress == ""
+    table = rows(printed)
+    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
+        pages, seconds, sent, refused, *_ = table[name]
+        assert pages == "40"
+        assert float(seconds.removesuffix(" s")) > 0
+        assert int(sent) == 40 + int(refused)
+    assert table["the limit"] == ["100", "8"]
+    assert "nothing was refused" in printed
+
+
+def test_the_throttled_crawl_keeps_to_the_limits_where_no_limiter_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_demo(THREE_LOADS) == 0
+    table = rows(capsys.readouterr().out)
+    assert int(table["no limiter"][3]) > 0
+    pages, _, sent, refused, most_in_a_period, most_at_once, used = table["aiothrottle"]
+    assert (pages, sent, refused) == ("60", "60", "0")
+    assert int(most_in_a_period) <= 20
+    assert 1 < int(most_at_once) <= 3
+    assert 0 < float(used.removesuffix("%")) <= 100
+
+
+def test_a_crawl_with_a_refusal_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    terms = Terms(rate=Rate(10, 0.5), pages=12)
+    assert run_demo(terms, limiter=RateLimiter(None, 8)) == 1
+    printed, complaint = capsys.readouterr()
+    assert rows(printed)["aiothrottle"][0] == "12"
+    assert complaint.startswith("\nThe throttled crawl failed: ")
+    assert "requests were refused" in complaint
+    assert "nothing was refused" not in printed
+
+
+def test_a_crawl_that_is_not_complete_in_time_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Terms, "patience", 0.5)
+    limiter = RateLimiter()
+    limiter.pause(60)
+    assert run_demo(QUICK, limiter=limiter) == 1
+    printed, complaint = capsys.readouterr()
+    assert rows(printed)["aiothrottle"][0] == "0"
+    assert "40 of 40 pages are missing" in complaint
+
+
+def test_somebody_at_a_terminal_sees_that_something_happens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run_demo(QUICK) == 0
+    shown = [line.strip() for line in terminal.getvalue().split("\r")]
+    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
+        assert f"{name}: 0 of 40 pages, 0 refused" in shown
+    assert shown[-1] == "", "the line is not there any more when the table comes"
+    assert "of 40 pages" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pages", "seconds"),
+    [
+        (1, 0.1),  # one page
+        (3, 0.1),  # at once
+        (4, 0.2),  # one after the others
+        (10, 0.4),  # a full load: 4 turns
+        (11, 1.1),  # and one more page a second later
+        (20, 1.4),
+        (21, 2.1),
+    ],
+)
+def test_the_least_time_counts_periods_and_places(pages: int, seconds: float) -> None:
+    terms = Terms(rate=Rate(10), concurrency=3, page_time=0.1)
+    assert terms.least_time(pages) == pytest.approx(seconds)
+
+
+def test_the_part_of_the_limit_that_was_used_is_the_least_time_over_the_time() -> None:
+    run = Run("a crawl", Terms(rate=Rate(10), concurrency=10, page_time=0.0), seconds=4.0)
+    assert run.share == 0.0
+    run.found = {URL(f"http://a/{number}") for number in range(21)}
+    assert run.share == 0.5
+
+
+# ---- the picture -----------------------------------------------------------------------------
+
+
+def crawl_of(*arrivals: float, refused: tuple[float, ...] = ()) -> Run:
+    """Make a crawl that began at 100 s, took 3 s, and whose requests arrived so long after."""
+    run = Run("a crawl", Terms(rate=Rate(10, 1.0)), started_at=100.0, seconds=3.0, audit=Audit())
+    for instant in sorted(arrivals + refused):
+        request = RecordedRequest(100.0 + instant, "GET", "/", refused=instant in refused)
+        run.audit.requests.append(request)
+    return run
+
+
+def test_the_bars_count_every_arrival_once() -> None:
+    run = crawl_of(0.0, 0.25, 0.75, 2.5, refused=(0.5, 2.625))
+    assert _bars(run, 0.5, refused=False) == [2, 1, 0, 0, 0, 1, 0]
+    assert _bars(run, 0.5, refused=True) == [0, 1, 0, 0, 0, 1, 0]
+
+
+def test_the_line_is_the_count_of_the_last_period() -> None:
+    run = crawl_of(0.0, 0.5, 1.0, refused=(2.5,))
+    assert _rolling_count(run) == (
+        [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5],
+        [0, 1, 2, 1, 2, 1, 0, 1],
+    )
+    assert max(_rolling_count(run)[1]) == run.audit.greatest_count(1.0)
+
+
+def test_a_png_is_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "crawls.png"
+    assert run_demo(QUICK, picture) == 0
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    assert f"The picture is in {picture}." in capsys.readouterr().out
+
+
+def test_an_svg_is_an_svg_and_names_the_crawls(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "crawls.svg"
+    assert run_demo(QUICK, picture) == 0
+    content = picture.read_text(encoding="utf-8")
+    assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
+    # The letters are drawn; their text stands next to them as comments.
+    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
+        assert f"<!-- {name}: 40 pages in" in content
+
+
+def test_a_picture_that_cannot_be_written_is_a_failure_and_the_table_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert run_demo(QUICK, tmp_path / "nowhere" / "crawls.png") == 1
+    printed, complaint = capsys.readouterr()
+    assert "aiothrottle" in rows(printed)
+    assert "The picture cannot be written" in complaint
