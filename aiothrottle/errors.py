@@ -19,7 +19,7 @@ class CostTooHigh(ThrottleError, ValueError):  # noqa: N818 - a state of affairs
     limit: float
 
     def __init__(self, cost: float, limit: float) -> None:
-        super().__init__(f"a cost of {cost:g} can never fit: at most {limit:g} tokens go at once")
+        super().__init__(f"a cost of {cost} can never fit: at most {limit:g} tokens go at once")
         self.cost = cost
         self.limit = limit
 

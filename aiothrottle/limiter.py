@@ -1,6 +1,6 @@
 """The limiter: what people hold in their hands."""
 
-import math
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Self
@@ -75,7 +75,7 @@ class RateLimiter:
         ...     async with limiter.throttle() as permit:
         ...         print(f"waited {permit.waited} s")
         """
-        if cost != 1.0:
+        if cost != 1.0 or cost is True:
             self._check_cost(cost)
         permit = Permit()
         permit._line = self._line
@@ -169,8 +169,11 @@ def _build(
         if algorithm is None:
             return Unlimited()
         if isinstance(algorithm, Algorithm):
+            algorithm.start()  # one that lacks a rate says so
             return algorithm
-        raise ValueError(f"algorithm={algorithm.__name__} needs a rate_limit, or give an instance")
+        if isinstance(algorithm, type):
+            raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
+        raise TypeError(f"algorithm is an Algorithm, or a class of one, not {algorithm!r}")
     rate = as_rate(rate_limit)
     rate = Rate(rate.limit, rate.period + guard)
     if algorithm is None:
@@ -196,5 +199,5 @@ def _check_concurrency(limit: int) -> None:
 def _check_seconds(what: str, seconds: float) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{what} is a number of seconds, not {seconds!r}")
-    if not (math.isfinite(seconds) and seconds >= 0):
+    if not 0 <= seconds <= sys.float_info.max:
         raise ValueError(f"{what} is a finite number of seconds, 0 or more, not {seconds!r}")

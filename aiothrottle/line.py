@@ -109,9 +109,9 @@ class Line:
 
         Cancelled at any point, it leaves the line as if it had never come.
         """
-        if permit._held is not None:
-            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         self.bind()
+        if permit._held is not None or permit in self._waiters:
+            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         arrived = self.now()
         if self.try_now(permit, arrived):
             return
@@ -130,8 +130,8 @@ class Line:
         """
         now = self.clock()
         if self._started:
-            self.algorithm.take(self.state, now, self._started)
-            self._started = 0.0
+            cost, self._started = self._started, 0.0
+            self.algorithm.take(self.state, now, cost)
         return now
 
     def try_now(self, permit: "Permit", now: float) -> bool:
@@ -203,13 +203,15 @@ class Line:
         clock_for = getattr(loop, "clock_for", None)
         clock = self._given_clock if clock_for is None else clock_for(self._given_clock)
         if clock != self.clock:
-            # Instants of another clock mean nothing.
+            # Instants of another clock mean nothing; what is left of a pause does.
+            self.paused_until += clock() - self.clock()
             self.clock = clock
             self.state = self.algorithm.start()
-            self.paused_until = float("-inf")
 
     def wake(self) -> None:
         """Have the consumer look again, since something changed; start it if there is none."""
+        if self.loop is None or self.loop.is_closed():
+            return
         if self._alarm is not None:
             if not self._alarm.done():
                 self._alarm.set_result(None)
@@ -219,6 +221,13 @@ class Line:
             self._consumer = asyncio.Task(
                 self._consume(), loop=self.loop, name="aiothrottle consumer", context=Context()
             )
+            self._consumer.add_done_callback(self._consumer_ended, context=Context())
+
+    def _consumer_ended(self, consumer: "asyncio.Task[None]") -> None:
+        # Also one that was cancelled before its first step, and could not look at who waits.
+        if self._consumer is consumer:
+            self._consumer = None
+            self.wake()
 
     async def _turn(self, permit: "Permit") -> float:
         """Sleep until the permit is granted and nothing is paused. Gives the instant."""
@@ -230,14 +239,14 @@ class Line:
                 self.wake()
             try:
                 await future
+                now = self.now()
             except BaseException:
                 # A line that has moved to another loop in the meantime has forgotten this one.
                 if self._waiters.get(permit) is future:
-                    if future.done() and not future.cancelled():
+                    if _is_granted(future):
                         self._take_back()
                     self._leave(permit)
                 raise
-            now = self.now()
             if now >= self.paused_until and not self.closed:
                 self._resuming -= 1
                 return now
@@ -274,8 +283,6 @@ class Line:
             for future in self._waiters.values():
                 if not future.done():
                     future.set_exception(error)
-        finally:
-            self._consumer = None
 
     def _serve(self) -> float | None:
         """Grant to as many as fit now. Gives the seconds until the next one may fit, if known."""
@@ -318,3 +325,7 @@ class Line:
             self._alarm = None
             if timer is not None:
                 timer.cancel()
+
+
+def _is_granted(future: "asyncio.Future[None]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,7 +1,7 @@
 """A rate: so many tokens per period, as a value and as the string that people write."""
 
-import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -118,7 +118,7 @@ def as_rate(value: RateLike) -> Rate:
 def _check_positive(name: str, value: float, unit: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"the {name} of a rate is a number of {unit}, not {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(
             f"the {name} of a rate is a finite number of {unit} above zero, not {value!r}"
         )

@@ -47,9 +47,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer as soon as nothing else is left to do.
 
     A test of an hour-long limit runs in milliseconds, and always in the same way. The clock is
-    `loop.time`: a `RateLimiter` finds it by itself, to other things give it. It starts at `start` seconds and stands still
-    while code runs. When a timer fires, the clock shows at least the timer's instant, to the last
-    bit, so that code that looks at the clock again never finds itself early.
+    `loop.time`: a `RateLimiter` finds it by itself, to other things give it. It starts at `start`
+    seconds and stands still while code runs. When a timer fires, the clock shows at least the
+    timer's instant, to the last bit, so that code that looks at the clock again never finds
+    itself early.
 
     Keep real I/O, threads and subprocesses out of it. As long as a timer is set they are never
     waited for: the timer fires at once, and a timeout of 5 s around a real request expires before

@@ -1,0 +1,458 @@
+"""Who is cancelled leaves the limiter as if it had never come, whenever that happens."""
+
+import asyncio
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiothrottle import LimiterClosed, RateLimiter
+from aiothrottle.testing import VirtualTimeLoop, greatest_count
+
+P = ParamSpec("P")
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def counts(limiter: RateLimiter) -> tuple[int, int]:
+    """Give (in flight, waiting)."""
+    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def consumers(loop: asyncio.AbstractEventLoop) -> int:
+    """How many consumer tasks are alive; their name is the one thing known of them here."""
+    return sum(task.get_name() == "aiothrottle consumer" for task in asyncio.all_tasks(loop))
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def remaining(limiter: RateLimiter) -> float:
+    decision = await limiter.try_acquire(0)
+    if decision.permit:
+        decision.permit.release()
+    return decision.remaining
+
+
+# --- One is cancelled, at every place in the line and at every turn around every instant ---
+
+
+@dataclass
+class Story:
+    """What happened to everybody but the victim, and what is left at the end."""
+
+    victim: str = "absent"
+    entered: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    in_flight_and_waiting: tuple[int, int] = (-1, -1)
+    remaining_soon: float = math.nan
+    remaining_later: float = math.nan
+
+
+async def tell(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
+    """Eight come to a limiter of 2/s and two slots; the victim comes in between, and goes."""
+    limiter = RateLimiter(2, 2, clock=now)
+    story = Story()
+
+    async def guest(name: int) -> None:
+        async with limiter.throttle():
+            story.entered.append((name, now()))
+            await asyncio.sleep(0.25)
+
+    async def victim() -> None:
+        async with limiter.throttle():
+            story.victim = "entered"
+
+    everybody = [guest(name) for name in range(8)]
+    if place is not None:
+        everybody.insert(place, victim())
+    tasks = [asyncio.create_task(one) for one in everybody]
+    if pause:
+        asyncio.get_running_loop().call_later(0.25, limiter.pause, pause)
+    # A timer that was set before those of the limiter fires before them.
+    if cancel_at:
+        await asyncio.sleep(cancel_at)
+    await turns(after_turns)
+    if place is not None and tasks[place].cancel():
+        story.victim = "entered" if story.victim == "entered" else "cancelled"
+    await asyncio.wait(tasks)
+    story.in_flight_and_waiting = counts(limiter)
+    story.remaining_soon = await remaining(limiter)
+    await asyncio.sleep(1)
+    story.remaining_later = await remaining(limiter)
+    return story
+
+
+def told(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(tell(place, cancel_at, after_turns, pause))
+
+
+MOMENTS = [(time, turn) for time in (0.0, 0.25, 0.5, 1.0, 1.25, 2.0) for turn in range(5)]
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 8])
+def test_a_cancelled_waiter_is_as_one_that_never_came(place: int, pause: float) -> None:
+    cancelled = 0
+    for time, turn in MOMENTS:
+        story = told(place, time, turn, pause)
+        if story.victim == "cancelled":
+            cancelled += 1
+            story.victim = "absent"
+            assert story == told(None, time, turn, pause), (time, turn)
+        else:
+            assert story.victim == "entered"
+            assert story.in_flight_and_waiting == (0, 0)
+            assert story.remaining_later == 2
+    # The first two go at their first turn; the others wait for a second or more.
+    assert cancelled >= (1 if place < 2 else 15)
+
+
+@pytest.mark.parametrize("victims", list(itertools.combinations(range(1, 5), 2)))
+@virtual
+async def test_cancelled_between_grant_and_resumption_their_places_go_to_the_next(
+    victims: tuple[int, ...],
+) -> None:
+    limiter = RateLimiter(5, 5, clock=now)
+    (await limiter.acquire(5)).release()
+    entered: list[tuple[int, float]] = []
+
+    async def guest(name: int) -> None:
+        async with limiter.throttle():
+            entered.append((name, now()))
+            if name == 0:
+                # All five have been granted in this turn, and only this one has resumed.
+                assert counts(limiter)[0] == 5
+                for victim in victims:
+                    assert tasks[victim].cancel()
+
+    tasks = [asyncio.create_task(guest(name)) for name in range(8)]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(outcome, BaseException) for outcome in outcomes] == [
+        name in victims for name in range(8)
+    ]
+    survivors = [name for name in range(8) if name not in victims]
+    assert entered == [(name, 1.0 if place < 5 else 2.0) for place, name in enumerate(survivors)]
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_cancelled_inside_its_block_it_gives_the_slot_back_and_the_token_is_spent() -> None:
+    limiter = RateLimiter(2, 1, clock=now)
+
+    async def stay() -> None:
+        async with limiter.throttle():
+            await asyncio.sleep(100)
+
+    inside, waiter = asyncio.create_task(stay()), asyncio.create_task(stay())
+    await asyncio.sleep(0.25)
+    assert counts(limiter) == (1, 1)
+    inside.cancel()
+    await asyncio.wait([inside])
+    await turns(5)
+    assert counts(limiter) == (1, 0)
+    assert await remaining(limiter) == 0
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert counts(limiter) == (0, 0)
+    await asyncio.sleep(1)
+    assert await remaining(limiter) == 2
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("after", range(4))
+@virtual
+async def test_cancelled_while_the_limiter_closes_nothing_is_left(before: int, after: int) -> None:
+    limiter = RateLimiter(1, 3, clock=now)
+
+    async def guest() -> None:
+        async with limiter.throttle():
+            pass
+
+    tasks = [asyncio.create_task(guest()) for _ in range(4)]
+    await turns(before)
+    closing = asyncio.create_task(limiter.aclose())
+    await turns(after)
+    for task in tasks[1:3]:
+        task.cancel()
+    await asyncio.wait([closing, *tasks])
+    assert counts(limiter) == (0, 0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    for task in tasks:
+        assert task.cancelled() or isinstance(task.exception(), LimiterClosed | None)
+    assert now() == 0.0
+
+
+@virtual
+async def test_who_closes_may_be_cancelled_and_it_is_closed_all_the_same() -> None:
+    limiter = RateLimiter(1, clock=now)
+    await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns(3)
+    closing = asyncio.create_task(limiter.aclose())
+    await turns(1)
+    closing.cancel()
+    await asyncio.wait([closing, waiter])
+    assert isinstance(waiter.exception(), LimiterClosed)
+    await limiter.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtual
+async def test_a_timeout_around_the_wait_leaves_no_trace() -> None:
+    limiter = RateLimiter(1, 1, clock=now)
+    (await limiter.acquire()).release()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.25), limiter.throttle():
+                pass
+    assert counts(limiter) == (0, 0)
+    async with limiter.throttle() as permit:
+        assert (now(), permit.waited) == (1.0, 0.25)
+
+
+@virtual
+async def test_a_timeout_at_the_instant_of_the_grant_loses_nothing() -> None:
+    limiter = RateLimiter(1, 1, clock=now)
+    for _ in range(5):
+        (await limiter.acquire()).release()
+        began = now()
+        try:
+            async with asyncio.timeout(1), limiter.throttle():
+                went = 1
+        except TimeoutError:
+            went = 0
+        assert now() == began + 1
+        assert counts(limiter) == (0, 0)
+        assert await remaining(limiter) == 1 - went
+        await asyncio.sleep(1)
+
+
+# --- Many are cancelled ---
+
+
+@virtual
+async def test_of_ten_thousand_half_are_cancelled_and_nothing_is_lost() -> None:
+    limiter = RateLimiter(100, 60, clock=now)
+    chance = random.Random(20)
+    entered: list[int] = []
+    instants: list[float] = []
+
+    async def guest(name: int) -> None:
+        async with limiter.throttle():
+            entered.append(name)
+            instants.append(now())
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(guest(name)) for name in range(10_000)]
+    for name in chance.sample(range(10_000), 5_000):
+        moment = chance.choice([0, 1, 60]) * chance.random()
+        asyncio.get_running_loop().call_later(moment, tasks[name].cancel)
+    await asyncio.wait(tasks)
+    lost = {name for name, task in enumerate(tasks) if task.cancelled()} - set(entered)
+    assert 3_000 < len(lost) <= 5_000
+    assert entered == [name for name in range(10_000) if name not in lost]
+    # No second passed in which less went than could.
+    assert instants == [float(place // 100) for place in range(len(entered))]
+    assert counts(limiter) == (0, 0)
+    await asyncio.sleep(1)
+    assert await remaining(limiter) == 100
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# --- A storm ---
+
+LIMIT, PERIOD = 3.0, 1.0
+
+
+@dataclass(frozen=True)
+class Come:
+    cost: float
+    stay: float
+
+
+@dataclass(frozen=True)
+class Cancel:
+    which: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Close:
+    pass
+
+
+Happening: TypeAlias = Come | Cancel | Pause | Wait | Close
+SECONDS = st.sampled_from([0.0, 0.0, 0.1, 0.25, 0.5, 1.0, 1.7])
+COSTS = st.sampled_from([1.0, 1.0, 1.0, 0.0, 0.1, 0.5, 2.0, 3.0])
+COMES = st.builds(Come, COSTS, SECONDS)
+HAPPENINGS: st.SearchStrategy[Happening] = st.one_of(
+    COMES,
+    COMES,
+    st.builds(Wait, SECONDS),
+    st.builds(Wait, st.just(0.0)),
+    st.builds(Cancel, st.integers(0, 7)),
+    st.builds(Pause, SECONDS),
+)
+
+
+@dataclass(eq=False)
+class Guest:
+    """One that comes to the limiter in the storm."""
+
+    cost: float
+    task: "asyncio.Task[None] | None" = None
+    waits: bool = False
+    inside: bool = False
+
+    @property
+    def gives_up(self) -> bool:
+        return self.task is not None and (self.task.done() or self.task.cancelling() > 0)
+
+
+class Storm(VirtualTimeLoop):
+    """A loop on which guests come and go, and that looks at the limiter after each turn."""
+
+    def __init__(self, slots: int | None) -> None:
+        super().__init__()
+        self.limiter = RateLimiter(LIMIT, slots, clock=self.time)
+        self.slots = math.inf if slots is None else slots
+        self.guests: list[Guest] = []
+        self.grants: list[tuple[float, float]] = []
+        self.paused_until = 0.0
+        self.closed = False
+        self.neglected: Guest | None = None
+
+    def _run_once(self) -> None:
+        before = self.time()
+        super()._run_once()  # type: ignore[misc]
+        # Time moves when nothing is left to do. Then nobody may wait who could have gone.
+        if self.time() > before:
+            assert self.neglected is None
+        self.look()
+
+    def look(self) -> None:
+        in_flight, waiting = counts(self.limiter)
+        inside = sum(guest.inside for guest in self.guests)
+        assert inside <= in_flight <= self.slots
+        assert waiting == sum(guest.waits for guest in self.guests)
+        alive = consumers(self)
+        assert alive <= 1
+        assert alive or not waiting
+        head = next((guest for guest in self.guests if guest.waits and not guest.gives_up), None)
+        self.neglected = head if head and inside < self.slots and self.room_for(head) else None
+
+    def room_for(self, guest: Guest) -> bool:
+        if self.closed:
+            return True
+        used = math.fsum(cost for instant, cost in self.grants if instant + PERIOD > self.time())
+        return self.time() >= self.paused_until and used + guest.cost <= LIMIT + 1e-9
+
+    async def visit(self, guest: Guest, stay: float) -> None:
+        guest.waits = True
+        try:
+            async with self.limiter.throttle(guest.cost):
+                guest.waits, guest.inside = False, True
+                self.enter(guest)
+                await asyncio.sleep(stay)
+        finally:
+            guest.waits = guest.inside = False
+
+    def enter(self, guest: Guest) -> None:
+        assert not self.closed
+        assert self.time() >= self.paused_until
+        ahead = self.guests[: self.guests.index(guest)]
+        assert all(other.gives_up or not other.waits for other in ahead)
+        assert sum(other.inside for other in self.guests) <= self.slots
+        self.grants.append((self.time(), guest.cost))
+        last = [cost for instant, cost in self.grants if instant + PERIOD > self.time()]
+        assert math.fsum(last) <= LIMIT + 1e-9
+
+    async def happen(self, happening: Happening) -> None:
+        match happening:
+            case Come(cost, stay):
+                guest = Guest(cost)
+                self.guests.append(guest)
+                guest.task = self.create_task(self.visit(guest, stay))
+            case Cancel(which):
+                alive = [guest.task for guest in self.guests if guest.task and not guest.gives_up]
+                if alive:
+                    alive[which % len(alive)].cancel()
+            case Pause(seconds):
+                self.limiter.pause(seconds)
+                self.paused_until = max(self.paused_until, self.time() + seconds)
+            case Wait(seconds):
+                await asyncio.sleep(seconds)
+            case Close():
+                self.closed = True
+                await self.limiter.aclose()
+                assert counts(self.limiter)[1] == 0
+
+    async def rage(self, happenings: list[Happening]) -> None:
+        for happening in happenings:
+            await self.happen(happening)
+        tasks = [guest.task for guest in self.guests if guest.task]
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            match outcome:
+                case None | asyncio.CancelledError():
+                    pass
+                case LimiterClosed():
+                    assert self.closed
+                case error:
+                    raise error
+        await turns(3)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert counts(self.limiter) == (0, 0)
+        if not self.closed:
+            await asyncio.sleep(max(PERIOD, self.paused_until - self.time()))
+            assert await remaining(self.limiter) == LIMIT
+
+
+@settings(max_examples=250)
+@given(
+    slots=st.sampled_from([None, 1, 2]),
+    happenings=st.lists(HAPPENINGS, max_size=40),
+    end=st.lists(st.one_of(st.builds(Close), COMES), max_size=3),
+)
+def test_in_a_storm_of_arrivals_cancellations_pauses_and_closes_all_invariants_hold(
+    slots: int | None, happenings: list[Happening], end: list[Happening]
+) -> None:
+    storm = Storm(slots)
+    with asyncio.Runner(loop_factory=lambda: storm) as runner:
+        runner.run(storm.rage([*happenings, *end]))
+    instants = [instant for instant, cost in storm.grants if cost >= 1]
+    assert greatest_count(instants, PERIOD) <= LIMIT

@@ -1,0 +1,310 @@
+"""What holds for every algorithm, whatever is asked of it. A new algorithm is one line more."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiothrottle import RollingWindow, TokenBucket
+from aiothrottle.algorithms import Algorithm, Unlimited
+
+Grants: TypeAlias = Sequence[tuple[float, float]]  # (instant, cost), in order
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An algorithm, a time that is long for it, and whether seen from outside it kept its word."""
+
+    algorithm: Algorithm[Any]
+    period: float
+    kept: Callable[[Grants], bool]
+
+    def __str__(self) -> str:
+        return repr(self.algorithm)
+
+
+def in_any_period(limit: float, period: float) -> Callable[[Grants], bool]:
+    """At most `limit` tokens in any half-open window of `period` seconds."""
+
+    def kept(grants: Grants) -> bool:
+        for first, (begin, _) in enumerate(grants):
+            window = [cost for instant, cost in grants[first:] if instant < begin + period]
+            if math.fsum(window) > limit * (1 + 1e-9):
+                return False
+        return True
+
+    return kept
+
+
+def in_any_time(burst: float, rate: float) -> Callable[[Grants], bool]:
+    """At most `burst + rate * t` tokens in any `t` seconds, both ends included."""
+
+    def kept(grants: Grants) -> bool:
+        for first, (begin, _) in enumerate(grants):
+            went = 0.0
+            for instant, cost in grants[first:]:
+                went += cost
+                # An instant of a clock is known to its last digit.
+                unsure = (1e-9 + rate * math.ulp(instant)) * (len(grants) + 1)
+                if went > (burst + rate * (instant - begin)) * (1 + 1e-9) + unsure:
+                    return False
+        return True
+
+    return kept
+
+
+def whatever(_: Grants) -> bool:
+    """No promise."""
+    return True
+
+
+SUBJECTS = [
+    Subject(RollingWindow("1/s"), 1, in_any_period(1, 1)),
+    Subject(RollingWindow("20/s"), 1, in_any_period(20, 1)),
+    Subject(RollingWindow("3/700ms"), 0.7, in_any_period(3, 0.7)),
+    Subject(RollingWindow("2.5/min"), 60, in_any_period(2.5, 60)),
+    Subject(RollingWindow("0.3/s"), 1 / 0.3, in_any_period(1, 1 / 0.3)),
+    Subject(RollingWindow("5000/24h"), 86400, in_any_period(5000, 86400)),
+    Subject(TokenBucket("1/s"), 1, in_any_time(1, 1)),
+    Subject(TokenBucket("20/s"), 1, in_any_time(20, 20)),
+    Subject(TokenBucket("20/s", burst=1), 1, in_any_time(1, 20)),
+    Subject(TokenBucket("3/700ms", burst=2.5), 0.7, in_any_time(2.5, 3 / 0.7)),
+    Subject(TokenBucket("0.3/s"), 1 / 0.3, in_any_time(1, 0.3)),
+    Subject(TokenBucket("1000000000/s"), 1, in_any_time(1e9, 1e9)),
+    Subject(Unlimited(), 1, whatever),
+]
+
+every_algorithm = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+# Thirteen algorithms, ten laws: more would be a coffee break.
+briefly = settings(max_examples=30)
+STARTS = st.sampled_from([0.0, 0.1, 1e6, 1e6 + 0.1])
+
+
+@dataclass(frozen=True)
+class Step:
+    """After `wait` periods (None: when it fits) something is asked for: a part of the most."""
+
+    wait: float | None
+    cost: float
+
+
+WAITS = st.one_of(
+    st.just(0.0), st.none(), st.sampled_from([0.05, 0.1, 1 / 3, 0.5, 1.0]), st.floats(0, 2)
+)
+BACK = st.sampled_from([-0.1, -0.5, -1.0, -3.0])
+COSTS = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 1.0]), st.floats(1e-3, 1))
+
+
+def steps(waits: st.SearchStrategy[float | None] = WAITS) -> st.SearchStrategy[list[Step]]:
+    # A cost of None is one token: what nearly everybody asks for.
+    cost = COSTS.map(lambda part: math.nan if part is None else part)
+    return st.lists(st.builds(Step, waits, cost), max_size=40)
+
+
+def walk(
+    subject: Subject, state: object, start: float, path: list[Step]
+) -> Iterator[tuple[float, float]]:
+    """Give (now, cost) of each step. The caller may admit it before asking for the next."""
+    algorithm, now = subject.algorithm, start
+    for step in path:
+        cost = cost_of(subject, step.cost)
+        wait = (
+            algorithm.delay(state, now, cost) if step.wait is None else step.wait * subject.period
+        )
+        now = max(0.0, now + wait)
+        yield now, cost
+
+
+def cost_of(subject: Subject, part: float) -> float:
+    return 1.0 if math.isnan(part) else part * min(subject.algorithm.capacity, 1e6)
+
+
+def after(subject: Subject, start: float, path: list[Step]) -> tuple[Any, float]:
+    """Give the state and the time after the walk, with all admitted that could be."""
+    state, now = subject.algorithm.start(), start
+    for now, cost in walk(subject, state, start, path):
+        subject.algorithm.admit(state, now, cost)
+    return state, now
+
+
+def answers(subject: Subject, state: object, now: float) -> list[float]:
+    """Everything that can be asked without changing anything, in periods and parts of the most."""
+    algorithm, most = subject.algorithm, min(subject.algorithm.capacity, 1e6)
+    delays = [algorithm.delay(state, now, part * most) for part in (0.1, 0.5, 1.0)]
+    remaining = min(algorithm.remaining(state, now), most)
+    return [
+        *(delay / subject.period for delay in delays),
+        remaining / most,
+        algorithm.reset_after(state, now) / subject.period,
+    ]
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps())
+def test_1_it_never_admits_more_than_it_promises(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm, state = subject.algorithm, subject.algorithm.start()
+    grants = [step for step in walk(subject, state, start, path) if algorithm.admit(state, *step)]
+    assert subject.kept(grants)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(), part=COSTS)
+def test_2_refused_until_the_delay_is_over_and_admitted_exactly_then(
+    subject: Subject, start: float, path: list[Step], part: float | None
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    cost = cost_of(subject, math.nan if part is None else part)
+    delay = algorithm.delay(state, now, cost)
+    assert 0.0 <= delay < math.inf
+    tolerance = 1e-6 * subject.period
+    if delay > tolerance:
+        early = now + delay - tolerance
+        assert algorithm.delay(state, early, cost) == pytest.approx(tolerance, rel=0.1)
+        assert not algorithm.admit(copy.deepcopy(state), early, cost)
+    assert algorithm.delay(state, now + delay, cost) == 0.0
+    assert algorithm.admit(state, now + delay, cost)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps())
+def test_2_what_exceeds_the_capacity_is_never_admitted(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    state, now = after(subject, start, path)
+    too_much = subject.algorithm.capacity * 1.001
+    if math.isfinite(too_much):
+        assert subject.algorithm.delay(state, now, too_much) == math.inf
+        assert not subject.algorithm.admit(state, now, too_much)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
+def test_3_a_refusal_and_a_question_change_nothing(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm, state = subject.algorithm, subject.algorithm.start()
+    for now, cost in walk(subject, state, start, path):
+        before = copy.deepcopy(state)
+        answers(subject, state, now)
+        assert state == before
+        if not algorithm.admit(state, now, cost):
+            assert state == before
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
+def test_4_a_cost_of_0_goes_always_and_changes_nothing(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    before = copy.deepcopy(state)
+    assert algorithm.delay(state, now, 0) == 0.0
+    assert algorithm.admit(state, now, 0)
+    algorithm.take(state, now, 0)
+    assert state == before
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(), follow_up=steps())
+def test_5_after_reset_after_it_answers_as_a_fresh_one(
+    subject: Subject, start: float, path: list[Step], follow_up: list[Step]
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    reset_after = algorithm.reset_after(state, now)
+    assert 0.0 <= reset_after < math.inf
+    if reset_after > 1e-6 * subject.period:
+        early = now + reset_after - 1e-6 * subject.period
+        assert algorithm.remaining(state, early) < algorithm.capacity
+    now += reset_after
+    fresh = algorithm.start()
+    for instant, cost in walk(subject, fresh, now, follow_up):
+        assert answers(subject, state, instant) == pytest.approx(
+            answers(subject, fresh, instant), abs=1e-6
+        )
+        if algorithm.delay(fresh, instant, cost) == 0.0:
+            algorithm.take(state, instant, cost)
+            algorithm.take(fresh, instant, cost)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
+def test_6_a_clock_that_steps_back_mints_nothing(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm, state = subject.algorithm, subject.algorithm.start()
+    latest, grants = -math.inf, list[tuple[float, float]]()
+    for now, cost in walk(subject, state, start, path):
+        if algorithm.admit(state, now, cost) and cost:
+            # Seen by a clock that never went back, it went no earlier than the one before.
+            latest = max(latest, now)
+            grants.append((latest, cost))
+    assert subject.kept(grants)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(), back=st.floats(0, 3), part=COSTS)
+def test_6_what_is_asked_at_an_earlier_time_goes_no_earlier(
+    subject: Subject, start: float, path: list[Step], back: float, part: float | None
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    cost = cost_of(subject, math.nan if part is None else part)
+    past = max(0.0, now - back * subject.period)
+    delay, delay_then = algorithm.delay(state, now, cost), algorithm.delay(state, past, cost)
+    tolerance = 1e-6 * subject.period
+    if delay > 0.0:
+        assert past + delay_then >= now + delay - tolerance
+    assert algorithm.remaining(state, past) <= algorithm.remaining(state, now) * (1 + 1e-9)
+    assert past + algorithm.reset_after(state, past) <= now + algorithm.reset_after(state, now) + (
+        tolerance
+    )
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
+def test_7_admit_answers_exactly_as_delay_and_then_take(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm, state = subject.algorithm, subject.algorithm.start()
+    for now, cost in walk(subject, state, start, path):
+        twin = copy.deepcopy(state)
+        fits = algorithm.delay(twin, now, cost) == 0.0
+        if fits:
+            algorithm.take(twin, now, cost)
+        assert algorithm.admit(state, now, cost) == fits
+        assert answers(subject, state, now) == pytest.approx(answers(subject, twin, now), abs=1e-6)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps())
+def test_7_what_remains_is_what_goes_without_delay(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    remaining, capacity = algorithm.remaining(state, now), algorithm.capacity
+    assert 0.0 <= remaining <= capacity
+    if math.isfinite(remaining):
+        assert algorithm.delay(state, now, remaining * (1 - 1e-6)) == 0.0
+        if remaining < capacity * (1 - 1e-6):
+            assert algorithm.delay(state, now, remaining + capacity * 1e-6) > 0.0

@@ -1,0 +1,951 @@
+"""What a limiter does for those who use it, in virtual time."""
+
+import asyncio
+import functools
+import math
+import re
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import pytest
+import uvloop
+
+from aiothrottle import (
+    CostTooHigh,
+    LimiterClosed,
+    Permit,
+    Rate,
+    RateLimiter,
+    RollingWindow,
+    ThrottleError,
+    TokenBucket,
+)
+from aiothrottle.algorithms.rolling_window import RollingWindowState
+from aiothrottle.testing import VirtualTimeLoop, greatest_count
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def counts(limiter: RateLimiter) -> tuple[int, int]:
+    """Give (in flight, waiting)."""
+    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+async def settle() -> None:
+    """Let everything that is ready have its turns; time stands still."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def visit(limiter: RateLimiter, cost: float = 1.0, stay: float = 0.0) -> float:
+    """Go through the limiter once. Gives the time at which it let in."""
+    async with limiter.throttle(cost):
+        began = now()
+        if stay:
+            await asyncio.sleep(stay)
+        return began
+
+
+def visits(
+    limiter: RateLimiter, count: int, cost: float = 1.0, stay: float = 0.0
+) -> list[asyncio.Task[float]]:
+    return [asyncio.create_task(visit(limiter, cost, stay)) for _ in range(count)]
+
+
+# --- The rate, the slots, and the forms of asking ---
+
+
+@virtual
+async def test_the_positional_form_is_the_rate_and_then_the_concurrency() -> None:
+    limiter = RateLimiter(2, 1, clock=now)
+    assert await asyncio.gather(*visits(limiter, 4, stay=0.25)) == [0.0, 0.25, 1.0, 1.25]
+
+
+@virtual
+async def test_a_rate_is_given_in_every_form() -> None:
+    for rate in (0.5, "1/2s", "1 per 2 seconds", Rate(1, 2)):
+        limiter = RateLimiter(rate, clock=now)
+        began = now()
+        assert await asyncio.gather(*visits(limiter, 3)) == [began, began + 2, began + 4]
+
+
+@virtual
+async def test_without_a_rate_only_the_slots_count() -> None:
+    limiter = RateLimiter(concurrency_limit=2, clock=now)
+    assert await asyncio.gather(*visits(limiter, 5, stay=1)) == [0, 0, 1, 1, 2]
+
+
+@virtual
+async def test_without_a_concurrency_limit_only_the_rate_counts() -> None:
+    limiter = RateLimiter(2, clock=now)
+    assert await asyncio.gather(*visits(limiter, 5, stay=9)) == [0, 0, 1, 1, 2]
+
+
+@virtual
+async def test_without_any_limit_nobody_waits() -> None:
+    limiter = RateLimiter(clock=now)
+    assert await asyncio.gather(*visits(limiter, 1000, cost=1e9, stay=1)) == [0.0] * 1000
+
+
+@virtual
+async def test_it_serves_in_order_and_a_heavy_head_is_not_overtaken() -> None:
+    limiter = RateLimiter(4, clock=now)
+    order: list[float] = []
+
+    async def one(cost: float) -> None:
+        async with limiter.throttle(cost):
+            order.append(cost)
+
+    await asyncio.gather(*(one(cost) for cost in (3, 2, 1, 4, 0, 1)))
+    assert order == [3, 2, 1, 4, 0, 1]
+    assert now() == 3.0
+
+
+@virtual
+async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    limiter = RateLimiter(2, clock=now)
+    await limiter.acquire()
+    heavy = asyncio.create_task(visit(limiter, cost=2))
+    await settle()
+    light = asyncio.create_task(visit(limiter, cost=1))
+    assert list(await asyncio.gather(heavy, light)) == [1.0, 2.0]
+
+
+@virtual
+async def test_a_permit_tells_what_it_cost_and_how_long_it_waited() -> None:
+    limiter = RateLimiter(2, clock=now)
+    async with limiter.throttle() as first, limiter.throttle(1) as second:
+        assert (first.cost, first.waited, second.waited) == (1, 0.0, 0.0)
+    async with limiter.throttle(1.5) as third:
+        assert third.cost == 1.5
+        assert third.waited == 1.0
+
+
+@virtual
+async def test_acquire_holds_the_slot_until_release() -> None:
+    limiter = RateLimiter(None, 1, clock=now)
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(visit(limiter))
+    await asyncio.sleep(5)
+    assert counts(limiter) == (1, 1)
+    permit.release()
+    assert await waiter == 5.0
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_release_is_idempotent() -> None:
+    limiter = RateLimiter(None, 2, clock=now)
+    permit, other = await limiter.acquire(), await limiter.acquire()
+    for _ in range(3):
+        permit.release()
+    assert counts(limiter) == (1, 0)
+    async with limiter.throttle() as inside:
+        inside.release()
+        inside.release()
+        assert counts(limiter) == (1, 0)
+    assert counts(limiter) == (1, 0)
+    other.release()
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_releasing_what_was_never_acquired_changes_nothing() -> None:
+    limiter = RateLimiter(None, 1, clock=now)
+    permit = limiter.throttle()
+    permit.release()
+    assert counts(limiter) == (0, 0)
+    async with permit:
+        assert counts(limiter) == (1, 0)
+
+
+@virtual
+async def test_a_permit_is_good_for_one_block() -> None:
+    limiter = RateLimiter(10, 2, clock=now)
+    permit = limiter.throttle()
+    async with permit:
+        with pytest.raises(RuntimeError, match=r"used before.*throttle\(\)"):
+            await permit.__aenter__()
+        assert counts(limiter) == (1, 0)
+    with pytest.raises(RuntimeError, match="used before"):
+        await permit.__aenter__()
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_a_permit_that_waits_cannot_be_entered_a_second_time() -> None:
+    limiter = RateLimiter(1, clock=now)
+    await visit(limiter)
+    permit = limiter.throttle()
+
+    async def enter() -> float:
+        async with permit:
+            return now()
+
+    first, second = asyncio.create_task(enter()), asyncio.create_task(enter())
+    await asyncio.wait([first, second], timeout=10)
+    assert first.done()
+    assert first.result() == 1.0
+    with pytest.raises(RuntimeError, match="used"):
+        second.result()
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_try_acquire_spends_or_tells_when() -> None:
+    limiter = RateLimiter(2, 2, clock=now)
+    first, second = await limiter.try_acquire(), await limiter.try_acquire(0.5)
+    assert first
+    assert second
+    assert (first.limit, first.remaining, first.retry_after) == (2, 1, 0)
+    assert (second.remaining, second.reset_after) == (0.5, 1)
+    assert isinstance(second.permit, Permit)
+    no_slot = await limiter.try_acquire(0.5)
+    assert (no_slot.allowed, no_slot.permit, no_slot.retry_after) == (False, None, 0.0)
+    second.permit.release()
+    await asyncio.sleep(0.25)
+    no_room = await limiter.try_acquire()
+    assert not no_room
+    assert (no_room.remaining, no_room.retry_after, no_room.reset_after) == (0.5, 0.75, 0.75)
+    await asyncio.sleep(no_room.retry_after)
+    assert await limiter.try_acquire()
+    assert counts(limiter) == (2, 0)
+
+
+@virtual
+async def test_try_acquire_does_not_overtake_and_counts_those_ahead() -> None:
+    limiter = RateLimiter(4, clock=now)
+    await limiter.acquire(2)
+    waiter = asyncio.create_task(visit(limiter, cost=3))
+    await settle()
+    refused = await limiter.try_acquire(1)
+    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 2, 1)
+    assert await waiter == 1.0
+    assert (await limiter.try_acquire(1)).allowed
+
+
+@virtual
+async def test_try_acquire_is_refused_during_a_pause_and_told_its_end() -> None:
+    limiter = RateLimiter(4, clock=now)
+    limiter.pause(3)
+    refused = await limiter.try_acquire()
+    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 4, 3)
+    await asyncio.sleep(3)
+    assert await limiter.try_acquire()
+
+
+@virtual
+async def test_a_cost_of_0_waits_its_turn_and_spends_nothing() -> None:
+    limiter = RateLimiter(1, clock=now)
+    assert await visit(limiter) == 0.0
+    assert await visit(limiter, cost=0) == 0.0
+    assert await asyncio.gather(*visits(limiter, 2), visit(limiter, cost=0)) == [1, 2, 2]
+
+
+def test_it_is_made_before_any_loop_runs() -> None:
+    limiter = RateLimiter(1, 1, clock=now)
+
+    async def main() -> list[float]:
+        return await asyncio.gather(*visits(limiter, 2))
+
+    assert run(main()) == [0.0, 1.0]
+
+
+@virtual
+async def test_without_a_clock_of_its_own_it_follows_the_time_of_a_virtual_loop() -> None:
+    limiter = RateLimiter("1/h")
+    assert await asyncio.wait_for(asyncio.gather(*visits(limiter, 3)), 1e5) == [0, 3600, 7200]
+    limiter.pause(10000)
+    assert await visit(limiter) == 17200.0
+
+
+# --- What limits: cost, guard, algorithm ---
+
+
+@virtual
+async def test_a_cost_above_the_limit_is_refused_before_any_waiting() -> None:
+    limiter = RateLimiter(3, clock=now)
+    with pytest.raises(CostTooHigh, match="at most 3") as error:
+        limiter.throttle(4)
+    assert (error.value.cost, error.value.limit) == (4, 3)
+    assert isinstance(error.value, ThrottleError)
+    assert isinstance(error.value, ValueError)
+    with pytest.raises(CostTooHigh):
+        await limiter.acquire(3.5)
+    with pytest.raises(CostTooHigh):
+        await limiter.try_acquire(math.inf)
+    assert await visit(limiter, cost=3) == 0.0
+
+
+@virtual
+async def test_a_guard_stretches_the_period() -> None:
+    limiter = RateLimiter("2/s", guard=0.25, clock=now)
+    assert await asyncio.gather(*visits(limiter, 5)) == [0, 0, 1.25, 1.25, 2.5]
+
+
+@virtual
+async def test_an_algorithm_is_given_as_a_class() -> None:
+    limiter = RateLimiter("4/s", algorithm=TokenBucket, clock=now)
+    assert await asyncio.gather(*visits(limiter, 6)) == [0, 0, 0, 0, 0.25, 0.5]
+    window = RateLimiter("4/s", algorithm=RollingWindow, clock=now)
+    began = now()
+    assert await asyncio.gather(*visits(window, 5)) == [began] * 4 + [began + 1]
+
+
+@virtual
+async def test_an_algorithm_is_given_as_an_instance_with_its_own_rate() -> None:
+    limiter = RateLimiter(algorithm=TokenBucket("4/s", burst=1), clock=now)
+    assert await asyncio.gather(*visits(limiter, 3)) == [0, 0.25, 0.5]
+
+
+@virtual
+async def test_a_bucket_with_a_burst_takes_the_rate_of_the_limiter() -> None:
+    limiter = RateLimiter("4/s", algorithm=TokenBucket(burst=3), clock=now)
+    assert await asyncio.gather(*visits(limiter, 5)) == [0, 0, 0, 0.25, 0.5]
+    with pytest.raises(CostTooHigh):
+        limiter.throttle(4)
+    guarded = RateLimiter("4/s", algorithm=TokenBucket(burst=1), guard=1.0, clock=now)
+    began = now()
+    assert await asyncio.gather(*visits(guarded, 2)) == [began, began + 0.5]
+
+
+@virtual
+async def test_a_token_is_not_stamped_before_its_request_starts() -> None:
+    blocked = 0.0
+    limiter = RateLimiter(2, clock=lambda: now() + blocked)
+    began: list[float] = []
+
+    async def one(name: int) -> None:
+        nonlocal blocked
+        async with limiter.throttle():
+            began.append(now() + blocked)
+            if name == 2:
+                blocked += 0.5  # keeps the loop from the next one, which was granted already
+
+    await asyncio.gather(*(one(name) for name in range(6)))
+    assert began == [0, 0, 1, 1.5, pytest.approx(2.5), pytest.approx(2.5)]
+    assert greatest_count(began, 1.0) <= 2
+
+
+# --- Pause ---
+
+
+@virtual
+async def test_a_pause_holds_newcomers_and_those_who_wait() -> None:
+    limiter = RateLimiter(1, clock=now)
+    waiting = visits(limiter, 2)
+    await asyncio.sleep(0.5)
+    limiter.pause(10)
+    waiting += visits(limiter, 1)
+    assert await asyncio.gather(*waiting) == [0.0, 10.5, 11.5]
+
+
+@virtual
+async def test_a_pause_closes_the_fast_path_at_once_and_opens_it_at_its_end() -> None:
+    limiter = RateLimiter(100, clock=now)
+    await visit(limiter)
+    limiter.pause(2)
+    assert await visit(limiter) == 2.0
+    assert await visit(limiter) == 2.0
+
+
+@virtual
+async def test_a_pause_is_extended_and_never_shortened() -> None:
+    limiter = RateLimiter(100, clock=now)
+    waiter = asyncio.create_task(visit(limiter))
+    limiter.pause(5)
+    await asyncio.sleep(1)
+    limiter.pause(1)
+    limiter.pause(0)
+    await asyncio.sleep(1)
+    assert not waiter.done()
+    limiter.pause(8)
+    assert await waiter == 10.0
+
+
+@virtual
+async def test_a_pause_stops_those_who_were_granted_but_have_not_resumed() -> None:
+    limiter = RateLimiter(3, 3, clock=now)
+    await asyncio.gather(*visits(limiter, 3))
+    order: list[tuple[int, float]] = []
+
+    async def one(name: int) -> None:
+        async with limiter.throttle():
+            order.append((name, now()))
+            if name == 0:
+                limiter.pause(10)
+
+    # All three are granted in one turn; the first to resume is told to come back later.
+    await asyncio.gather(*(one(name) for name in range(3)))
+    assert order == [(0, 1.0), (1, 11.0), (2, 11.0)]
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_a_pause_leaves_alone_what_runs() -> None:
+    limiter = RateLimiter(10, 1, clock=now)
+    async with limiter.throttle():
+        limiter.pause(5)
+        await asyncio.sleep(1)
+    assert now() == 1.0
+    assert await visit(limiter) == 5.0
+
+
+def test_a_pause_before_any_loop_runs_holds_too() -> None:
+    clock = 0.0
+    limiter = RateLimiter(10, clock=lambda: clock)
+    limiter.pause(2)
+    assert "paused for 2 s" in repr(limiter)
+    clock = 2.0
+    assert "paused" not in repr(limiter)
+
+
+# --- Closing ---
+
+
+@virtual
+async def test_closing_turns_away_those_who_wait_and_those_who_come() -> None:
+    limiter = RateLimiter(1, clock=now)
+    first, *waiting = visits(limiter, 600)
+    await asyncio.sleep(0.5)
+    await limiter.aclose()
+    assert first.result() == 0.0
+    assert counts(limiter) == (0, 0)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {LimiterClosed}
+    assert now() == 0.5
+    for ask in (limiter.acquire, limiter.try_acquire, limiter.throttle().__aenter__):
+        with pytest.raises(LimiterClosed, match="closed"):
+            await ask()
+    assert issubclass(LimiterClosed, ThrottleError)
+    assert issubclass(LimiterClosed, RuntimeError)
+
+
+@virtual
+async def test_closing_closes_the_fast_path() -> None:
+    limiter = RateLimiter(10, clock=now)
+    await visit(limiter)
+    await limiter.aclose()
+    with pytest.raises(LimiterClosed):
+        await visit(limiter)
+
+
+@virtual
+async def test_what_runs_when_it_is_closed_goes_on() -> None:
+    limiter = RateLimiter(10, 1, clock=now)
+    running = asyncio.create_task(visit(limiter, stay=5))
+    waiter = asyncio.create_task(visit(limiter))
+    await asyncio.sleep(1)
+    await limiter.aclose()
+    assert counts(limiter) == (1, 0)
+    assert await running == 0.0
+    assert now() == 5.0
+    assert counts(limiter) == (0, 0)
+    with pytest.raises(LimiterClosed):
+        await waiter
+
+
+@virtual
+async def test_closing_turns_away_those_who_were_granted_but_have_not_resumed() -> None:
+    limiter = RateLimiter(3, 3, clock=now)
+    await asyncio.gather(*visits(limiter, 3))
+    entered: list[int] = []
+
+    async def one(name: int) -> None:
+        async with limiter.throttle():
+            entered.append(name)
+            await limiter.aclose()
+
+    outcomes = await asyncio.gather(*(one(name) for name in range(5)), return_exceptions=True)
+    assert entered == [0]
+    assert [type(outcome) for outcome in outcomes] == [type(None)] + [LimiterClosed] * 4
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_closing_during_a_pause_does_not_wait_for_its_end() -> None:
+    limiter = RateLimiter(10, clock=now)
+    limiter.pause(3600)
+    waiting = visits(limiter, 2)
+    await asyncio.sleep(1)
+    await limiter.aclose()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [LimiterClosed, LimiterClosed]
+    assert now() == 1.0
+
+
+@virtual
+async def test_closing_twice_and_at_once_is_closing() -> None:
+    limiter = RateLimiter(1, clock=now)
+    waiting = visits(limiter, 3)
+    await settle()
+    await asyncio.gather(limiter.aclose(), limiter.aclose())
+    await limiter.aclose()
+    assert [waiter.done() for waiter in waiting] == [True] * 3
+    assert "closed" in repr(limiter)
+
+
+@virtual
+async def test_async_with_closes_it_at_the_end() -> None:
+    async with RateLimiter(1, clock=now) as limiter:
+        waiting = visits(limiter, 2)
+        await settle()
+    assert isinstance(waiting[1].exception(), LimiterClosed)
+    with pytest.raises(KeyError):
+        async with RateLimiter(1, clock=now) as limiter:
+            raise KeyError
+    with pytest.raises(LimiterClosed):
+        await limiter.acquire()
+
+
+# --- Bad input ---
+
+BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *(({"rate_limit": bad}, ValueError, "rate") for bad in (0, -1, math.nan, math.inf, "0/s")),
+    *(({"rate_limit": bad}, ValueError, "rate") for bad in ("fast", "", "10", "10/0s", "10/x")),
+    *(({"rate_limit": bad}, TypeError, "rate") for bad in (True, False, b"10/s", object(), 1j)),
+    *(({"concurrency_limit": bad}, ValueError, "concurrency_limit") for bad in (0, -1)),
+    *(
+        ({"concurrency_limit": bad}, TypeError, "concurrency_limit")
+        for bad in (1.5, True, "10", math.inf)
+    ),
+    *(
+        ({"rate_limit": 10, "guard": bad}, ValueError, "guard")
+        for bad in (-0.1, math.nan, math.inf)
+    ),
+    *(({"rate_limit": 10, "guard": bad}, TypeError, "guard") for bad in (True, "1", None)),
+    ({"guard": 0.1}, ValueError, "guard"),
+    ({"algorithm": RollingWindow}, ValueError, "rate_limit"),
+    ({"algorithm": TokenBucket(burst=3)}, ValueError, "rate"),
+    ({"rate_limit": 10, "algorithm": RollingWindow(5)}, ValueError, "two rates"),
+    ({"rate_limit": 10, "algorithm": TokenBucket(5)}, ValueError, "two rates"),
+    *(({"rate_limit": 10, "algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", int, 3)),
+    *(({"algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", 3)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "named"), BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_by_name(
+    arguments: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        RateLimiter(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("cost", "error"),
+    [
+        (-1, ValueError),
+        (-1e-9, ValueError),
+        (math.nan, ValueError),
+        (-math.inf, ValueError),
+        ("1", TypeError),
+        (None, TypeError),
+        (False, TypeError),
+        (1j, TypeError),
+    ],
+)
+@virtual
+async def test_bad_costs_are_refused_and_cost_nothing(
+    cost: Unchecked, error: type[Exception]
+) -> None:
+    for limiter in (RateLimiter(2, 1, clock=now), RateLimiter(clock=now)):
+        with pytest.raises(error, match="cost"):
+            limiter.throttle(cost)
+        with pytest.raises(error, match="cost"):
+            await limiter.acquire(cost)
+        with pytest.raises(error, match="cost"):
+            await limiter.try_acquire(cost)
+        assert counts(limiter) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [
+        (-1, ValueError),
+        (math.nan, ValueError),
+        (math.inf, ValueError),
+        ("1", TypeError),
+        (True, TypeError),
+        (None, TypeError),
+    ],
+)
+@virtual
+async def test_bad_pauses_are_refused(seconds: Unchecked, error: type[Exception]) -> None:
+    limiter = RateLimiter(2, clock=now)
+    with pytest.raises(error, match="pause"):
+        limiter.pause(seconds)
+    assert await visit(limiter) == 0.0
+
+
+# --- What it looks like ---
+
+
+@virtual
+async def test_the_repr_tells_the_limits_and_the_present() -> None:
+    limiter = RateLimiter("2/s", 3, clock=now)
+    waiting = visits(limiter, 5, stay=0.5)
+    await settle()
+    limits = "RollingWindow(rate=Rate(limit=2.0, period=1.0))"
+    assert repr(limiter) == f"<RateLimiter {limits}, 2 of 3 in flight, 3 waiting>"
+    limiter.pause(1.5)
+    assert repr(limiter) == (
+        f"<RateLimiter {limits}, paused for 1.5 s, 2 of 3 in flight, 3 waiting>"
+    )
+    await limiter.aclose()
+    assert "closed" in repr(limiter)
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert "0 of 3 in flight, 0 waiting" in repr(limiter)
+    assert "0 in flight, 0 waiting" in repr(RateLimiter(clock=now))
+
+
+@virtual
+async def test_the_repr_of_a_permit_tells_its_cost_and_state() -> None:
+    permit = RateLimiter(3, clock=now).throttle(2.5)
+    assert repr(permit) == "<Permit of 2.5, not acquired>"
+    async with permit:
+        assert repr(permit) == "<Permit of 2.5, held>"
+    assert repr(permit) == "<Permit of 2.5, released>"
+
+
+# --- Errors, of the body and of an algorithm ---
+
+
+@virtual
+async def test_an_error_in_the_body_comes_through_and_gives_the_slot_back() -> None:
+    limiter = RateLimiter(10, 1, clock=now)
+    for error in (KeyError("it"), asyncio.CancelledError(), GeneratorExit()):
+        with pytest.raises(type(error)) as caught:
+            async with limiter.throttle():
+                raise error
+        assert caught.value is error
+        assert counts(limiter) == (0, 0)
+    failing = asyncio.create_task(fail(limiter))
+    waiter = asyncio.create_task(visit(limiter))
+    assert await waiter == 1.0
+    assert isinstance(failing.exception(), ZeroDivisionError)
+
+
+async def fail(limiter: RateLimiter) -> None:
+    async with limiter.throttle():
+        await asyncio.sleep(1)
+        raise ZeroDivisionError
+
+
+class Flaky(RollingWindow):
+    """A window of 2/s, any step of which fails when told to: once."""
+
+    __slots__ = ()
+    fails: str = ""
+
+    @classmethod
+    def _step(cls, name: str) -> None:
+        if cls.fails == name:
+            cls.fails = ""
+            raise ArithmeticError(name)
+
+    def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
+        self._step("delay")
+        return RollingWindow.delay(self, state, now, cost)
+
+    def take(self, state: RollingWindowState, now: float, cost: float) -> None:
+        self._step("take")
+        RollingWindow.take(self, state, now, cost)
+
+    def admit(self, state: RollingWindowState, now: float, cost: float) -> bool:
+        self._step("admit")
+        return RollingWindow.admit(self, state, now, cost)
+
+
+@pytest.mark.parametrize("step", ["delay", "take"])
+@virtual
+async def test_an_algorithm_that_fails_fails_those_who_wait_and_nobody_after(step: str) -> None:
+    limiter = RateLimiter(None, 3, algorithm=Flaky("2/s"), clock=now)
+    await asyncio.gather(*visits(limiter, 2))
+    waiting = visits(limiter, 6)
+    await asyncio.sleep(0.5)
+    Flaky.fails = step
+    await asyncio.wait(waiting, timeout=100)
+    assert Flaky.fails == ""
+    assert [waiter.done() for waiter in waiting] == [True] * 6
+    errors = [waiter.exception() for waiter in waiting]
+    assert any(isinstance(error, ArithmeticError) for error in errors)
+    assert counts(limiter) == (0, 0)
+    await asyncio.sleep(2)
+    began = now()
+    afterwards = asyncio.gather(*visits(limiter, 4, stay=0.5))
+    assert await asyncio.wait_for(afterwards, 100) == [began, began, began + 1, began + 1]
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_an_algorithm_that_fails_on_the_fast_path_fails_that_caller() -> None:
+    limiter = RateLimiter(None, 1, algorithm=Flaky("2/s"), clock=now)
+    await visit(limiter)
+    Flaky.fails = "admit"
+    with pytest.raises(ArithmeticError):
+        await visit(limiter)
+    assert counts(limiter) == (0, 0)
+    assert await asyncio.gather(*visits(limiter, 2)) == [0, 1]
+
+
+# --- Loops and threads ---
+
+
+def test_a_second_live_loop_is_refused_and_the_first_goes_on() -> None:
+    limiter = RateLimiter(1, 1, clock=lambda: 0.0)
+
+    async def take() -> None:
+        async with limiter.throttle():
+            pass
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
+        first.run(take())
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as second:
+            for ask in (limiter.acquire, limiter.try_acquire, take):
+                with pytest.raises(RuntimeError, match=r"still open.*one limiter for each loop"):
+                    second.run(ask())
+        assert counts(limiter) == (0, 0)
+        assert not first.run(limiter.try_acquire())
+
+
+def test_a_live_loop_in_another_thread_is_refused() -> None:
+    limiter = RateLimiter(10)
+    errors: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(limiter.acquire())
+        except RuntimeError as error:
+            errors.append(error)
+
+    async def main() -> None:
+        await limiter.acquire()
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    asyncio.run(main())
+    assert "one limiter for each loop" in str(errors[0])
+
+
+def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> None:
+    clock = VirtualTimeLoop()
+    limiter = RateLimiter(2, 5, clock=clock.time)
+
+    async def first() -> None:
+        await limiter.acquire(0.5)  # kept: it is still in flight when the loop is gone
+        await limiter.acquire(1)
+        visits(limiter, 3)
+        await settle()
+        assert counts(limiter) == (2, 3)
+
+    async def second() -> list[float]:
+        assert counts(limiter)[1] == 0
+        refused = await limiter.try_acquire()
+        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0.5, 1)
+        assert await limiter.try_acquire(0.5)
+        assert counts(limiter) == (3, 0)
+        return []
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(first())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(second())
+    clock.close()
+
+
+def abandoned(limiter: RateLimiter) -> tuple[Permit, list[asyncio.Task[float]]]:
+    """Close a loop on which one has a permit and two still wait, without cancelling them."""
+    loop = asyncio.new_event_loop()
+
+    async def main() -> tuple[Permit, list[asyncio.Task[float]]]:
+        permit = await limiter.acquire()
+        waiting = visits(limiter, 2)
+        await settle()
+        return permit, waiting
+
+    permit, waiting = loop.run_until_complete(main())
+    loop.close()
+    for task in waiting:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    return permit, waiting
+
+
+def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
+    limiter = RateLimiter(None, 1)
+    _permit, waiting = abandoned(limiter)
+
+    async def main() -> None:
+        assert not await limiter.try_acquire()
+        assert counts(limiter) == (1, 0)
+
+    asyncio.run(main())
+    assert len(waiting) == 2
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(turns: int) -> None:
+    limiter = RateLimiter(None, 1)
+    inside: list[Permit] = []
+
+    async def enter() -> None:
+        inside.append(await limiter.acquire())
+
+    async def first() -> asyncio.Task[None]:
+        permit = await limiter.acquire()
+        waiter = asyncio.create_task(enter())
+        await settle()
+        permit.release()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return waiter
+
+    loop = asyncio.new_event_loop()
+    waiter = loop.run_until_complete(first())
+    loop.close()
+    waiter._log_destroy_pending = False  # type: ignore[attr-defined]
+    decision = asyncio.run(limiter.try_acquire())
+    assert decision.allowed == (not inside)
+    assert counts(limiter) == (1, 0)
+
+
+@pytest.mark.parametrize("how", ["release", "pause", "close"])
+def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: str) -> None:
+    limiter = RateLimiter(None, 1)
+    permit, waiting = abandoned(limiter)
+    if how == "release":
+        permit.release()
+        asyncio.run(limiter.acquire())
+        assert counts(limiter) == (1, 0)
+    elif how == "pause":
+        limiter.pause(0)
+        permit.release()
+        assert counts(limiter)[0] == 0
+    else:
+        asyncio.run(limiter.aclose())
+        with pytest.raises(LimiterClosed):
+            asyncio.run(limiter.try_acquire())
+    assert len(waiting) == 2
+
+
+def test_a_release_from_another_thread_wakes_who_waits() -> None:
+    limiter = RateLimiter(None, 1)
+
+    async def main() -> None:
+        permit = await limiter.acquire()
+        waiter = asyncio.create_task(visit(limiter))
+        await settle()
+        thread = threading.Thread(target=permit.release)
+        thread.start()
+        await asyncio.wait_for(waiter, 30)
+        thread.join()
+        permit.release()
+        assert counts(limiter) == (0, 0)
+
+    asyncio.run(main(), debug=True)
+
+
+# --- Other loops, other ways to make tasks, and tasks that cancel everything ---
+
+
+async def crowd(limiter: RateLimiter) -> list[int]:
+    order: list[int] = []
+
+    async def one(name: int) -> None:
+        async with limiter.throttle():
+            order.append(name)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(asyncio.create_task(one(name)) for name in range(50)))
+    assert counts(limiter) == (0, 0)
+    return order
+
+
+def plain_factory(
+    loop: asyncio.AbstractEventLoop, coroutine: Unchecked, **arguments: Unchecked
+) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop, **arguments)
+
+
+def without_context_factory(
+    loop: asyncio.AbstractEventLoop, coroutine: Unchecked, **_: Unchecked
+) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop)
+
+
+FACTORIES: list[Any] = [plain_factory, without_context_factory]
+if hasattr(asyncio, "eager_task_factory"):  # 3.12
+    FACTORIES.append(asyncio.eager_task_factory)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+@virtual
+async def test_any_task_factory_will_do(factory: Unchecked) -> None:
+    asyncio.get_running_loop().set_task_factory(factory)
+    assert await crowd(RateLimiter("10/s", 3, clock=now)) == list(range(50))
+    assert now() == 4.0
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_it_runs_on_uvloop(*, debug: bool) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=debug) as runner:
+        assert runner.run(crowd(RateLimiter("10/5ms", 3))) == list(range(50))
+
+
+Sweep = Callable[[asyncio.Task[Any]], bool]
+
+
+async def sweep(keep: set[asyncio.Task[Any]]) -> None:
+    for task in asyncio.all_tasks() - keep - {asyncio.current_task()}:
+        task.cancel()
+
+
+@pytest.mark.parametrize("turns", range(6))
+@virtual
+async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(turns: int) -> None:
+    limiter = RateLimiter(1, clock=now)
+    await visit(limiter)
+    waiting = visits(limiter, 2)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await sweep(set(waiting))
+    done: Awaitable[list[float]] = asyncio.gather(*waiting)
+    assert await asyncio.wait_for(done, 100) == [1, 2]
+    assert await visit(limiter) == 3.0
+
+
+@virtual
+async def test_a_sweep_at_every_instant_delays_nobody() -> None:
+    limiter = RateLimiter(2, 1, clock=now)
+    waiting = visits(limiter, 7, stay=0.25)
+    while not all(waiter.done() for waiter in waiting):
+        await sweep(set(waiting))
+        await asyncio.sleep(0.125)
+    assert [waiter.result() for waiter in waiting] == [0, 0.25, 1, 1.25, 2, 2.25, 3]
+    await settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
