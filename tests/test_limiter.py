@@ -4,6 +4,7 @@ import asyncio
 import functools
 import math
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -899,7 +900,7 @@ def without_context_factory(
 
 
 FACTORIES: list[Any] = [plain_factory, without_context_factory]
-if hasattr(asyncio, "eager_task_factory"):  # 3.12
+if sys.version_info >= (3, 12):
     FACTORIES.append(asyncio.eager_task_factory)
 
 

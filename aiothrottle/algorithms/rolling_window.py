@@ -67,7 +67,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         set_field(self, "rate", rate)
         set_field(self, "_limit", max(1, rate.limit))
         set_field(self, "_period", rate.period / min(1, rate.limit))
-        set_field(self, "_rounding", min(1.0, self._limit * _ROUNDING))
+        set_field(self, "_rounding", min(0.001, self._limit * _ROUNDING))
 
     @property
     def capacity(self) -> float:
