@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiothrottle import RollingWindow, TokenBucket
-from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle import Rate
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
 
 Grants: TypeAlias = Sequence[tuple[float, float]]  # (instant, cost), in order
 
@@ -23,6 +34,8 @@ class Subject:
     algorithm: Algorithm[Any]
     period: float
     kept: Callable[[Grants], bool]
+    #: Until `reset_after` is over, `remaining` tells that something is remembered.
+    shows: bool = True
 
     def __str__(self) -> str:
         return repr(self.algorithm)
@@ -58,6 +71,42 @@ def in_any_time(burst: float, rate: float) -> Callable[[Grants], bool]:
     return kept
 
 
+def in_each_period(limit: float, period: float) -> Callable[[Grants], bool]:
+    """At most `limit` tokens in any period of the calendar."""
+
+    def kept(grants: Grants) -> bool:
+        counts: dict[int, float] = {}
+        for instant, cost in grants:
+            index = math.floor(instant / period)
+            counts[index] = counts.get(index, 0.0) + cost
+        return all(count <= limit * (1 + 1e-9) for count in counts.values())
+
+    return kept
+
+
+def evenly(rate: float, tolerance: float) -> Callable[[Grants], bool]:
+    """At most `rate * (t + tolerance)` tokens in any `t` seconds, and the last cost on top."""
+
+    def kept(grants: Grants) -> bool:
+        for first, (begin, _) in enumerate(grants):
+            went = 0.0
+            for instant, cost in grants[first:]:
+                unsure = (1e-9 + rate * math.ulp(instant)) * (len(grants) + 1)
+                if cost and went > rate * (instant - begin + tolerance) * (1 + 1e-9) + unsure:
+                    return False
+                went += cost
+        return True
+
+    return kept
+
+
+def both(
+    one: Callable[[Grants], bool], other: Callable[[Grants], bool]
+) -> Callable[[Grants], bool]:
+    """What the one promises and what the other does."""
+    return lambda grants: one(grants) and other(grants)
+
+
 def whatever(_: Grants) -> bool:
     """No promise."""
     return True
@@ -76,11 +125,36 @@ SUBJECTS = [
     Subject(TokenBucket("3/700ms", burst=2.5), 0.7, in_any_time(2.5, 3 / 0.7)),
     Subject(TokenBucket("0.3/s"), 1 / 0.3, in_any_time(1, 0.3)),
     Subject(TokenBucket("1000000000/s"), 1, in_any_time(1e9, 1e9)),
+    Subject(LeakyBucket("1/s"), 1, evenly(1, 0.002), shows=False),
+    Subject(LeakyBucket("1000/s"), 1, evenly(1000, 0.002), shows=False),
+    Subject(LeakyBucket("0.3/s"), 1 / 0.3, evenly(0.3, 0.002), shows=False),
+    Subject(FixedWindow("20/s"), 1, in_each_period(20, 1)),
+    Subject(FixedWindow(Rate(2.5, 0.7)), 0.7, in_each_period(2.5, 0.7)),
+    Subject(FixedWindow("0.3/s"), 1 / 0.3, in_each_period(1, 1 / 0.3)),
+    Subject(SlidingWindow("20/s"), 1, in_any_period(20, 0.9)),
+    Subject(SlidingWindow(Rate(2.5, 0.7), buckets=3), 0.7, in_any_period(2.5, 0.7 * 2 / 3)),
+    Subject(SlidingWindow("0.3/s", buckets=1), 1 / 0.3, in_each_period(1, 1 / 0.3)),
+    Subject(WaitUntil(1, 5, 10), 1, evenly(1, 0)),
+    Subject(WaitUntil(0.1, 0.5, 0.7), 0.1, evenly(10, 0)),
+    Subject(Cooldown(3, 60), 60, in_any_time(3, 3 / 60)),
+    Subject(Cooldown(7, 1), 1, in_any_time(7, 7)),
+    Subject(
+        AllOf(RollingWindow("20/s"), RollingWindow("30/2s")),
+        1,
+        both(in_any_period(20, 1), in_any_period(30, 2)),
+        shows=False,
+    ),
+    Subject(
+        AllOf(FixedWindow(Rate(3, 0.7)), TokenBucket("5/s", burst=2)),
+        1,
+        both(in_each_period(3, 0.7), in_any_time(2, 5)),
+        shows=False,
+    ),
     Subject(Unlimited(), 1, whatever),
 ]
 
 every_algorithm = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-# Thirteen algorithms, ten laws: more would be a coffee break.
+# So many algorithms, ten laws: more would be a coffee break.
 briefly = settings(max_examples=30)
 STARTS = st.sampled_from([0.0, 0.1, 1e6, 1e6 + 0.1])
 
@@ -228,7 +302,7 @@ def test_5_after_reset_after_it_answers_as_a_fresh_one(
     state, now = after(subject, start, path)
     reset_after = algorithm.reset_after(state, now)
     assert 0.0 <= reset_after < math.inf
-    if reset_after > 1e-6 * subject.period:
+    if subject.shows and reset_after > 1e-6 * subject.period:
         early = now + reset_after - 1e-6 * subject.period
         assert algorithm.remaining(state, early) < algorithm.capacity
     now += reset_after

@@ -1,8 +1,25 @@
 """How a bucket drains: one pure algorithm a file, with state and time as arguments."""
 
 from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.algorithms.all_of import AllOf
+from aiothrottle.algorithms.cooldown import Cooldown
+from aiothrottle.algorithms.fixed_window import FixedWindow
+from aiothrottle.algorithms.leaky_bucket import LeakyBucket
 from aiothrottle.algorithms.rolling_window import RollingWindow
+from aiothrottle.algorithms.sliding_window import SlidingWindow
 from aiothrottle.algorithms.token_bucket import TokenBucket
 from aiothrottle.algorithms.unlimited import Unlimited
+from aiothrottle.algorithms.wait_until import WaitUntil
 
-__all__ = ["Algorithm", "RollingWindow", "TokenBucket", "Unlimited"]
+__all__ = [
+    "Algorithm",
+    "AllOf",
+    "Cooldown",
+    "FixedWindow",
+    "LeakyBucket",
+    "RollingWindow",
+    "SlidingWindow",
+    "TokenBucket",
+    "Unlimited",
+    "WaitUntil",
+]

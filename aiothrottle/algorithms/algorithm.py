@@ -2,14 +2,33 @@
 
 Strategy: no algorithm knows a clock, an event loop or another process. Time is an argument, the
 state is handed in, so the same few lines decide in memory, in a test and behind a store. Instants
-are float seconds of whatever clock the caller uses; only their differences mean anything.
+are float seconds of whatever clock the caller uses; only their differences mean anything, except
+to the laws that count in periods of the calendar (`FixedWindow`, `SlidingWindow`).
+
+Below the contract stand the few lines that several algorithms share: what is the same for all that
+keep a theoretical arrival time, for all that count in aligned periods, and for all dumps.
 """
 
 import math
+import struct
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Algorithm", "until"]
+from aiothrottle.rate import Rate
+
+__all__ = [
+    "Algorithm",
+    "all_spent_now",
+    "check_number",
+    "drained_in",
+    "dump_instant",
+    "edge",
+    "given_back",
+    "load_instant",
+    "two_rates",
+    "unpack",
+    "until",
+]
 
 State = TypeVar("State")
 
@@ -19,6 +38,7 @@ class Algorithm(ABC, Generic[State]):
 
     A subclass is a frozen value; its state is an object of its own, made by `start`. To write one,
     give `capacity`, `start`, `delay`, `take`, `remaining` and `reset_after`: every limiter runs it.
+    With `refund` it gives back what was not needed, with `dump` and `load` it lives in any store.
     """
 
     __slots__ = ()
@@ -66,6 +86,83 @@ class Algorithm(ABC, Generic[State]):
     def reset_after(self, state: State, now: float) -> float:
         """Seconds until the state is as good as a fresh one and may be forgotten."""
 
+    def delay_behind(self, state: State, now: float, cost: float, ahead: float) -> float:
+        """Seconds until `cost` may go if `ahead` tokens go before it, each as soon as it may.
+
+        With `ahead` tokens that go at `now`, 0.0 says that `cost` may go at `now` too. It is exact
+        while the costs are 1, and never too long. An algorithm whose answer depends on how the
+        sum is cut into costs, or that can tell about more than its capacity, says it again.
+        """
+        return self.delay(state, now, ahead + cost)
+
+    def with_rate(self, rate: Rate) -> "Algorithm[State]":
+        """Give the same law at that rate, if it has none of its own yet.
+
+        Raises:
+            ValueError: It has one.
+        """
+        raise two_rates(rate, self)
+
+    def inherit(self, old: "Algorithm[Any]", state: object, now: float) -> State:
+        """Give the state that goes on where `old` stands: what was spent there is spent here.
+
+        By default it was all spent now, which is safe, and forgets when it really was.
+        """
+        return all_spent_now(self, old, state, now)
+
+    def refund(self, state: State, now: float, cost: float, at: float) -> None:
+        """Give back, at `now`, `cost` of the tokens that were taken at the instant `at`.
+
+        As if they had never gone, as far as the state can tell: never more than that, so that what
+        is left of the history keeps the promise. What no longer counts is not given back.
+        By default nothing is.
+        """
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds. Who would have to wait longer is refused at once, by whoever keeps the line."""
+        return math.inf
+
+    def cost_of_refusal(
+        self,
+        state: State,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        cost: float,  # noqa: ARG002
+        ahead: float = 0.0,  # noqa: ARG002
+    ) -> float:
+        """Tokens that a refused `cost` takes all the same, behind the `ahead` that wait.
+
+        It is 0.0 for every law but `WaitUntil`. Who keeps the line takes them, when those before
+        them have gone; at once if nobody waits.
+        """
+        return 0.0
+
+    def dump(self, state: State) -> bytes:
+        """Write the state as bytes. The first of them says of which law, and in which version."""
+        raise NotImplementedError(f"{type(self).__name__} has no dump(state): no store can keep it")
+
+    def load(self, data: bytes) -> State:
+        """Read what an equal algorithm has dumped.
+
+        Raises:
+            ValueError: The bytes are no such dump.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no load(data): no store can keep it")
+
+
+def all_spent_now(new: Algorithm[State], old: Algorithm[Any], state: object, now: float) -> State:
+    """Give a state of `new` in which what was spent of `old` went at `now`."""
+    fresh = new.start()
+    spent = old.capacity - old.remaining(state, now)
+    if 0.0 < spent < math.inf:
+        new.take(fresh, now, min(spent, new.capacity))
+    return fresh
+
+
+def two_rates(rate: Rate, algorithm: Algorithm[Any]) -> ValueError:
+    """Make the error of giving a rate to what has one."""
+    return ValueError(f"two rates: rate_limit={rate} and that of {algorithm!r}; give one of them")
+
 
 def until(instant: float, now: float) -> float:
     """Seconds from `now` to `instant`, 0.0 if it has come; `now` plus them never falls short of it.
@@ -78,3 +175,92 @@ def until(instant: float, now: float) -> float:
     while now + delay < instant:
         delay += math.ulp(abs(now) + delay)
     return delay
+
+
+# ---- a theoretical arrival time: the instant at which all that went will have drained ------------
+
+
+def drained_in(empty_at: float, now: float, spent: float, brim: float, most: float) -> float:
+    """Seconds until a bucket that is empty at `empty_at` has room, to the brim, for `spent` more.
+
+    All in seconds of draining; `spent` may be more than the brim if it comes little by little.
+    `most` is the brim with what rounding may add to it.
+    """
+    level = max(0.0, empty_at - now) + spent
+    if level <= most:
+        return 0.0
+    wait = level - brim
+    empty_at = max(empty_at, now)
+    while (empty_at - (now + wait)) + spent > most:  # rounding
+        wait += math.ulp(abs(now) + wait)
+    return wait
+
+
+def given_back(empty_at: float, now: float, spent: float, at: float, left: float) -> float:
+    """Give the instant at which the bucket is empty without `spent`, put in at the instant `at`.
+
+    What has drained since is gone: the bucket may have been empty without it, and time in which
+    it is empty is lost. One number cannot tell, so of `spent` there comes back
+    ``spent - (now - at)``, which is exact if the bucket held nothing else, and never too much.
+    Of what is reserved for a later instant only the last comes back, since the others go on the
+    strength of it: it is the last if the bucket holds no more than the `left` that it left then.
+    """
+    if at > now and empty_at > at + left + 1e-9 * spent + 4 * math.ulp(at):
+        return empty_at
+    back = spent - max(0.0, now - at)
+    if back <= 0.0 or empty_at <= now:
+        return empty_at
+    return max(now, empty_at - back)
+
+
+_INSTANT = struct.Struct("<Bd")
+
+
+def dump_instant(kind: int, instant: float) -> bytes:
+    """Write the state of a law that keeps one instant."""
+    return _INSTANT.pack(kind, instant)
+
+
+def load_instant(kind: int, data: bytes, law: str) -> float:
+    """Read it: a finite number, or minus infinity for "never yet"."""
+    (instant,) = unpack(_INSTANT, kind, data, law)
+    check_number(instant, law, fresh=True)
+    return float(instant)
+
+
+# ---- periods aligned to the zero of the clock ---------------------------------------------------
+
+
+def edge(index: float, width: float) -> float:
+    """Give an instant, the first but for rounding, with ``floor(instant / width) >= index``."""
+    instant = index * width
+    while math.floor(instant / width) < index:
+        instant = math.nextafter(instant, math.inf)
+    return instant
+
+
+# ---- dumps --------------------------------------------------------------------------------------
+
+
+def unpack(layout: struct.Struct, kind: int, data: bytes, law: str) -> tuple[Any, ...]:
+    """Read a dump whose first byte is `kind`; gives what follows it."""
+    if not data or data[0] != kind:
+        begin = f"begin with {data[0]:#04x}, not {kind:#04x}" if data else "are none at all"
+        raise ValueError(f"no dump of a {law}: the bytes {begin}")
+    if len(data) != layout.size:
+        raise ValueError(f"no dump of a {law}: {len(data)} bytes instead of {layout.size}")
+    return layout.unpack(data)[1:]
+
+
+def check_number(
+    number: float, law: str, *, least: float = -math.inf, fresh: bool = False, whole: bool = False
+) -> None:
+    """Refuse what no state holds: NaN, infinity (but minus infinity if `fresh`), and so on."""
+    if fresh and number == -math.inf:
+        return
+    if (
+        not (math.isfinite(number) and number >= least)
+        # Beyond 2 to the 53rd a float cannot tell a whole number from the next.
+        or (whole and not (number.is_integer() and abs(number) < 2**53))
+    ):
+        raise ValueError(f"no dump of a {law}: {number!r} cannot be in it")

@@ -2,11 +2,13 @@
 
 import bisect
 import math
+import struct
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any, cast
 
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_number, until
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["RollingWindow", "RollingWindowState"]
@@ -15,6 +17,9 @@ __all__ = ["RollingWindow", "RollingWindowState"]
 _ROOM = 256
 # Sums of fractional costs are off by some units in the last place: no part of a token.
 _ROUNDING = 1e-9
+# Which costs are written: all of them, or none since they are all 1. Then room, last, used.
+_UNIT_KIND, _COST_KIND = 0x11, 0x12
+_HEAD = struct.Struct("<BHdd")
 
 
 @dataclass(slots=True)
@@ -23,7 +28,8 @@ class RollingWindowState:
 
     While every cost is 1 the log is all there is. A cost of another size brings `costs`, as long
     as the log, and their sum `used`. What has left the window stays in the log until its room is
-    needed: `room` costs of 1 may go before anybody has to look.
+    needed: `room` costs of 1 may go before anybody has to look. `last` is the latest instant there
+    was, even if what went then has been given back.
     """
 
     log: deque[float] = field(default_factory=deque[float])
@@ -122,7 +128,97 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def reset_after(self, state: RollingWindowState, now: float) -> float:
         """Seconds until the last token has left the window."""
-        return until(state.last + self._period, now)
+        return until(state.log[-1] + self._period, now) if state.log else 0.0
+
+    def delay_behind(
+        self, state: RollingWindowState, now: float, cost: float, ahead: float
+    ) -> float:
+        """Seconds until the log has turned over so often that all before it are out."""
+        if not (ahead and cost) or cost > self._limit:
+            return self.delay(state, now, cost)
+        turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
+        rest = min(self._limit, ahead + cost - turns * self._limit)
+        return self.delay(state, now, rest) + turns * self._period
+
+    def refund(self, state: RollingWindowState, now: float, cost: float, at: float) -> None:
+        """Strike `cost` out of what the log has at `at`, if that is in the window still."""
+        if at + self._period <= now:
+            return
+        log = state.log
+        end = bisect.bisect_right(log, at)
+        while cost > self._rounding and end and log[end - 1] == at:
+            end -= 1
+            went = 1.0 if state.costs is None else state.costs[end]
+            if went - cost > self._rounding:
+                if state.costs is None:
+                    state.costs = deque([1.0] * len(log))
+                    state.used = len(log)
+                state.costs[end] = went - cost
+                state.used -= cost
+            else:
+                del log[end]
+                if state.costs is not None:
+                    del state.costs[end]
+                    state.used -= went
+            cost -= went
+        if not log:
+            state.costs = None
+        if state.costs is None:
+            state.used = 0.0
+        state.room = self._room(state)
+
+    def dump(self, state: RollingWindowState) -> bytes:
+        """Write the log."""
+        log, costs = state.log, state.costs
+        kind = _UNIT_KIND if costs is None else _COST_KIND
+        numbers = [*log, *(costs or ())]
+        head = _HEAD.pack(kind, state.room, state.last, state.used)
+        return head + struct.pack(f"<{len(numbers)}d", *numbers)
+
+    def load(self, data: bytes) -> RollingWindowState:
+        """Read the log."""
+        law = "RollingWindow"
+        if not data or data[0] not in {_UNIT_KIND, _COST_KIND}:
+            begin = f"begin with {data[0]:#04x}" if data else "are none at all"
+            raise ValueError(f"no dump of a {law}: the bytes {begin}")
+        size = 8 if data[0] == _UNIT_KIND else 16
+        if len(data) < _HEAD.size or (len(data) - _HEAD.size) % size:
+            raise ValueError(f"no dump of a {law}: {len(data)} bytes are none or half an entry")
+        count = (len(data) - _HEAD.size) // size
+        kind, room, last, used = _HEAD.unpack_from(data)
+        numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
+        log = deque(numbers[:count])
+        costs = deque(numbers[count:]) if kind == _COST_KIND else None
+        check_number(last, law, fresh=True)
+        check_number(used, law, least=0.0)
+        for number in numbers[:count]:
+            check_number(number, law)
+        for number in costs or ():
+            check_number(number, law, least=math.ulp(0.0))
+        state = RollingWindowState(log, room, last, costs, used)
+        if not self._is_sound(state):
+            raise ValueError(f"no dump of a {law}: its numbers contradict each other")
+        return state
+
+    def _is_sound(self, state: RollingWindowState) -> bool:
+        log, costs = state.log, state.costs
+        if any(later < instant for instant, later in pairwise(log)):
+            return False
+        if log and state.last < log[-1]:
+            return False
+        if costs is None:
+            return state.room <= self._room(state) and state.used == 0.0
+        total = sum(costs)
+        off = 1e-6 * (total + 1)
+        return bool(log) and state.room == 0 and -off <= state.used - total <= off < math.inf
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> RollingWindowState:
+        """Keep the log of another window: it is told anew what fits."""
+        if not isinstance(old, RollingWindow):
+            return all_spent_now(self, old, state, now)
+        kept = cast("RollingWindowState", state)
+        kept.room = 0
+        return kept
 
     def _used(self, state: RollingWindowState) -> float:
         return len(state.log) if state.costs is None else state.used
@@ -136,7 +232,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             missing -= cost
             if missing <= 0:
                 return instant + self._period
-        raise AssertionError("more tokens are missing than the log holds")
+        return state.last + self._period  # a debt that was paid has left a rounding behind
 
     def _forget(self, state: RollingWindowState, now: float) -> None:
         """Drop what has left the window."""
@@ -148,7 +244,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             if costs is not None:
                 state.used -= costs.popleft()
         if not log:
-            state.costs = None
+            state.costs, state.used = None, 0.0
 
     def _gone(self, state: RollingWindowState, now: float) -> int:
         """Count the entries of the log that have left the window."""

@@ -3,13 +3,22 @@
 import math
 from dataclasses import dataclass, field
 
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.algorithm import (
+    Algorithm,
+    drained_in,
+    dump_instant,
+    given_back,
+    load_instant,
+    two_rates,
+    until,
+)
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["TokenBucket", "TokenBucketState"]
 
 # Ten tenths add up to a little less or more than one: no part of a token.
 _ROUNDING = 1e-9
+_KIND = 0x21
 
 
 @dataclass(slots=True)
@@ -27,6 +36,9 @@ class TokenBucket(Algorithm[TokenBucketState]):
     rate algorithm, ITU-T I.371): with T = period / limit, a bucket that is empty at `e` admits a
     cost c at `now` if ``e + c * T - burst * T <= now``, and is then empty at
     ``max(e, now) + c * T``.
+
+    A refund gives back at most what cannot have drained since, so that what is left still keeps
+    the promise; for costs that are settled long after, `RollingWindow` gives back all of it.
 
     A server that counts in windows may see up to ``burst + limit`` within one period. Where that
     is too much, use `RollingWindow`.
@@ -67,6 +79,12 @@ class TokenBucket(Algorithm[TokenBucketState]):
         set_field(self, "_interval", interval)
         set_field(self, "_brim", (burst + _ROUNDING) * interval)
 
+    def with_rate(self, rate: Rate) -> "TokenBucket":
+        """Give the same law at that rate, if it has none of its own yet."""
+        if self.rate is not None:
+            raise two_rates(rate, self)
+        return TokenBucket(rate, burst=self.burst)
+
     @property
     def capacity(self) -> float:
         """The burst, in tokens."""
@@ -82,13 +100,9 @@ class TokenBucket(Algorithm[TokenBucketState]):
         """Seconds until the bucket has drained so far that `cost` finds room."""
         if cost > self.burst:
             return math.inf
-        level = self._level_with(state, now, cost)
-        if level <= self._brim or cost == 0:
+        if cost == 0:
             return 0.0
-        wait = level - self.burst * self._interval
-        while self._level_with(state, now + wait, cost) > self._brim:  # rounding
-            wait += math.ulp(abs(now) + wait)
-        return wait
+        return self._drained_in(state, now, cost)
 
     def take(self, state: TokenBucketState, now: float, cost: float) -> None:
         """Put `cost` tokens in."""
@@ -115,9 +129,28 @@ class TokenBucket(Algorithm[TokenBucketState]):
         """Seconds until the bucket is empty."""
         return until(state.empty_at, now)
 
-    def _level_with(self, state: TokenBucketState, now: float, cost: float) -> float:
-        """Seconds that the bucket would take to drain with `cost` in it."""
-        return max(0.0, state.empty_at - now) + cost * self._interval
+    def delay_behind(self, state: TokenBucketState, now: float, cost: float, ahead: float) -> float:
+        """Seconds until the bucket has drained so far that both find room, one after the other."""
+        if not (ahead and cost) or cost > self.burst:
+            return self.delay(state, now, cost)
+        return self._drained_in(state, now, ahead + cost)
+
+    def refund(self, state: TokenBucketState, now: float, cost: float, at: float) -> None:
+        """Take out what cannot have drained since."""
+        spent, left = cost * self._interval, self.burst * self._interval
+        state.empty_at = given_back(state.empty_at, now, spent, at, left)
+
+    def dump(self, state: TokenBucketState) -> bytes:
+        """Write the one instant."""
+        return dump_instant(_KIND, state.empty_at)
+
+    def load(self, data: bytes) -> TokenBucketState:
+        """Read the one instant."""
+        return TokenBucketState(load_instant(_KIND, data, "TokenBucket"))
+
+    def _drained_in(self, state: TokenBucketState, now: float, cost: float) -> float:
+        brim, spent = self.burst * self._interval, cost * self._interval
+        return drained_in(state.empty_at, now, spent, brim, self._brim)
 
 
 def _check_burst(burst: float) -> None:

@@ -1,11 +1,15 @@
 """No rate limit: for a limiter that bounds concurrency alone."""
 
 import math
+import struct
 from dataclasses import dataclass
 
-from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.algorithms.algorithm import Algorithm, unpack
 
 __all__ = ["Unlimited"]
+
+_KIND = 0x01
+_DUMP = struct.Struct("<B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,11 @@ class Unlimited(Algorithm[None]):
     def reset_after(self, state: None, now: float) -> float:  # noqa: ARG002
         """Give 0.0: there is nothing to forget."""
         return 0.0
+
+    def dump(self, state: None) -> bytes:  # noqa: ARG002
+        """Write that there is nothing."""
+        return _DUMP.pack(_KIND)
+
+    def load(self, data: bytes) -> None:
+        """Read that there is nothing."""
+        unpack(_DUMP, _KIND, data, "Unlimited")

@@ -1,0 +1,156 @@
+"""Wait until: one hit every interval, and who comes when the wait is too long is refused."""
+
+import math
+from dataclasses import dataclass, field
+
+from aiothrottle.algorithms.algorithm import (
+    Algorithm,
+    drained_in,
+    dump_instant,
+    given_back,
+    load_instant,
+    until,
+)
+
+__all__ = ["WaitUntil", "WaitUntilState"]
+
+# Parts of an interval. Instants are known to their last digit: 1.1 + 5 - 1.1 is above 5.
+_ROUNDING = 1e-9
+_UNSURE = 1e-6
+_KIND = 0x61
+
+
+@dataclass(slots=True)
+class WaitUntilState:
+    """The stamp: the instant before which the next hit has to wait."""
+
+    stamp: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class WaitUntil(Algorithm[WaitUntilState]):
+    """One every interval; refuses when the wait passes `raise_after`; refused hits accumulate too.
+
+    A hit at `now` waits until the stamp, and then the stamp is, with or without it having been
+    refused, ``max(stamp + interval, now + interval)``, but at most ``now + limit``. Ten hits at
+    one instant, of ``WaitUntil(1, raise_after=5, limit=10)``: the first goes, five wait 1 to 5
+    seconds, four are refused at 6, 7, 8 and 9. From then on, hits at that instant wait 10: no more
+    than the limit.
+
+    The classic moves the stamp when a hit arrives, and the hit sleeps the wait that it was told.
+    Here nothing is stamped before it goes: the hits wait in a line, first in, first out, and each
+    takes its tokens when it starts, at the stamp, which puts the next of the line one interval
+    later. So the nth in line starts n intervals after the stamp, as it would have slept: the line
+    is what the classic keeps in the stamp. (With a limit below ``raise_after + interval`` the
+    classic lets two go within an interval. This does not.) What the line knows decides on a
+    refusal too: who would wait longer than `longest_wait` behind all who wait (`delay_behind`) is
+    refused.
+
+    This is the one law in which a refusal counts: it takes `cost_of_refusal`, and the limit is
+    what cuts that. If nobody waits, the keeper of the line takes it at once; otherwise it joins
+    the line as an entry that wakes nobody, and is taken in its turn. So those who came before
+    a refused hit start as they were told, and those who come after it wait for it too. A question
+    and a hit that would rather not wait (`admit`) are no refused hits.
+
+    Args:
+        interval: Seconds from one hit to the next.
+        raise_after: Seconds. Who would wait longer is refused.
+        limit: Seconds that the refused can make others wait, at the most. Not below `raise_after`.
+
+    Raises:
+        TypeError: One of them is not a number.
+        ValueError: One of them is out of range, or they contradict each other.
+
+    >>> law = WaitUntil(interval=1, raise_after=5, limit=10)
+    >>> state = law.start()
+    >>> law.admit(state, now=0.0, cost=1)
+    True
+    >>> [law.delay_behind(state, now=0.0, cost=1, ahead=n) for n in range(6)]
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    >>> law.cost_of_refusal(state, now=0.0, cost=1, ahead=5)
+    1.0
+    """
+
+    interval: float
+    raise_after: float
+    limit: float
+    _most: float = field(repr=False, compare=False)
+
+    def __init__(self, interval: float, raise_after: float, limit: float) -> None:
+        for name, value in (("interval", interval), ("raise_after", raise_after), ("limit", limit)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} is a number of seconds, not {value!r}")
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is a finite number of seconds, 0 or more, not {value!r}")
+        if interval == 0:
+            raise ValueError("interval is a number of seconds above zero")
+        if limit < max(interval, raise_after):
+            raise ValueError(
+                f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}, "
+                "and would let hits go that have to wait or to be refused"
+            )
+        set_field = object.__setattr__  # frozen
+        set_field(self, "interval", interval)
+        set_field(self, "raise_after", raise_after)
+        set_field(self, "limit", limit)
+        set_field(self, "_most", _ROUNDING * interval)
+
+    @property
+    def capacity(self) -> float:
+        """What fits under the limit: a cost of 2 is followed by two intervals."""
+        return self.limit / self.interval
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds: `raise_after`, and what rounding may add."""
+        return self.raise_after + _UNSURE * self.interval
+
+    def start(self) -> WaitUntilState:
+        """Give the stamp that nobody has to wait for."""
+        return WaitUntilState()
+
+    def delay(self, state: WaitUntilState, now: float, cost: float) -> float:
+        """Seconds until the stamp, which may be more than `raise_after`."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: WaitUntilState, now: float, cost: float, ahead: float) -> float:
+        """Seconds until the stamp, as it will be when those ahead have gone."""
+        if cost > self.capacity:
+            return math.inf
+        if cost == 0:
+            return 0.0
+        return drained_in(state.stamp, now, ahead * self.interval, 0.0, self._most)
+
+    def take(self, state: WaitUntilState, now: float, cost: float) -> None:
+        """Move the stamp by `cost` intervals, up to the limit."""
+        if cost:
+            stamp = max(state.stamp, now) + cost * self.interval
+            state.stamp = max(state.stamp, min(stamp, now + self.limit))
+
+    def cost_of_refusal(
+        self, state: WaitUntilState, now: float, cost: float, ahead: float = 0.0
+    ) -> float:
+        """Tokens that a refused `cost` takes: all of it, up to the limit."""
+        wait = max(0.0, state.stamp - now) + ahead * self.interval
+        return max(0.0, min(cost, (self.limit - wait) / self.interval))
+
+    def remaining(self, state: WaitUntilState, now: float) -> float:
+        """All or nothing: the stamp has come, or it has not."""
+        return 0.0 if self.delay(state, now, min(1.0, self.capacity)) > 0.0 else self.capacity
+
+    def reset_after(self, state: WaitUntilState, now: float) -> float:
+        """Seconds until the stamp."""
+        return until(state.stamp, now)
+
+    def refund(self, state: WaitUntilState, now: float, cost: float, at: float) -> None:
+        """Move the stamp back by what has not passed since."""
+        spent = cost * self.interval
+        state.stamp = given_back(state.stamp, now, spent, at, spent)
+
+    def dump(self, state: WaitUntilState) -> bytes:
+        """Write the stamp."""
+        return dump_instant(_KIND, state.stamp)
+
+    def load(self, data: bytes) -> WaitUntilState:
+        """Read the stamp."""
+        return WaitUntilState(load_instant(_KIND, data, "WaitUntil"))

@@ -1,0 +1,225 @@
+"""What a store keeps: a state as bytes and back, and what happens to bytes that are none."""
+
+import math
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.algorithms.rolling_window import RollingWindowState
+from aiothrottle.algorithms.token_bucket import TokenBucketState
+
+ALGORITHMS: list[Algorithm[Any]] = [
+    RollingWindow("3/s"),
+    RollingWindow("1000/s"),
+    TokenBucket("3/s", burst=2),
+    LeakyBucket("3/s"),
+    FixedWindow("3/s"),
+    SlidingWindow("3/s", buckets=4),
+    WaitUntil(1, 5, 10),
+    Cooldown(3, 60),
+    AllOf(RollingWindow("3/s"), AllOf(FixedWindow("20/min"), Unlimited())),
+    Unlimited(),
+]
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+HISTORIES = st.lists(
+    st.tuples(
+        st.one_of(st.sampled_from([0.0, 0.1, 1.0, -0.5]), st.floats(0, 2)),
+        st.one_of(st.just(1), st.integers(0, 3), st.floats(0.01, 3)),
+        st.sampled_from(["admit", "admit", "take", "refund"]),
+    ),
+    max_size=30,
+)
+
+
+def lived(algorithm: Algorithm[Any], history: list[tuple[float, float, str]]) -> tuple[Any, float]:
+    state, now, went = algorithm.start(), 0.0, 0.0
+    for wait, cost, verb in history:
+        now += wait
+        if verb == "admit" and algorithm.admit(state, now, cost):
+            went = now
+        elif verb == "take":
+            algorithm.take(state, now, cost)
+            went = now
+        elif verb == "refund":
+            algorithm.refund(state, now, cost, went)
+    return state, now
+
+
+def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]:
+    return [
+        *(algorithm.delay(state, now, cost) for cost in (0, 0.1, 1, 2, 3, 99)),
+        *(algorithm.delay_behind(state, now, 1, ahead) for ahead in (0, 1, 5, 99)),
+        algorithm.remaining(state, now),
+        algorithm.reset_after(state, now),
+        algorithm.cost_of_refusal(state, now, 1),
+    ]
+
+
+@every_algorithm
+@settings(max_examples=60)
+@given(past=HISTORIES, future=HISTORIES)
+def test_a_state_lives_on_after_dump_and_load_as_if_nothing_had_been(
+    algorithm: Algorithm[Any],
+    past: list[tuple[float, float, str]],
+    future: list[tuple[float, float, str]],
+) -> None:
+    state, now = lived(algorithm, past)
+    data = algorithm.dump(state)
+    loaded = algorithm.load(data)
+    assert loaded == state
+    assert algorithm.dump(loaded) == data
+    for wait, cost, verb in future:
+        now += wait
+        assert answers(algorithm, loaded, now) == answers(algorithm, state, now)
+        if verb == "take":
+            algorithm.take(loaded, now, cost)
+            algorithm.take(state, now, cost)
+        else:
+            assert algorithm.admit(loaded, now, cost) == algorithm.admit(state, now, cost)
+
+
+def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
+    """A ValueError that says what it is about, or a state that answers everything."""
+    try:
+        state = algorithm.load(data)
+    except ValueError as error:
+        assert str(error).startswith("no dump of a")  # noqa: PT017 - either of two
+        return
+    for now in (0.0, 1e6 + 0.1, -3.0):
+        for answer in answers(algorithm, state, now):
+            assert answer >= 0.0
+        assert algorithm.remaining(state, now) <= algorithm.capacity
+        assert algorithm.load(algorithm.dump(state)) == state
+        algorithm.take(state, now, 1)
+        algorithm.refund(state, now, 0.5, now)
+        assert algorithm.admit(state, now, 0)
+
+
+@every_algorithm
+@settings(max_examples=100)
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_state_or_a_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
+    check_load(algorithm, data)
+    check_load(algorithm, algorithm.dump(algorithm.start())[:1] + data)
+
+
+WILD = st.one_of(
+    st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 1.5, 1e300, 1e17, 5e-324, -1e300]),
+    st.sampled_from([1.7976931348623157e308, -1.7976931348623157e308]),
+    st.floats(),
+)
+
+
+@every_algorithm
+@settings(max_examples=150)
+@given(history=HISTORIES, place=st.integers(0, 200), number=WILD, cut=st.integers(0, 30))
+def test_a_damaged_dump_is_a_state_or_a_clear_error(
+    algorithm: Algorithm[Any],
+    history: list[tuple[float, float, str]],
+    place: int,
+    number: float,
+    cut: int,
+) -> None:
+    import struct
+
+    data = algorithm.dump(lived(algorithm, history)[0])
+    check_load(algorithm, data[: len(data) - cut])
+    check_load(algorithm, data + bytes(cut))
+    place %= len(data)
+    check_load(algorithm, data[:place] + bytes([(data[place] + 1 + cut) % 256]) + data[place + 1 :])
+    # A whole number of the dump is another one: they all end at the end.
+    doubles = (len(data) - 1) // 8
+    if doubles:
+        end = len(data) - 8 * (place % doubles)
+        check_load(algorithm, data[: end - 8] + struct.pack("<d", number) + data[end:])
+
+
+@every_algorithm
+@pytest.mark.parametrize("other", ALGORITHMS, ids=repr)
+def test_the_dump_of_another_law_is_refused(
+    algorithm: Algorithm[Any], other: Algorithm[Any]
+) -> None:
+    if type(other) is type(algorithm):
+        return
+    with pytest.raises(ValueError, match="no dump of an? " + type(algorithm).__name__):
+        algorithm.load(other.dump(other.start()))
+
+
+def test_a_dump_is_compact() -> None:
+    for algorithm, size in (
+        (TokenBucket("3/s"), 9),
+        (LeakyBucket("3/s"), 9),
+        (Cooldown(3, 60), 9),
+        (WaitUntil(1, 5, 10), 9),
+        (FixedWindow("3/s"), 17),
+        (SlidingWindow("3/s"), 9 + 10 * 8),
+        (RollingWindow("100/s"), 19 + 50 * 8),
+    ):
+        state: Any = algorithm.start()
+        for _ in range(50):
+            algorithm.take(state, 1.0, 1)
+        assert len(algorithm.dump(state)) == size
+
+
+def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
+    wide, narrow = RollingWindow("100/s"), RollingWindow("10/s")
+    state = wide.start()
+    wide.take(state, 0.0, 1)
+    assert state.room == 99
+    with pytest.raises(ValueError, match="contradict"):
+        narrow.load(wide.dump(state))
+
+
+def test_a_log_out_of_order_is_refused() -> None:
+    window = RollingWindow("10/s")
+    for instants in ([2.0, 1.0], [1.0, 3.0, 2.0]):
+        state = RollingWindowState(deque(instants), last=3.0)
+        with pytest.raises(ValueError, match="contradict"):
+            window.load(window.dump(state))
+
+
+def test_bytes_too_many_are_refused() -> None:
+    law = AllOf(TokenBucket("3/s"), Cooldown(3, 60))
+    data = law.dump(law.start())
+    assert law.load(data) == law.start()
+    with pytest.raises(ValueError, match="2 bytes too many"):
+        law.load(data + b"ab")
+    with pytest.raises(ValueError, match="ends after 1 of the states"):
+        law.load(data[:17])
+    with pytest.raises(ValueError, match="ends in the midst of Cooldown"):
+        law.load(data[:-1])
+
+
+def test_other_counters_are_refused() -> None:
+    ten, four = SlidingWindow("3/s", buckets=10), SlidingWindow("3/s", buckets=4)
+    with pytest.raises(ValueError, match="89 bytes instead of 41"):
+        four.load(ten.dump(ten.start()))
+
+
+def test_an_algorithm_without_bytes_says_so() -> None:
+    class Free(TokenBucket):
+        dump = Algorithm[TokenBucketState].dump
+        load = Algorithm[TokenBucketState].load
+
+    free = Free(1)
+    state = free.start()
+    with pytest.raises(NotImplementedError, match="Free has no dump"):
+        free.dump(state)
+    with pytest.raises(NotImplementedError, match="Free has no load"):
+        free.load(b"")
