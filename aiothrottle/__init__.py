@@ -1,22 +1,47 @@
 """Stay under the limits of the APIs you call: rate and concurrency limiting for asyncio."""
 
-from aiothrottle.algorithms import RollingWindow, TokenBucket
+from aiothrottle.algorithms import (
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    WaitUntil,
+)
 from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
+from aiothrottle.errors import (
+    CostTooHigh,
+    LimiterClosed,
+    QueueFull,
+    ThrottleError,
+    ThrottleTimeout,
+)
+from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
+from aiothrottle.statistics import Statistics
 
 __all__ = [
+    "Cooldown",
     "CostTooHigh",
     "Decision",
+    "FixedWindow",
+    "KeyedRateLimiter",
+    "LeakyBucket",
     "LimiterClosed",
     "Permit",
+    "QueueFull",
     "Rate",
     "RateLimiter",
     "RollingWindow",
+    "SlidingWindow",
+    "Statistics",
     "ThrottleError",
+    "ThrottleTimeout",
     "TokenBucket",
+    "WaitUntil",
 ]
 
 __version__ = "0.1.0"

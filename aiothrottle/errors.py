@@ -3,14 +3,17 @@
 Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here.
 """
 
-__all__ = ["CostTooHigh", "LimiterClosed", "ThrottleError"]
+# Each name tells a state of affairs, and its base that it is an error.
+# ruff: noqa: N818
+
+__all__ = ["CostTooHigh", "LimiterClosed", "QueueFull", "ThrottleError", "ThrottleTimeout"]
 
 
 class ThrottleError(Exception):
     """Base of every error that aiothrottle raises on purpose."""
 
 
-class CostTooHigh(ThrottleError, ValueError):  # noqa: N818 - a state of affairs, not an "Error"
+class CostTooHigh(ThrottleError, ValueError):
     """The cost is more than the limit can ever admit, so waiting would never end."""
 
     #: The cost that was asked for, in tokens.
@@ -24,7 +27,32 @@ class CostTooHigh(ThrottleError, ValueError):  # noqa: N818 - a state of affairs
         self.limit = limit
 
 
-class LimiterClosed(ThrottleError, RuntimeError):  # noqa: N818 - a state of affairs, not an "Error"
+class ThrottleTimeout(ThrottleError, TimeoutError):
+    """The wait is longer than `timeout` allows; told at once where it is known beforehand."""
+
+    #: Seconds after which the rate will let it go: it is of no use to ask again earlier.
+    retry_after: float
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"not within the time-out: the rate lets it go in {retry_after:.3g} s")
+        self.retry_after = retry_after
+
+
+class QueueFull(ThrottleError):
+    """As many wait already as `max_queue` allows."""
+
+    #: How many wait.
+    waiting: int
+    #: Seconds after which the rate would let it go, behind those who wait.
+    retry_after: float
+
+    def __init__(self, waiting: int, retry_after: float) -> None:
+        super().__init__(f"{waiting} wait already, and no more may: max_queue is reached")
+        self.waiting = waiting
+        self.retry_after = retry_after
+
+
+class LimiterClosed(ThrottleError, RuntimeError):
     """The limiter was closed, before the call or while it was waiting."""
 
     def __init__(self) -> None:

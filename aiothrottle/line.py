@@ -11,18 +11,25 @@ cancelled between the two has nothing to give back but the slot. Until then it s
 which keeps newcomers off the fast path and the order first in, first out. While some are resuming
 nobody else is granted anything, so what the bucket said for the whole batch holds.
 
+A line with a parent grants to one at a time, and that one goes on to wait in the parent's line. So
+each line has one in the parent's, which makes turns fair between them, and the tokens of both are
+taken when both are to be had.
+
 Invariants: a line that is not empty has a consumer; a slot is either free or held by one permit,
 and changes hands in synchronous code only, so no await can lose one.
 """
 
 import asyncio
-from collections import OrderedDict
+import math
 from contextvars import Context
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle.algorithms.algorithm import until
-from aiothrottle.errors import LimiterClosed
+from aiothrottle.bucket import Bucket
+from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout
+from aiothrottle.permit import make_permit
+from aiothrottle.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,32 +43,26 @@ __all__ = ["Line"]
 _BATCH = 256
 # Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
 _LONGEST_NAP = 86400.0
-# Slots where there is no limit: more than can be in flight.
-_NO_LIMIT = 1 << 29
 
 
-class Line:
-    """The waiting line in front of one bucket, its slots, and its consumer."""
+class Line(Bucket):
+    """The waiting line in front of one bucket, and its consumer."""
 
     __slots__ = (
         "__weakref__",
+        "_above",
         "_alarm",
         "_consumer",
+        "_ghosts",
         "_given_clock",
         "_resuming",
-        "_started",
+        "_turned_away",
         "_waiters",
-        "admit",
-        "algorithm",
         "clear_on",
-        "clock",
         "closed",
-        "concurrency_limit",
-        "free",
         "loop",
-        "paused_until",
-        "starved",
-        "state",
+        "max_queue",
+        "parent",
         "thread",
     )
 
@@ -70,69 +71,117 @@ class Line:
         algorithm: "Algorithm[Any]",
         concurrency_limit: int | None,
         clock: "Callable[[], float]",
+        *,
+        parent: "Line | None" = None,
+        max_queue: int | None = None,
     ) -> None:
-        self.algorithm = algorithm
-        self.admit = algorithm.admit
-        self.state = algorithm.start()
-        self.clock = self._given_clock = clock
-        self.concurrency_limit = concurrency_limit
-        #: Free slots. A small number, which Python counts with at its fastest.
-        self.free = _NO_LIMIT if concurrency_limit is None else concurrency_limit
+        super().__init__(algorithm, concurrency_limit, clock)
+        self._given_clock = clock
+        self.parent = parent
+        # For each permit here, the one that it needs of the parent.
+        self._above: dict[Permit, Permit] = {}
+        self.watch()
+        self.max_queue = max_queue
         #: The loop on which a newcomer need only ask for a slot and tokens, since nobody waits and
         #: nothing is paused or closed; None while there is no such loop.
         self.clear_on: asyncio.AbstractEventLoop | None = None
-        #: The head waits for a slot, so the next one that comes free has to wake the consumer.
-        self.starved = False
-        self.paused_until = float("-inf")
         self.closed = False
+        self._turned_away = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
-        self._waiters: OrderedDict[Permit, asyncio.Future[None]] = OrderedDict()
+        self._waiters = Waiters()
+        # Entries for refused hits that count: see `_charge_refusal`.
+        self._ghosts: set[Permit] = set()
         self._resuming = 0
-        self._started = 0.0  # the cost of who resumed last: not taken yet, see `now`
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiters)
+        return len(self._waiters) - len(self._ghosts)
 
     @property
-    def in_flight(self) -> int:
-        """How many slots are taken."""
-        limit = self.concurrency_limit
-        return (_NO_LIMIT if limit is None else limit) - self.free
+    def resuming(self) -> int:
+        """How many slots are given to some who have not gone on yet."""
+        return self._resuming
 
-    async def join(self, permit: "Permit") -> None:
-        """Wait in line until the permit has a slot and has taken its tokens.
+    @property
+    def capacity(self) -> float:
+        """The greatest cost that can ever be admitted, here and above."""
+        own = self.algorithm.capacity
+        return own if self.parent is None else min(own, self.parent.capacity)
 
-        Cancelled at any point, it leaves the line as if it had never come.
+    def is_forgettable(self) -> bool:
+        """Tell whether a new line would do the same: nothing waits, is out, paused or spent."""
+        now = self.now()
+        return (
+            not (self._waiters or self.in_flight or self._consumer or self.closed or self.updated)
+            and now >= self.paused_until
+            and self.algorithm.reset_after(self.state, now) <= 0.0
+        )
+
+    # ---- coming and going ----------------------------------------------------------------------
+
+    def arrive(self, permit: "Permit", *, as_head: bool = False) -> "asyncio.Future[None] | None":
+        """Let the permit start, if it may now: None. Else put it in line: what to wait on.
+
+        What was waited on is followed by `resume`, and any failure by `give_up`. The head of
+        another line has queued there, and is not refused for the length of this one.
         """
         self.bind()
-        if permit._held is not None or permit in self._waiters:
+        if permit._held is not None or self._waiters.future_of(permit) is not None:
             raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
-        arrived = self.now()
-        if self.try_now(permit, arrived):
-            return
+        now = self.now()
+        if self.try_now(permit, now):
+            return None
+        if permit.cost > self.capacity:  # it was lowered since the permit was made
+            raise CostTooHigh(permit.cost, self.capacity)
+        permit._at = now
+        self._refuse_the_hopeless(permit, now, as_head=as_head)
         self.clear_on = None
-        now = await self._turn(permit)
-        self._started = permit.cost
-        self._leave(permit)
-        permit._held = True
-        permit.waited = max(0.0, now - arrived)
+        return self._queue(permit)
 
-    def now(self) -> float:
-        """Read the clock, and take the tokens of whoever resumed last: by now it has started.
+    def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
+        """Let the permit start after what it waited on: None. Or give what to wait on next."""
+        if self.parent is not None and not self._turned_away:
+            future = self._resume_above(permit, self.parent)
+            if future is not None:
+                return future
+        now = self.now()
+        if self._may_start(permit, now):
+            self._resuming -= 1
+            self._started = permit
+            self._leave(permit, resumed=True)
+            permit._held = True
+            permit.waited = max(0.0, now - permit._at)
+            permit._at = now
+            self._waits.add(permit.waited)
+            return None
+        # It was granted, but before it could go something came in between.
+        self._take_back(permit)
+        if self._turned_away or permit.cost > self.algorithm.capacity:
+            self._leave(permit, resumed=True)
+            if self._turned_away:
+                raise LimiterClosed
+            raise CostTooHigh(permit.cost, self.algorithm.capacity)
+        self.wake()
+        return self._queue(permit)
 
-        The system may stop a process between any two of its steps. A token that were stamped
-        before its request starts could be early by as much.
-        """
-        now = self.clock()
-        if self._started:
-            cost, self._started = self._started, 0.0
-            self.algorithm.take(self.state, now, cost)
-        return now
+    def give_up(self, permit: "Permit") -> None:
+        """Take the permit out of line at any point, as if it had never come."""
+        future = self._waiters.future_of(permit)
+        # A line that has moved to another loop in the meantime has forgotten it.
+        if future is not None and permit._held is None:
+            resumed = _is_granted(future)
+            if resumed:
+                self._take_back(permit)
+            self._leave(permit, resumed=resumed)
+
+    def timed_out(self, permit: "Permit") -> ThrottleTimeout:
+        """Count one that has waited for as long as it would, and give what to raise."""
+        self.refused += 1
+        return ThrottleTimeout(self.delay(self.now(), permit))
 
     def try_now(self, permit: "Permit", now: float) -> bool:
         """Grant at once if nobody waits and everything fits."""
@@ -140,29 +189,82 @@ class Line:
             raise LimiterClosed
         if self._waiters or now < self.paused_until or not self.free:
             return False
-        self.clear_on = self.loop
-        if not self.admit(self.state, now, permit.cost):
+        if not self._take_now(permit, now):
             return False
         self.free -= 1
+        self.count_one()
         permit._held = True
+        permit._at = now
         permit.waited = 0.0
         return True
 
-    def delay(self, now: float, cost: float) -> float:
-        """Seconds until the pause and the rate can let `cost` go, behind all who wait."""
-        capacity = self.algorithm.capacity
-        for permit in self._waiters:
-            cost += permit.cost
-            if cost >= capacity:
-                break
-        wait = self.algorithm.delay(self.state, now, min(cost, capacity))
-        return max(wait, until(self.paused_until, now))
+    def slot_freed(self, permit: "Permit") -> None:
+        """See to a slot that the permit has just made free, and to its slot above."""
+        super().slot_freed(permit)
+        above = self._above.pop(permit, None)
+        if above is not None:
+            above._release()
 
-    def free_slot(self) -> None:
-        """Take a slot back."""
-        self.free += 1
-        if self.starved:
-            self.wake()
+    def watch(self) -> None:
+        """Decide whether a slot that comes free is of interest."""
+        super().watch()
+        self.watched = self.watched or self.parent is not None
+
+    def settle(self, permit: "Permit", cost: float) -> None:
+        """Charge the permit `cost` in place of what it was charged, here and above."""
+        super().settle(permit, cost)
+        if self.parent is not None:
+            self.parent.settle(self._above[permit], cost)
+
+    def record(self, cost: float) -> None:
+        """Count what has happened already, here and above."""
+        super().record(cost)
+        if self.parent is not None:
+            self.parent.record(cost)
+
+    def use(self, algorithm: "Algorithm[Any]") -> None:
+        """Go on with another algorithm, for those who wait too."""
+        super().use(algorithm)
+        for permit, future in self._waiters:
+            if permit.cost > algorithm.capacity and not future.done():
+                future.set_exception(CostTooHigh(permit.cost, algorithm.capacity))
+
+    # ---- asking --------------------------------------------------------------------------------
+
+    def delay(self, now: float, permit: "Permit", *, ahead: float | None = None) -> float:
+        """Seconds until the pauses and the rates let the permit go, behind those ahead of it.
+
+        Slots are not foreseen: nobody knows when one comes free. `ahead` is the cost of those
+        ahead, where it is known.
+        """
+        if ahead is None:
+            ahead = self._waiters.cost_ahead(permit)
+        pause = until(self.paused_until, now)
+        wait = self.algorithm.delay_behind(self.state, now + pause, permit.cost, ahead)
+        if math.isinf(wait):  # a law that cannot tell about more than its capacity
+            wait = self.algorithm.delay(self.state, now + pause, permit.cost)
+        wait += pause
+        if self.parent is not None:
+            # One of ours is in the parent's line already.
+            for above in self._above.values():
+                ahead -= above.cost if above._held is None else 0.0
+            above = make_permit(self.parent, permit.cost, permit._priority)
+            above._at = permit._at
+            ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
+            wait = max(wait, self.parent.delay(self.parent.now(), above, ahead=ahead))
+        return wait
+
+    def would_go(self, permit: "Permit", now: float) -> bool:
+        """Tell what `try_now` would say, changing nothing."""
+        if self.closed:
+            raise LimiterClosed
+        return (
+            not (self._waiters or now < self.paused_until or not self.free)
+            and self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+            and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
+        )
+
+    # ---- pauses, loops, the end ----------------------------------------------------------------
 
     def pause(self, seconds: float) -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
@@ -170,43 +272,68 @@ class Line:
         self.clear_on = None
         self.wake()
 
-    async def close(self) -> None:
-        """Turn away all who wait, and leave no task behind."""
+    async def close(self, *, drain: bool) -> None:
+        """Turn away newcomers, and all who wait unless they are to be served; leave no task."""
         self.closed = True
         self.clear_on = None
+        if not drain:
+            self._turned_away = True
+            if self.parent is not None:
+                for permit, _ in self._waiters:
+                    if permit in self._above:
+                        self.parent.expel(self._above[permit])
         self.wake()
         if self._consumer is not None and self.loop is asyncio.get_running_loop():
             await asyncio.wait([self._consumer])
 
+    def expel(self, permit: "Permit") -> None:
+        """Turn away one that waits here on behalf of a line that was closed."""
+        future = self._waiters.future_of(permit)
+        if future is not None and not future.done():
+            future.set_exception(LimiterClosed())
+
     def bind(self) -> None:
         """Belong to the running loop, or refuse if another one still lives."""
         loop = asyncio.get_running_loop()
-        if self.loop is loop:
+        if self.loop is loop and self.parent is None:
             return
-        if self.loop is not None:
-            if not self.loop.is_closed():
+        lines: list[Line] = []
+        line: Line | None = self
+        while line is not None:
+            if line.loop is not loop:
+                lines.append(line)
+            line = line.parent
+        for line in lines:  # all of them before any of them
+            if line.loop is not None and not line.loop.is_closed():
                 raise RuntimeError(
-                    f"this limiter belongs to {self.loop!r}, which is still open, and cannot serve "
+                    f"this limiter belongs to {line.loop!r}, which is still open, and cannot serve "
                     f"{loop!r} as well: use one limiter for each loop, or close the first loop"
                 )
-            # Who waited there is dead, and so is the task that served them. The budget lives on.
-            self.free += self._resuming
-            self._resuming = 0
-            self._waiters.clear()
-            self._consumer = self._alarm = None
+        for line in lines:
+            line._move_to(loop)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Who waited on the old loop is dead, and so is the task that served them. The budget
+        # lives on.
+        while self._resuming:
+            self._resuming -= 1
+            self.give_back_slot()
+        self._waiters.clear()
+        self._ghosts.clear()
+        self._consumer = self._alarm = None
         self.loop = loop
         self.thread = get_ident()
-        self._follow_time_of(loop)
-
-    def _follow_time_of(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Use the clock that the loop says stands for ours, as a `VirtualTimeLoop` does."""
-        clock_for = getattr(loop, "clock_for", None)
-        clock = self._given_clock if clock_for is None else clock_for(self._given_clock)
+        # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
+        clock = self._given_clock
+        if (clock_for := getattr(loop, "clock_for", None)) is not None:
+            clock = cast("Callable[[], float]", clock_for(clock))
         if clock != self.clock:
             # Instants of another clock mean nothing; what is left of a pause does.
             self.paused_until += clock() - self.clock()
             self.clock = clock
             self.state = self.algorithm.start()
+
+    # ---- waiting -------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the consumer look again, since something changed; start it if there is none."""
@@ -229,43 +356,36 @@ class Line:
             self._consumer = None
             self.wake()
 
-    async def _turn(self, permit: "Permit") -> float:
-        """Sleep until the permit is granted and nothing is paused. Gives the instant."""
+    def _queue(self, permit: "Permit") -> "asyncio.Future[None]":
+        """Have the permit wait; one that is in line already keeps its place."""
         assert self.loop is not None
-        while True:
-            # A permit that is in line already keeps its place.
-            future = self._waiters[permit] = self.loop.create_future()
-            if self._consumer is None:
-                self.wake()
-            try:
-                await future
-                now = self.now()
-            except BaseException:
-                # A line that has moved to another loop in the meantime has forgotten this one.
-                if self._waiters.get(permit) is future:
-                    if _is_granted(future):
-                        self._take_back()
-                    self._leave(permit)
-                raise
-            if now >= self.paused_until and not self.closed:
-                self._resuming -= 1
-                return now
-            # It was granted, but before it could go there was a pause, or the end.
-            self._take_back()
-            if self.closed:
-                self._leave(permit)
-                raise LimiterClosed
+        future = self.loop.create_future()
+        self._waiters.put(permit, future)
+        # With several priorities the newcomer may be the new head.
+        if self._consumer is None or self._waiters.mixed:
             self.wake()
+        return future
 
-    def _take_back(self) -> None:
+    def _may_start(self, permit: "Permit", now: float) -> bool:
+        if self._turned_away or now < self.paused_until:
+            return False
+        if self.parent is None and not self._doubtful:
+            return True
+        return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+
+    def _take_back(self, permit: "Permit") -> None:
+        """Undo a grant that was not used."""
         self._resuming -= 1
-        self.free += 1
+        self.give_back_slot()
+        above = self._above.pop(permit, None)
+        if self.parent is not None and above is not None:
+            self.parent.give_up(above)
+            self.parent.undo(above)
 
-    def _leave(self, permit: "Permit") -> None:
+    def _leave(self, permit: "Permit", *, resumed: bool) -> None:
         """Take the permit out of line, and see to those behind it."""
-        was_head = next(iter(self._waiters)) is permit
-        del self._waiters[permit]
-        if was_head and not self._resuming:
+        was_head = self._waiters.remove(permit)
+        if not self._resuming and (resumed or was_head):
             self.wake()
 
     async def _consume(self) -> None:
@@ -280,37 +400,51 @@ class Line:
                         raise
             self.now()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
-            for future in self._waiters.values():
+            for _, future in self._waiters:
                 if not future.done():
                     future.set_exception(error)
 
     def _serve(self) -> float | None:
         """Grant to as many as fit now. Gives the seconds until the next one may fit, if known."""
-        self.starved = False
+        self._starved = False
+        self.watch()
         if self._resuming:
             return None  # the last of them wakes the consumer
+        self._doubtful = False
         now = self.now()
-        wait = 0.0 if self.closed else until(self.paused_until, now)
+        wait = 0.0 if self._turned_away else until(self.paused_until, now)
         if wait > 0.0:
             return wait
-        cost = 0.0
-        for permit, future in self._waiters.items():
+        self._lay_ghosts(now)
+        granted, cost = 0, 0.0
+        for permit, future in self._waiters:
             if future.done():
                 continue  # cancelled, and about to leave by itself
-            if not self.closed:
+            if permit in self._ghosts:
+                break  # behind some who go now
+            if not self._turned_away:
                 if not self.free:
-                    self.starved = True
+                    self._starved = True
+                    self.watch()
                     return None
-                cost += permit.cost
-                wait = self.algorithm.delay(self.state, now, cost)
+                wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
                 if wait > 0.0:
                     break
-            future.set_result(None)
-            self.free -= 1
-            self._resuming += 1
-            if self._resuming == _BATCH:
+                cost += permit.cost
+            self._grant(future)
+            granted += 1
+            # One of a line with a parent waits on, in the parent's line.
+            if self.parent is not None or granted == _BATCH:
                 break
-        return None if self._resuming else wait
+        return None if granted else wait
+
+    def _grant(self, future: "asyncio.Future[None]") -> None:
+        self._resuming += 1
+        if self.free:
+            self.free -= 1
+        else:
+            self._owed += 1  # of those who are turned away each gives it back at once
+        future.set_result(None)
 
     async def _nap(self, seconds: float | None) -> None:
         """Sleep for so long, without end if not told, or until `wake`."""
@@ -325,6 +459,91 @@ class Line:
             self._alarm = None
             if timer is not None:
                 timer.cancel()
+
+    # ---- refusing ------------------------------------------------------------------------------
+
+    def _refuse_the_hopeless(self, permit: "Permit", now: float, *, as_head: bool) -> None:
+        """Raise at once where waiting is of no use."""
+        full = not as_head and self.max_queue is not None and self.waiting >= self.max_queue
+        longest = self.algorithm.longest_wait
+        if not full and permit._timeout is None and longest == math.inf:
+            return
+        wait = self.delay(now, permit)
+        if full:
+            self.refused += 1
+            raise QueueFull(self.waiting, wait)
+        if wait > longest:
+            self._charge_refusal(permit, now)
+        elif permit._timeout is None or wait <= permit._timeout:
+            return
+        self.refused += 1
+        raise ThrottleTimeout(wait)
+
+    def _charge_refusal(self, permit: "Permit", now: float) -> None:
+        """Have the refused one pay, where the law says so, when those before it have gone."""
+        ahead = self._waiters.cost_ahead(permit)
+        cost = self.algorithm.cost_of_refusal(self.state, now, permit.cost, ahead)
+        if cost:
+            assert self.loop is not None
+            ghost = make_permit(self, cost, permit._priority)
+            ghost._at = now
+            self._ghosts.add(ghost)
+            self._waiters.put(ghost, self.loop.create_future())
+            if len(self._waiters) == len(self._ghosts):
+                self._lay_ghosts(now)
+
+    def _lay_ghosts(self, now: float) -> None:
+        """Take the tokens of those refused ones that have come to the head of the line."""
+        while self._ghosts:
+            permit, _ = next(iter(self._waiters))
+            if permit not in self._ghosts:
+                return
+            self.algorithm.take(self.state, now, permit.cost)
+            self._ghosts.discard(permit)
+            self._waiters.remove(permit)
+
+    # ---- the parent ----------------------------------------------------------------------------
+
+    def _take_now(self, permit: "Permit", now: float) -> bool:
+        """Take the tokens, the parent's too, if all fit."""
+        if self.parent is None:
+            self.clear_on = self.loop
+            return self.admit(self.state, now, permit.cost)
+        if self.algorithm.delay(self.state, now, permit.cost) > 0.0:
+            return False
+        if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
+            del self._above[permit]
+            return False
+        self.algorithm.take(self.state, now, permit.cost)
+        return True
+
+    def _resume_above(self, permit: "Permit", parent: "Line") -> "asyncio.Future[None] | None":
+        """Go on to the parent's line, or on there."""
+        above = self._above.get(permit)
+        try:
+            if above is None:
+                return parent.arrive(self._ask_above(permit), as_head=True)
+            return None if above._held else parent.resume(above)
+        except (ThrottleTimeout, QueueFull):
+            self.refused += 1
+            raise
+
+    def _ask_above(self, permit: "Permit") -> "Permit":
+        """Make the permit that this one needs of the parent."""
+        assert self.parent is not None
+        above = self._above[permit] = make_permit(self.parent, permit.cost, permit._priority)
+        return above
+
+    def undo(self, permit: "Permit") -> None:
+        """Take back a permit that was held, but not used."""
+        if permit._held:
+            self._refund(permit, self.now(), permit.cost)
+            self._undone += 1
+            above = self._above.get(permit)
+            if self.parent is not None and above is not None:
+                self.parent.undo(above)
+            permit._release()
+            self.wake()
 
 
 def _is_granted(future: "asyncio.Future[None]") -> bool:

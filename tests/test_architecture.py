@@ -32,17 +32,22 @@ TABLE = """
     headers      | errors                                                    |
     retry        | headers errors                                            | random
     decision     | permit                                                    |
-    permit       | line                                                      | asyncio threading
-    line         | permit algorithms algorithms.* rate errors                | asyncio threading
-    limiter      | line permit decision algorithms algorithms.* rate errors  | asyncio time
+    statistics   |                                                           |
+    permit       | line errors                                               | asyncio threading
+    waiters      | permit                                                    | asyncio
+    bucket       | permit statistics algorithms algorithms.*                 |
+    line         | bucket waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    limiter      | line permit decision statistics algorithms algorithms.* rate errors | asyncio time
+    keyed        | limiter line permit decision statistics rate errors            | asyncio
     aiohttp      | limiter permit retry headers rate errors                  | asyncio time aiohttp yarl
     testing      | testing.*                                                 |
     testing.laws |                                                           |
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
+    simulation   | testing.* limiter retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
     cli          | __init__ demo aiohttp limiter rate errors                 | asyncio
     __main__     | cli                                                       |
-    __init__     | limiter permit decision algorithms rate errors            |
+    __init__     | keyed limiter permit decision statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws

@@ -1,0 +1,75 @@
+"""What a limiter has done so far, in figures, and the histogram behind its percentiles."""
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Statistics", "Waits"]
+
+# From a microsecond to some thirty years, four classes to each doubling.
+_LEAST = 1e-6
+_PER_DOUBLING = 4
+_CLASSES = 50 * _PER_DOUBLING
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a limiter has done since it was made, and how it stands. All times are seconds.
+
+    The percentiles are read from classes of which four make a doubling: off by a tenth at most.
+    """
+
+    #: How many were let through.
+    granted: int
+    #: How many were refused: by `try_acquire`, a time-out, a full queue.
+    refused: int
+    #: How many wait now.
+    waiting: int
+    #: How many permits are out now.
+    in_flight: int
+    #: How long all who were let through have waited, together.
+    waited_total: float
+    #: Half of them, nine in ten, and 99 in a hundred have waited no longer than so.
+    waited_p50: float
+    waited_p90: float
+    waited_p99: float
+    #: The longest wait.
+    waited_max: float
+    #: How long a pause goes on.
+    paused_for: float
+    #: The part of the rate limit that is used up now, from 0 to 1.
+    utilisation: float
+
+
+class Waits:
+    """How long was waited: a histogram of a fixed size."""
+
+    __slots__ = ("_classes", "count", "longest", "total")
+
+    def __init__(self) -> None:
+        self._classes = [0] * _CLASSES
+        self.count = 0
+        self.total = 0.0
+        self.longest = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a wait."""
+        self.count += 1
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
+        if seconds > _LEAST:
+            place = int(_PER_DOUBLING * math.log2(seconds / _LEAST))
+            self._classes[min(place, _CLASSES - 1)] += 1
+        else:
+            self._classes[0] += 1
+
+    def percentile(self, part: float, *, at_once: int) -> float:
+        """Give the wait that `part` of all did not exceed, `at_once` others not having waited."""
+        wanted = math.ceil(part * (at_once + self.count)) - at_once
+        if wanted <= 0:
+            return 0.0
+        for place, count in enumerate(self._classes):
+            wanted -= count
+            if wanted <= 0:
+                # The middle of the class.
+                return min(self.longest, _LEAST * 2 ** ((place + 0.5) / _PER_DOUBLING))
+        raise AssertionError("the classes hold fewer waits than were counted")
