@@ -1,0 +1,195 @@
+"""A limiter for each key: host, account, actor."""
+
+import asyncio
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any, Self
+
+from aiothrottle.decision import Decision
+from aiothrottle.limiter import RateLimit, RateLimiter
+from aiothrottle.line import Line
+from aiothrottle.permit import Permit
+from aiothrottle.statistics import Statistics
+
+__all__ = ["KeyedRateLimiter"]
+
+# Seconds between two looks at which keys may be forgotten, at the least and at the most.
+_SOONEST, _LATEST = 1.0, 60.0
+# So many keys are looked at in one turn of the loop.
+_CHUNK = 500
+
+
+class KeyedRateLimiter:
+    """One `RateLimiter` for each key, made when the key is first used.
+
+    A busy key never delays another one. A key is forgotten when that makes no difference: nobody
+    waits or holds anything there, and its state is as good as new.
+
+    Args:
+        rate_limit: As for `RateLimiter`, for each key.
+        concurrency_limit: As for `RateLimiter`, for each key.
+        overrides: For some keys, arguments of `RateLimiter` in place of these.
+        parent: A limit over all keys together. Keys that wait take turns there.
+        options: What else `RateLimiter` takes, for each key.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range.
+
+    >>> limiter = KeyedRateLimiter(
+    ...     "2/s", 2, overrides={"example.org": {"rate_limit": "10/s"}}, parent=RateLimiter("50/s")
+    ... )
+    >>> async def fetch(host):
+    ...     async with limiter.throttle(host):
+    ...         print(f"one of {len(limiter)} hosts")
+    """
+
+    def __init__(
+        self,
+        rate_limit: RateLimit | None = None,
+        concurrency_limit: int | None = None,
+        *,
+        overrides: Mapping[Hashable, Mapping[str, Any]] | None = None,
+        parent: RateLimiter | None = None,
+        **options: Any,  # noqa: ANN401 - as many as RateLimiter has
+    ) -> None:
+        self._defaults: dict[str, Any] = {
+            "rate_limit": rate_limit,
+            "concurrency_limit": concurrency_limit,
+            "parent": parent,
+            **options,
+        }
+        self._overrides = {key: dict(override) for key, override in (overrides or {}).items()}
+        for override in ({}, *self._overrides.values()):
+            RateLimiter(**{**self._defaults, **override})  # a wrong argument, now
+        self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
+        # Whoever still holds what was forgotten here, a permit or a child, must not meet another
+        # line of the same key.
+        self._alive = weakref.WeakValueDictionary[Hashable, Line]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._unseen = 0  # so many keys are still to be looked at in this round
+        self._soonest = _LATEST
+        self._closed = False
+
+    def __getitem__(self, key: Hashable) -> RateLimiter:
+        limiter = self._limiters.get(key)
+        return self._make(key) if limiter is None else limiter
+
+    def __len__(self) -> int:
+        return len(self._limiters)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._limiters
+
+    def throttle(
+        self,
+        key: Hashable,
+        cost: float = 1.0,
+        *,
+        priority: float = 0,
+        timeout: float | None = None,
+    ) -> Permit:
+        """`RateLimiter.throttle` of that key."""
+        return self[key].throttle(cost, priority=priority, timeout=timeout)
+
+    async def acquire(
+        self,
+        key: Hashable,
+        cost: float = 1.0,
+        *,
+        priority: float = 0,
+        timeout: float | None = None,
+    ) -> Permit:
+        """`RateLimiter.acquire` of that key."""
+        return await self[key].acquire(cost, priority=priority, timeout=timeout)
+
+    async def try_acquire(self, key: Hashable, cost: float = 1.0) -> Decision:
+        """`RateLimiter.try_acquire` of that key."""
+        return await self[key].try_acquire(cost)
+
+    async def peek(self, key: Hashable, cost: float = 1.0) -> Decision:
+        """`RateLimiter.peek` of that key."""
+        return await self[key].peek(cost)
+
+    async def record(self, key: Hashable, cost: float = 1.0) -> None:
+        """`RateLimiter.record` of that key."""
+        await self[key].record(cost)
+
+    def pause(self, key: Hashable, seconds: float) -> None:
+        """`RateLimiter.pause` of that key."""
+        self[key].pause(seconds)
+
+    def statistics(self, key: Hashable) -> Statistics:
+        """`RateLimiter.statistics` of that key, since it was last forgotten."""
+        return self[key].statistics()
+
+    async def aclose(self, *, drain: bool = False) -> None:
+        """Close the limiters of all keys, present and future. The parent stays open."""
+        self._closed = True
+        await asyncio.gather(*(line.close(drain=drain) for line in list(self._alive.values())))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<KeyedRateLimiter of {len(self)} keys>"
+
+    def _make(self, key: Hashable) -> RateLimiter:
+        options = {**self._defaults, **self._overrides.get(key, {})}
+        line = self._alive.get(key)
+        if line is None:
+            limiter = RateLimiter(**options)
+            limiter._line.closed = self._closed
+            self._alive[key] = limiter._line
+        else:
+            law = (options.get("burst"), options.get("algorithm"), options.get("guard", 0.0))
+            limiter = RateLimiter._around(line, law)
+        self._limiters[key] = limiter
+        self._keep_tidy()
+        return limiter
+
+    def _keep_tidy(self) -> None:
+        """See to it that there is one timer, on the running loop, while there are keys."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # the first key used on a loop will do it
+        if self._loop is not loop:
+            self._loop = loop
+            _tidy_later(weakref.ref(self), loop, _SOONEST)
+
+    def _forget_some(self) -> float:
+        """Look at some keys, oldest first. Gives the seconds until the next look."""
+        if not self._unseen:
+            self._unseen, self._soonest = len(self._limiters), _LATEST
+        for _ in range(min(_CHUNK, self._unseen)):
+            self._unseen -= 1
+            key, limiter = self._limiters.popitem(last=False)
+            line = limiter._line
+            if not line.is_forgettable():
+                self._limiters[key] = limiter  # at the end: others have their turn
+                reset = line.algorithm.reset_after(line.state, line.clock())
+                self._soonest = min(self._soonest, reset)
+        return 0.0 if self._unseen else max(_SOONEST, self._soonest)
+
+
+def _tidy_later(
+    keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop, seconds: float
+) -> None:
+    # A weak reference: a timer is no reason for a limiter to live on.
+    loop.call_later(seconds, _tidy, keyed, loop)
+
+
+def _tidy(keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop) -> None:
+    limiter = keyed()
+    if limiter is None or limiter._loop is not loop:
+        return
+    seconds = limiter._forget_some()
+    if len(limiter):
+        _tidy_later(keyed, loop, seconds)
+    else:
+        limiter._loop = None
