@@ -1,0 +1,217 @@
+"""Which client law meets which server law, with how many refusals: `uv run benchmarks/laws.py`.
+
+`--write` puts the tables into docs/choosing.md, between the markers there. Nothing is measured: it
+is simulated, on virtual time, so every machine gives the same figures. Takes about two minutes.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiothrottle import RateLimiter, algorithms
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Server, simulate
+
+PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
+BEGIN, END = "<!-- begin: benchmarks/laws.py -->", "<!-- end: benchmarks/laws.py -->"
+
+LIMIT = 20
+JITTER = 0.01
+SECONDS = 300
+SEEDS = (0, 1, 2)
+
+# What a client may use to stay under 20 per period, which its guard stretches.
+CLIENTS: dict[str, Callable[[float], Algorithm[Any]]] = {
+    "`RollingWindow`": lambda period: RollingWindow(Rate(LIMIT, period)),
+    "`RollingWindow`, at most 5 back to back": lambda period: AllOf(
+        RollingWindow(Rate(LIMIT, period)), TokenBucket(Rate(LIMIT, period), burst=5)
+    ),
+    "`TokenBucket`": lambda period: TokenBucket(Rate(LIMIT, period)),
+    "`TokenBucket(burst=5)`": lambda period: TokenBucket(Rate(LIMIT, period), burst=5),
+    "`LeakyBucket`": lambda period: LeakyBucket(Rate(LIMIT, period)),
+    "`FixedWindow`": lambda period: FixedWindow(Rate(LIMIT, period)),
+    "`SlidingWindow`": lambda period: SlidingWindow(Rate(LIMIT, period)),
+    "`Cooldown`": lambda period: Cooldown(LIMIT, period),
+    "`WaitUntil`": lambda period: WaitUntil(period / LIMIT, raise_after=60, limit=60),
+}
+# These are no laws to choose.
+NO_LAWS = {"Algorithm", "AllOf", "Unlimited"}
+
+SERVERS = {
+    "a rolling window": Server(LIMIT, "rolling-window"),
+    "a fixed window": Server(LIMIT, "fixed-window"),
+    "a token bucket of 20": Server(LIMIT, "token-bucket"),
+    "a token bucket of 5": Server(LIMIT, "token-bucket", burst=5),
+}
+GUARDS = (0.0, JITTER, 0.05)
+# At random times, instead of the workers who always have something to ask.
+DEMAND = 18
+JITTERS = (0.0, 0.005, 0.01, 0.02, 0.05)
+
+
+class Result(NamedTuple):
+    """What is told of a client and a server: the means over the seeds."""
+
+    refused: float
+    used: float
+
+    def __str__(self) -> str:
+        return f"{self.refused * 100:.2f} / {self.used * 100:.1f}"
+
+
+def run(
+    client: Callable[[], RateLimiter],
+    server: Server,
+    *,
+    clients: int = 1,
+    jitter: float = JITTER,
+    demand: float | None = None,
+) -> Result:
+    """Simulate, once for each seed."""
+    outcomes = [
+        simulate(
+            client,
+            server,
+            clients=clients,
+            demand=demand,
+            jitter=jitter,
+            seconds=SECONDS,
+            seed=seed,
+        )
+        for seed in SEEDS
+    ]
+    return Result(
+        statistics.mean(outcome.refused_share for outcome in outcomes),
+        statistics.mean(outcome.utilisation for outcome in outcomes),
+    )
+
+
+def table(rows: list[list[str]]) -> str:
+    """Lay out rows of text in Markdown, the first being the head."""
+    rows = [rows[0], ["---", *["---:"] * (len(rows[0]) - 1)], *rows[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a duration."""
+    return f"{seconds * 1000:g} ms"
+
+
+def laws_table(server: Server) -> str:
+    """Tell how every client law gets on with a server, with several guards."""
+    rows = [["client law", *(f"guard {milliseconds(guard)}" for guard in GUARDS)]]
+    for name, make in CLIENTS.items():
+        cells = [
+            str(run(partial(RateLimiter, algorithm=make(1 + guard)), server)) for guard in GUARDS
+        ]
+        rows.append([name, *cells])
+    return table(rows)
+
+
+def demand_table() -> str:
+    """Tell how every client law gets on with every server when requests come at random times."""
+    rows = [["client law", *SERVERS]]
+    for name, make in CLIENTS.items():
+        client = partial(RateLimiter, algorithm=make(1 + JITTER))
+        cells = [str(run(client, server, demand=DEMAND)) for server in SERVERS.values()]
+        rows.append([name, *cells])
+    return table(rows)
+
+
+def guards_table() -> str:
+    """Tell how long a guard the default law needs before a rolling window."""
+    guards = (0.0, 0.005, 0.01, 0.02, 0.05)
+    rows = [["jitter", *(f"guard {milliseconds(guard)}" for guard in guards)]]
+    for jitter in JITTERS:
+        cells = [
+            str(
+                run(
+                    partial(RateLimiter, LIMIT, guard=guard),
+                    Server(LIMIT),
+                    jitter=jitter,
+                )
+            )
+            for guard in guards
+        ]
+        rows.append([milliseconds(jitter), *cells])
+    return table(rows)
+
+
+def clients_table() -> str:
+    """Tell what becomes of several clients that share one limit and know nothing of each other."""
+    rows = [["clients", "each has its part", "each takes the whole"]]
+    for clients in (1, 2, 4):
+        cells = [
+            str(
+                run(
+                    partial(RateLimiter, rate, guard=JITTER),
+                    Server(LIMIT),
+                    clients=clients,
+                )
+            )
+            for rate in (LIMIT / clients, LIMIT)
+        ]
+        rows.append([str(clients), *cells])
+    return table(rows)
+
+
+def report() -> str:
+    """Simulate everything; give the text that stands between the markers."""
+    terms = (
+        f"*Simulated by `python benchmarks/laws.py --write` on {time.strftime('%Y-%m-%d')}: "
+        f"{LIMIT} requests per second, 20 workers that always have something to ask, "
+        f"{milliseconds(JITTER)} of jitter on the way unless said otherwise, {SECONDS} s, "
+        f"the mean of {len(SEEDS)} seeds.*"
+    )
+    parts = [terms, "In each cell: requests refused, in % / limit used, in %."]
+    for name, server in SERVERS.items():
+        parts += [f"### The server counts in {name}", laws_table(server)]
+    parts += [
+        "### Requests at random times",
+        f"{DEMAND} a second on average, whenever they come, and a guard of {milliseconds(JITTER)}:",
+        demand_table(),
+    ]
+    parts += ["### How long a guard", "The default law, and a server with a rolling window:"]
+    parts += [guards_table()]
+    parts += [
+        "### Several clients, one limit",
+        f"The same, with a guard of {milliseconds(JITTER)}:",
+        clients_table(),
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Simulate and print, or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    options = parser.parse_args()
+    untold = {n for n in set(algorithms.__all__) - NO_LAWS if not any(n in c for c in CLIENTS)}
+    if untold:
+        parser.error(f"give a line of CLIENTS to {', '.join(sorted(untold))}")
+    text = report()
+    print(text)
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        after = rest.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
