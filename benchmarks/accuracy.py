@@ -1,54 +1,82 @@
 """How much of a limit is used, and whether it is ever exceeded: `uv run benchmarks/accuracy.py`.
 
-Three seconds of saturated demand. Who counts stands inside the `throttle()` bodies and reads the
-clock there, as an observer would; nothing is allowed for.
+Some seconds of saturated demand. The observer stands inside the bodies and reads the clock there
+first of all, some microseconds after it was let in. `used` is the share of what the promise allows
+in that time; `excess` is how many there were too many in the worst stretch of time: more than the
+limit in any second for a window, more than burst + rate x t in any time t for a bucket.
 """
 
 import asyncio
 import time
 
-from measure import arguments, machine, table
+import ours
+import peers
+from measure import Report, apart, arguments, machine, show
+from promises import Window
 
-from aiothrottle import RateLimiter
+__all__ = ["report"]
 
 RATES = (10, 100, 1_000, 10_000)
+# The observer's clock is read some microseconds after its body begins: closer it cannot see.
+SIGHT = 10e-6
+MAKERS = {**ours.OURS, **peers.PEERS}
 
 
-async def saturate(rate: int, seconds: float) -> list[float]:
-    """Ask for more than the limit allows; give the instants at which bodies began."""
-    limiter = RateLimiter(rate, max(10, rate // 10))
-    instants: list[float] = []
-    end = time.monotonic() + seconds
+def saturate(name: str, rate: int, burst: int, seconds: float) -> tuple[str, float, float] | None:
+    """Ask for more than the limit allows; give the promise, the share used and the excess."""
 
-    async def worker() -> None:
-        while time.monotonic() < end:
-            async with limiter.throttle():
-                instants.append(time.monotonic())
+    async def measured() -> tuple[str, float, float] | None:
+        contestant = MAKERS[name](rate, burst)
+        if contestant is None:
+            return None
+        assert contestant.promise is not None
+        instants: list[float] = []
+        workers = max(2, min(2 * rate, 2_000))
+        await contestant.saturate(lambda: instants.append(time.monotonic()), seconds, workers)
+        end = instants[0] + seconds
+        used = sum(instant < end for instant in instants) / contestant.promise.most(seconds)
+        kind = "burst + rate x t"
+        if isinstance(contestant.promise, Window):
+            kind = "in any second" if contestant.promise.period == 1 else "one in any 1/rate"
+        return kind, used, contestant.promise.excess(instants)
 
-    await asyncio.gather(*(worker() for _ in range(min(2 * rate, 2_000))))
-    return [instant for instant in instants if instant < end]
+    return asyncio.run(measured())
 
 
-def greatest_count(instants: list[float], period: float) -> int:
-    """Give the greatest number of instants in any half-open window of that length."""
-    first = greatest = 0
-    for last, instant in enumerate(instants):
-        while instant - instants[first] >= period:
-            first += 1
-        greatest = max(greatest, last - first + 1)
-    return greatest
+def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
+    """Measure, and hold the figures against the targets."""
+    found = Report("Accuracy")
+    least: dict[str, float] = {}
+    longest: dict[str, float] = {}
+    for bursts in ("rate", "1"):
+        rows = [[f"burst {bursts}", "promise"]]
+        rows[0] += [f"{rate}/s {what}" for rate in rates for what in ("used", "excess")]
+        lines: dict[str, list[str]] = {}
+        for rate in rates:
+            burst = rate if bursts == "rate" else 1
+            for name in MAKERS:
+                result = apart(seconds + 20, saturate, name, rate, burst, seconds)
+                if result is None:
+                    continue
+                kind, used, excess = result
+                lines.setdefault(name, [name, kind]).extend([f"{used:.1%}", f"{excess:.2f}"])
+                if name in ours.OURS:
+                    label = f"{name}, burst {bursts}"
+                    least[label] = min(used, least.get(label, used))
+                    longest[label] = max(excess / rate, longest.get(label, 0.0))
+        found.add(f"{seconds:g} s of demand, burst of {bursts}.", rows + list(lines.values()))
+    for label, used in least.items():
+        found.want_share(f"{label}: share used, worst rate", used, 0.995)
+    for label, early in longest.items():
+        found.want(f"{label}: ahead of the promise, worst rate", early * 1e6, SIGHT * 1e6, " us")
+    return found
 
 
 def main() -> None:
     """Measure and print."""
-    options = arguments(__doc__, seconds=(3, "seconds of demand"))
-    rows = [["RollingWindow", "used", "greatest count in 1 s"]]
-    for rate in RATES:
-        instants = asyncio.run(saturate(rate, options.seconds))
-        used = len(instants) / (rate * options.seconds)
-        rows.append([f"{rate}/s", f"{used:.2%}", str(greatest_count(instants, 1.0))])
+    options = arguments(__doc__, seconds=(3.0, "seconds of demand"))
     print(machine())
-    print(table(rows))
+    show(report(options.seconds))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ import asyncio
 import math
 import time
 
-from measure import arguments, machine, table
+from measure import Report, Target, arguments, machine, show
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.testing import Audit, RateLimitedServer
+
+__all__ = ["report"]
 
 RATE, AT_ONCE, GUARD = 50, 8, 0.02
 
@@ -34,13 +36,15 @@ async def crawl(pages: int) -> tuple[float, Audit]:
         return time.monotonic() - begun, server.audit
 
 
-def main() -> None:
-    """Measure and print."""
-    options = arguments(__doc__, pages=(300, "pages"), rounds=(3, "rounds"))
-    best = math.ceil(options.pages / RATE) - 1
+def report(pages: int = 300, rounds: int = 3) -> Report:
+    """Crawl, and hold the figures against what is promised."""
+    found = Report("A crawl")
+    best = math.ceil(pages / RATE) - 1
     rows = [["round", "seconds", "of the optimum", "refused", "in any second", "at once"]]
-    for number in range(1, options.rounds + 1):
-        seconds, audit = asyncio.run(crawl(options.pages))
+    refused = 0
+    for number in range(1, rounds + 1):
+        seconds, audit = asyncio.run(crawl(pages))
+        refused += audit.refused
         rows.append(
             [
                 str(number),
@@ -51,8 +55,16 @@ def main() -> None:
                 str(audit.greatest_concurrency),
             ]
         )
+    found.add(f"{pages} pages at {RATE}/s with a guard of {GUARD:g} s, {AT_ONCE} at once.", rows)
+    found.targets.append(Target("requests refused", "0", str(refused), refused == 0))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__, pages=(300, "pages"), rounds=(3, "rounds"))
     print(machine())
-    print(table(rows))
+    show(report(options.pages, options.rounds))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,108 @@
-"""How everything here is measured: in one process, interleaved, as medians and their ratios.
+"""How everything here is measured: interleaved, as medians and their ratios.
 
 A machine that is busy for a moment then slows all contestants alike, and a figure in nanoseconds
-is never compared with one from another run.
+is never compared with one from another run. What would be disturbed by its neighbours (memory, the
+state of a loop) is measured in a process of its own.
 """
 
 import argparse
+import multiprocessing
+import os
 import platform
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-__all__ = ["arguments", "interleave", "machine", "table"]
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = ["Report", "Target", "apart", "arguments", "interleave", "machine", "show", "table"]
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Rows = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was to be reached, and what was."""
+
+    what: str
+    wanted: str
+    found: str
+    reached: bool
+
+
+@dataclass
+class Report:
+    """What one benchmark found: tables, each below a line that says what it shows."""
+
+    title: str
+    tables: list[tuple[str, Rows]] = field(default_factory=list[tuple[str, Rows]])
+    targets: list[Target] = field(default_factory=list[Target])
+
+    def add(self, caption: str, rows: Rows) -> None:
+        """Add a table, the first row being the head."""
+        self.tables.append((caption, rows))
+
+    def want(self, what: str, found: float, most: float, unit: str = " x") -> None:
+        """Add a target: a figure that is not to be greater than `most`."""
+        wanted, text = f"<= {most:g}{unit}", f"{found:.3g}{unit}"
+        self.targets.append(Target(what, wanted, text, found <= most))
+
+    def want_share(self, what: str, found: float, least: float) -> None:
+        """Add a target: a share that is not to be smaller than `least`."""
+        self.targets.append(Target(what, f">= {least:.1%}", f"{found:.2%}", found >= least))
 
 
 async def interleave(
     contestants: Mapping[str, Callable[[], Awaitable[object]]], *, rounds: int, per_round: int
 ) -> dict[str, float]:
-    """Time each contestant once a round; give the median nanoseconds of one of `per_round`."""
+    """Run each contestant once a round; give the median nanoseconds of CPU of one of `per_round`.
+
+    They never wait, so CPU is all the time they need; and what else the machine does is left out.
+    """
     times: dict[str, list[int]] = {name: [] for name in contestants}
     for _ in range(rounds + 1):
         for name, run in contestants.items():
-            begun = time.perf_counter_ns()
+            begun = time.process_time_ns()
             await run()
-            times[name].append(time.perf_counter_ns() - begun)
+            times[name].append(time.process_time_ns() - begun)
     # The first round is the interpreter's, which specialises the code as it runs.
     return {name: statistics.median(taken[1:]) / per_round for name, taken in times.items()}
 
 
-def table(rows: list[list[str]]) -> str:
+def apart(
+    seconds: float, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
+) -> Result | None:
+    """Call a function of a module in a process of its own. None: it took longer than that."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, function, args, kwargs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv() if ours.poll(seconds) else None
+    except EOFError:
+        raise RuntimeError(f"{function.__name__}{args} failed: see above") from None
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(
+    pipe: "Connection[Any, Any]",
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> None:
+    pipe.send(function(*args, **kwargs))
+
+
+def table(rows: Rows) -> str:
     """Lay out rows of text, the first being the head, the first column to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -41,17 +116,40 @@ def table(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
+def show(report: Report) -> None:
+    """Print a report."""
+    print(f"\n== {report.title}")
+    for caption, rows in report.tables:
+        print(f"\n{caption}\n{table(rows)}")
+    if report.targets:
+        print()
+    for target in report.targets:
+        sign = "reached" if target.reached else "MISSED "
+        print(f"{sign}  {target.what}: {target.found} (wanted {target.wanted})", flush=True)
+
+
 def machine() -> str:
     """Say what this was measured on."""
     return (
         f"{platform.python_implementation()} {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}, {time.strftime('%Y-%m-%d')}"
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{_processor()}, "
+        f"{time.strftime('%Y-%m-%d')}"
     )
 
 
-def arguments(description: str | None, **options: tuple[int, str]) -> argparse.Namespace:
-    """Read whole-number options from the command line: name = (default, help)."""
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f" ({names[0]})" if names else ""
+
+
+def arguments(description: str | None, **options: tuple[float, str]) -> argparse.Namespace:
+    """Read numbers from the command line: name = (default, help)."""
     parser = argparse.ArgumentParser(description=description)
     for name, (default, text) in options.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} ({default})")
+        kind = type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} ({default})")
     return parser.parse_args()

@@ -1,82 +1,86 @@
-"""What one `async with` costs when nobody waits: `uv run benchmarks/uncontended.py`.
+"""What one entry costs when nobody waits: `uv run benchmarks/uncontended.py`.
 
-The no-op is the least that this shape can cost: a call that makes an object, and two coroutines
-that do nothing.
+The no-op is the least that the shape `async with limiter.throttle()` can cost: a call that makes an
+object, and two coroutines that do nothing. Ours have a rate and a concurrency limit, give permits
+and keep statistics. Of what is slow, a tenth of the entries is measured.
 """
 
 import asyncio
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING
 
-from aiolimiter import AsyncLimiter
-from measure import arguments, interleave, machine, table
+import ours
+import peers
+from contestant import Contestant, Made
+from measure import Report, arguments, interleave, machine, show
 
 from aiothrottle import Rate, RateLimiter, TokenBucket
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-class NoOp:
-    """A throttle that throttles nothing."""
+__all__ = ["report"]
 
-    __slots__ = ()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, exc_type: object, exc: object, traceback: object) -> None:
-        return None
+# So many per millisecond that nobody ever waits, and yet a log of them is cleared as it goes. These
+# know no such period, or mean something else by it.
+PLENTY = 1_000_000
+SLOW = ("pyrate-limiter", "limits", "throttled-py")
 
 
-class NoOpLimiter:
-    """A limiter that limits nothing."""
-
-    def throttle(self, cost: float = 1.0) -> NoOp:  # noqa: ARG002 - the shape of the real one
-        """Give what does nothing."""
-        return NoOp()
+def contestants() -> dict[str, Contestant]:
+    """Give all that can be entered one by one."""
+    windowed = Rate(PLENTY, 0.001)
+    entries: dict[str, Contestant | None] = {
+        "no-op": peers.no_op(),
+        "RollingWindow": Made(RateLimiter(windowed, 1000).throttle),
+        "TokenBucket": Made(RateLimiter(windowed, 1000, algorithm=TokenBucket).throttle),
+        "keyed, key known": ours.keyed(windowed),
+        "asyncio.Semaphore": peers.semaphore(),
+    }
+    makers: dict[str, Callable[[int, int], Contestant | None]] = dict(peers.PEERS)
+    del makers["aiometer"]  # has no entry, only a crowd
+    for name, make in makers.items():
+        per_second = PLENTY if name in SLOW else 1000 * PLENTY
+        entries[name] = make(per_second, PLENTY)
+    return {name: contestant for name, contestant in entries.items() if contestant}
 
 
 async def compare(rounds: int, repeat: int) -> dict[str, float]:
-    """Measure all contestants, none of which ever has to wait."""
-    no_op = NoOpLimiter()
-    window = RateLimiter(Rate(1_000_000, 0.001), 1000)
-    bucket = RateLimiter(1e9, 1000, algorithm=TokenBucket)
-    semaphore = asyncio.Semaphore(1000)
-    aiolimiter = AsyncLimiter(1e9, 1)
+    """Measure all contestants, none of which ever has to wait. Gives nanoseconds per entry."""
+    runs = contestants()
+    fast = {name: partial(it.repeat, repeat) for name, it in runs.items() if name not in SLOW}
+    few = repeat // 10
+    slow = {name: partial(it.repeat, few) for name, it in runs.items() if name in SLOW}
+    medians = await interleave(fast, rounds=rounds, per_round=repeat)
+    return medians | await interleave(slow, rounds=max(3, rounds // 5), per_round=few)
 
-    def throttled(limiter: Any) -> Any:  # noqa: ANN401 - two kinds of limiter
-        async def run() -> None:
-            for _ in range(repeat):
-                async with limiter.throttle():
-                    pass
 
-        return run
+def report(rounds: int = 25, repeat: int = 20_000) -> Report:
+    """Measure, and hold the figures against the targets."""
+    found = Report("Nobody waits")
+    medians = asyncio.run(compare(rounds, repeat))
+    rows = [["one entry", "ns", "x no-op", "x RollingWindow"]]
+    for name, ns in medians.items():
+        ratios = [ns / medians["no-op"], ns / medians["RollingWindow"]]
+        rows.append([name, f"{ns:.0f}", *(f"{ratio:.2f}" for ratio in ratios)])
+    found.add(f"Median of {rounds} interleaved rounds of {repeat:,} entries.", rows)
 
-    def entered(manager: Any) -> Any:  # noqa: ANN401 - any async context manager
-        async def run() -> None:
-            for _ in range(repeat):
-                async with manager:
-                    pass
-
-        return run
-
-    contestants = {
-        "no-op": throttled(no_op),
-        "asyncio.Semaphore": entered(semaphore),
-        "aiolimiter": entered(aiolimiter),
-        "RollingWindow": throttled(window),
-        "TokenBucket": throttled(bucket),
-    }
-    return await interleave(contestants, rounds=rounds, per_round=repeat)
+    found.want("default law, beside the no-op", medians["RollingWindow"] / medians["no-op"], 2.3)
+    found.want("TokenBucket, beside the no-op", medians["TokenBucket"] / medians["no-op"], 2.0)
+    if known := medians.get("keyed, key known"):
+        found.want("keyed, beside the unkeyed", known / medians["RollingWindow"], 2.5)
+    quickest = min(set(peers.PEERS) & set(medians), key=medians.__getitem__)
+    for name in ("RollingWindow", "TokenBucket"):
+        ratio = medians[name] / medians[quickest]
+        found.want(f"{name}, beside the quickest peer ({quickest})", ratio, 1.0)
+    return found
 
 
 def main() -> None:
     """Measure and print."""
     options = arguments(__doc__, rounds=(25, "rounds"), repeat=(20_000, "entries a round"))
-    medians = asyncio.run(compare(options.rounds, options.repeat))
-    rows = [["async with", "ns", "x no-op", "x aiolimiter"]]
-    for name, ns in medians.items():
-        ratios = [ns / medians["no-op"], ns / medians["aiolimiter"]]
-        rows.append([name, f"{ns:.0f}", *(f"{ratio:.2f}" for ratio in ratios)])
     print(machine())
-    print(table(rows))
+    show(report(options.rounds, options.repeat))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,225 @@
+"""Many keys: a free one beside a busy one, and a million that are seen once.
+
+`uv run benchmarks/keyed.py`. A thousand wait for the busy key, 10 of which may go per second,
+while somebody asks for the free one every 2 ms. The added latency is what that takes with
+the busy key there, less what it takes without it. Peers that know no keys are a dict of limiters,
+as their users have it. Memory is counted by tracemalloc, at the most while keys come, and once more
+after three seconds in which next to none came; all that was spent is back after one.
+"""
+
+import asyncio
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import ours
+from measure import Report, apart, arguments, machine, show
+
+__all__ = ["report"]
+
+# ruff: noqa: PLC0415 - a process loads only what it measures
+RATE = 10
+# So many half seconds of almost nothing, in which to tidy up.
+IDLE = 4
+Enter = Callable[[str], Awaitable[object]]
+
+
+def own() -> Enter | None:
+    """KeyedRateLimiter: children on demand, forgotten when their state may be."""
+    limiter = ours.keyed_limiter(RATE, 10)
+    if limiter is None:
+        return None
+
+    async def enter(key: str) -> None:
+        async with limiter.throttle(key):
+            pass
+
+    return enter
+
+
+def aiolimiter() -> Enter:
+    """A dict of limiters, as its users have it."""
+    from collections import defaultdict
+
+    from aiolimiter import AsyncLimiter
+
+    limiters: defaultdict[str, AsyncLimiter] = defaultdict(lambda: AsyncLimiter(RATE, 1))
+
+    async def enter(key: str) -> None:
+        async with limiters[key]:
+            pass
+
+    return enter
+
+
+def pyrate_limiter() -> Enter:
+    """Its page's factory of a bucket per name."""
+    from pyrate_limiter import (
+        AbstractBucket,
+        BucketFactory,
+        Duration,
+        InMemoryBucket,
+        Limiter,
+        MonotonicClock,
+        Rate,
+        RateItem,
+    )
+
+    class PerNameFactory(BucketFactory):
+        def __init__(self) -> None:
+            self.clock, self.named = MonotonicClock(), dict[str, AbstractBucket]()
+
+        def wrap_item(self, name: str, weight: int = 1) -> RateItem:
+            return RateItem(name, self.clock.now(), weight=weight)
+
+        def get(self, item: RateItem) -> AbstractBucket:
+            if item.name not in self.named:
+                rates = [Rate(RATE, Duration.SECOND)]
+                create = cast("Any", super()).create
+                self.named[item.name] = create(InMemoryBucket, rates)
+            return self.named[item.name]
+
+    return Limiter(PerNameFactory()).try_acquire_async
+
+
+def limits() -> Enter:
+    """Keys are identifiers; sleeps until `reset_time`, as its page says."""
+    from limits import RateLimitItemPerSecond
+    from limits.aio.storage import MemoryStorage
+    from limits.aio.strategies import MovingWindowRateLimiter
+
+    limiter = MovingWindowRateLimiter(cast("Any", MemoryStorage()))
+    item = RateLimitItemPerSecond(RATE)
+
+    async def enter(key: str) -> None:
+        while not await limiter.hit(item, key):
+            stats = await limiter.get_window_stats(item, key)
+            await asyncio.sleep(max(0.0, stats.reset_time - time.time()))
+
+    return enter
+
+
+def throttled() -> Enter:
+    """Keys are arguments; its store forgets all but the last 1,024, spent or not."""
+    from throttled.asyncio import MemoryStore, Throttled
+
+    return Throttled(timeout=3600, quota=f"{RATE}/s burst {RATE}", store=MemoryStore()).limit
+
+
+KEYED: dict[str, Callable[[], Enter | None]] = {
+    "KeyedRateLimiter": own,
+    "aiolimiter, a dict": aiolimiter,
+    "pyrate-limiter": pyrate_limiter,
+    "limits": limits,
+    "throttled-py": throttled,
+}
+
+
+def latency(name: str, times: int) -> tuple[float, float] | None:
+    """Give the seconds, median and worst, that a busy key adds to a free one."""
+
+    async def asked(enter: Enter, free: str) -> list[float]:
+        taken: list[float] = []
+        for number in range(times):
+            begun = time.perf_counter()
+            await enter(f"{free}{number}")
+            taken.append(time.perf_counter() - begun)
+            await asyncio.sleep(0.002)
+        return taken
+
+    async def measured() -> tuple[float, float] | None:
+        enter = KEYED[name]()
+        if enter is None:
+            return None
+        alone = await asked(enter, "alone")
+        tasks = [asyncio.ensure_future(enter("busy")) for _ in range(1000)]
+        await asyncio.sleep(0.01)
+        beside = await asked(enter, "beside")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        usual = statistics.median(alone)
+        return statistics.median(beside) - usual, max(beside) - max(alone)
+
+    return asyncio.run(measured())
+
+
+def memory(name: str, keys: int) -> tuple[float, float] | None:
+    """Touch so many keys once; give the MB at the most, and some seconds later."""
+
+    async def measured() -> tuple[float, float] | None:
+        enter = KEYED[name]()
+        if enter is None:
+            return None
+        await enter("first")
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(keys):
+            await enter(f"key {number}")
+            if number % 1000 == 0:
+                await asyncio.sleep(0)
+        peak = tracemalloc.get_traced_memory()[1]
+        await asyncio.sleep(1.2)
+        for number in range(IDLE):
+            await enter(f"last {number}")
+            await asyncio.sleep(0.5)
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0]
+        return (peak - before) / 1e6, (after - before) / 1e6
+
+    return asyncio.run(measured())
+
+
+def report(
+    times: int = 200, keys: int = 1_000_000, peer_keys: int = 100_000, patience: float = 10.0
+) -> Report:
+    """Measure, and hold the figures against the targets."""
+    found = Report("Many keys")
+    rows = [["free key beside a busy one", "added, median", "added, worst"]]
+    for name in KEYED:
+        added = apart(patience, latency, name, times)
+        if name != "KeyedRateLimiter":
+            figures = (
+                [f"{1e3 * one:.3f} ms" for one in added] if added else [f"> {patience:g} s"] * 2
+            )
+            rows.append([name, *figures])
+        elif added:
+            rows.append([name, *(f"{1e3 * one:.3f} ms" for one in added)])
+            found.want("free key beside a busy one, added", 1e3 * added[0], 1, " ms")
+            found.want("the same, worst", 1e3 * added[1], 1, " ms")
+    found.add("A thousand wait for the busy one.", rows)
+
+    rows = [["keys touched once", "keys", "MB at the most", "MB when idle", "bytes a key"]]
+    for name in KEYED:
+        count = keys if name == "KeyedRateLimiter" else peer_keys
+        taken = apart(9 * patience, memory, name, count)
+        if taken is not None:
+            figures = [f"{taken[0]:.1f}", f"{taken[1]:.1f}", f"{taken[1] * 1e6 / count:.1f}"]
+            rows.append([name, f"{count:,}", *figures])
+        elif name != "KeyedRateLimiter":
+            rows.append([name, f"{count:,}", f"> {9 * patience:g} s", "-", "-"])
+        if taken and name == "KeyedRateLimiter":
+            what = f"{count:,} keys touched once, left when idle"
+            found.want(what, taken[1] * 1e6 / count, 10, " bytes a key")
+    found.add("Memory.", rows)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(
+        __doc__,
+        times=(200, "entries of the free key"),
+        keys=(1_000_000, "keys of ours"),
+        peers=(100_000, "keys of the peers"),
+    )
+    print(machine())
+    show(report(options.times, options.keys, options.peers))
+
+
+if __name__ == "__main__":
+    main()

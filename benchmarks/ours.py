@@ -1,0 +1,74 @@
+"""Our own laws as contestants: rate and concurrency set, as users have them."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, cast
+
+from contestant import Contestant, Made, MadeForKey
+from promises import Bucket, Window
+
+from aiothrottle import RateLimiter, TokenBucket
+
+__all__ = ["OURS", "bucket", "keyed", "keyed_limiter", "paced", "window", "window_burst_1"]
+
+# What an evenly paced law makes up for when the loop's timer was late.
+_MADE_UP = 0.002
+
+
+def _concurrency(rate: int) -> int:
+    """Give slots that are many enough not to be what is measured."""
+    return max(1000, rate // 10)
+
+
+def window(rate: int, burst: int) -> Contestant | None:
+    """Never more than the rate in any second: the default."""
+    if burst != rate:
+        return None
+    return Made(RateLimiter(rate, _concurrency(rate)).throttle, Window(rate))
+
+
+def bucket(rate: int, burst: int) -> Contestant:
+    """At most burst + rate * t in any time t."""
+    limiter = RateLimiter(rate, _concurrency(rate), algorithm=TokenBucket(burst=burst))
+    return Made(limiter.throttle, Bucket(rate, burst))
+
+
+def paced(rate: int, burst: int) -> Contestant | None:
+    """Evenly spaced on an absolute schedule; what a late timer cost is made up within 2 ms."""
+    law = getattr(importlib.import_module("aiothrottle.algorithms"), "LeakyBucket", None)
+    if burst != 1 or law is None:
+        return None
+    limiter = RateLimiter(rate, _concurrency(rate), algorithm=law)
+    return Made(limiter.throttle, Bucket(rate, 1 + rate * _MADE_UP))
+
+
+def window_burst_1(rate: int, burst: int) -> Contestant | None:
+    """Never more than the rate in any second, paced too: `RateLimiter(rate, burst=1)`."""
+    if burst != 1:
+        return None
+    make = cast("Callable[..., RateLimiter]", RateLimiter)
+    try:
+        limiter = make(rate, _concurrency(rate), burst=1)
+    except TypeError:
+        return None
+    return Made(limiter.throttle, Bucket(rate, 1 + rate * _MADE_UP))
+
+
+def keyed_limiter(rate: Any, concurrency: int) -> Any | None:  # noqa: ANN401
+    """Give a limiter of many keys, where there is one."""
+    kind = getattr(importlib.import_module("aiothrottle"), "KeyedRateLimiter", None)
+    return None if kind is None else kind(rate, concurrency)
+
+
+def keyed(rate: Any, key: str = "key") -> Contestant | None:  # noqa: ANN401
+    """Give one key of many, that was there before."""
+    limiter = keyed_limiter(rate, 1000)
+    return None if limiter is None else MadeForKey(limiter.throttle, key)
+
+
+OURS: dict[str, Callable[[int, int], Contestant | None]] = {
+    "RollingWindow": window,
+    "TokenBucket": bucket,
+    "LeakyBucket": paced,
+    "RollingWindow, burst=1": window_burst_1,
+}
