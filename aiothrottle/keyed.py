@@ -50,7 +50,7 @@ class KeyedRateLimiter:
         rate_limit: RateLimit | None = None,
         concurrency_limit: int | None = None,
         *,
-        overrides: Mapping[Hashable, Mapping[str, Any]] | None = None,
+        overrides: Mapping[Any, Mapping[str, Any]] | None = None,
         parent: RateLimiter | None = None,
         **options: Any,  # noqa: ANN401 - as many as RateLimiter has
     ) -> None:

@@ -1,5 +1,6 @@
 """The limiter: what people hold in their hands."""
 
+import asyncio
 import functools
 import inspect
 import sys
@@ -31,6 +32,9 @@ class _Unchanged(Enum):
 
 
 _UNCHANGED = _Unchanged.UNCHANGED
+
+# The very object, so that the usual cost is known by a look and needs no check.
+_ONE = 1.0
 
 
 class RateLimiter:
@@ -104,7 +108,7 @@ class RateLimiter:
         return limiter
 
     def throttle(
-        self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = _ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Give what to enter, ``async with``, around a request: waits for its turn.
 
@@ -129,7 +133,7 @@ class RateLimiter:
         ...         print(f"waited {permit.waited} s")
         """
         line = self._line
-        if cost != 1.0 or cost is True:
+        if cost is not _ONE:
             self._check_cost(cost)
         if priority or timeout is not None:
             _check_number("priority", priority, least=-sys.float_info.max)
@@ -217,6 +221,12 @@ class RateLimiter:
             ValueError: `seconds` is below zero or not finite.
         """
         _check_number("a pause", seconds)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass  # before any loop runs: as good a time as any
+        else:
+            self._line.bind()
         self._line.pause(seconds)
 
     def update(
@@ -234,7 +244,11 @@ class RateLimiter:
             TypeError: A limit is of a wrong kind; nothing is changed.
             ValueError: A limit is out of range; nothing is changed.
         """
-        algorithm = None if rate_limit is _UNCHANGED else _build(rate_limit, *self._law)
+        algorithm: Algorithm[Any] | None = None
+        if rate_limit is None:
+            algorithm = Unlimited()
+        elif rate_limit is not _UNCHANGED:
+            algorithm = _build(rate_limit, *self._law)
         if concurrency_limit is not _UNCHANGED:
             _check_whole("concurrency_limit", concurrency_limit)
         if algorithm is not None:
@@ -299,6 +313,8 @@ def _build(
 ) -> Algorithm[Any]:
     """Make one algorithm of what the user said of rate, burst, law and guard."""
     _check_number("guard", guard)
+    if burst is not None:
+        _check_number("burst", burst)
     if rate_limit is None:
         if guard or burst is not None:
             raise ValueError("guard and burst say how a rate_limit is used: give one")

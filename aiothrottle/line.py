@@ -55,6 +55,7 @@ class Line(Bucket):
         "_consumer",
         "_ghosts",
         "_given_clock",
+        "_patient",
         "_resuming",
         "_turned_away",
         "_waiters",
@@ -82,6 +83,8 @@ class Line(Bucket):
         self._above: dict[Permit, Permit] = {}
         self.watch()
         self.max_queue = max_queue
+        # Nobody is refused for the length of the line or of the wait.
+        self._patient = max_queue is None and algorithm.longest_wait == math.inf
         #: The loop on which a newcomer need only ask for a slot and tokens, since nobody waits and
         #: nothing is paused or closed; None while there is no such loop.
         self.clear_on: asyncio.AbstractEventLoop | None = None
@@ -100,6 +103,10 @@ class Line(Bucket):
     def waiting(self) -> int:
         """How many wait."""
         return len(self._waiters) - len(self._ghosts)
+
+    def holds_place_of(self, permit: "Permit") -> bool:
+        """Tell whether the permit waits here."""
+        return self._waiters.future_of(permit) is not None
 
     @property
     def resuming(self) -> int:
@@ -129,18 +136,28 @@ class Line(Bucket):
         What was waited on is followed by `resume`, and any failure by `give_up`. The head of
         another line has queued there, and is not refused for the length of this one.
         """
-        self.bind()
-        if permit._held is not None or self._waiters.future_of(permit) is not None:
+        if self.loop is not asyncio.get_running_loop() or self.parent is not None:
+            self.bind()
+        if permit._held is not None:
             raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         now = self.now()
-        if self.try_now(permit, now):
+        if not self._waiters and self.try_now(permit, now):
             return None
-        if permit.cost > self.capacity:  # it was lowered since the permit was made
+        if self.closed:
+            raise LimiterClosed
+        if self.updated and permit.cost > self.capacity:  # lowered since the permit was made
             raise CostTooHigh(permit.cost, self.capacity)
         permit._at = now
-        self._refuse_the_hopeless(permit, now, as_head=as_head)
+        if not self._patient or permit._timeout is not None:
+            self._refuse_the_hopeless(permit, now, as_head=as_head)
         self.clear_on = None
-        return self._queue(permit)
+        permit._held = False
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.add(permit, future)
+        # With several priorities the newcomer may be the new head.
+        if self._consumer is None or self._waiters.mixed:
+            self.wake()
+        return future
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
@@ -152,11 +169,13 @@ class Line(Bucket):
         if self._may_start(permit, now):
             self._resuming -= 1
             self._started = permit
-            self._leave(permit, resumed=True)
+            self._waiters.remove(permit)
+            if not self._resuming:
+                self.wake()
             permit._held = True
-            permit.waited = max(0.0, now - permit._at)
+            permit._waited = max(0.0, now - permit._at)
             permit._at = now
-            self._waits.add(permit.waited)
+            self._waits.add(permit._waited)
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
@@ -165,14 +184,17 @@ class Line(Bucket):
             if self._turned_away:
                 raise LimiterClosed
             raise CostTooHigh(permit.cost, self.algorithm.capacity)
+        assert self.loop is not None
+        future = self.loop.create_future()
+        self._waiters.replace(permit, future)
         self.wake()
-        return self._queue(permit)
+        return future
 
     def give_up(self, permit: "Permit") -> None:
         """Take the permit out of line at any point, as if it had never come."""
         future = self._waiters.future_of(permit)
         # A line that has moved to another loop in the meantime has forgotten it.
-        if future is not None and permit._held is None:
+        if future is not None and not permit._held:
             resumed = _is_granted(future)
             if resumed:
                 self._take_back(permit)
@@ -195,7 +217,6 @@ class Line(Bucket):
         self.count_one()
         permit._held = True
         permit._at = now
-        permit.waited = 0.0
         return True
 
     def slot_freed(self, permit: "Permit") -> None:
@@ -225,6 +246,7 @@ class Line(Bucket):
     def use(self, algorithm: "Algorithm[Any]") -> None:
         """Go on with another algorithm, for those who wait too."""
         super().use(algorithm)
+        self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit, future in self._waiters:
             if permit.cost > algorithm.capacity and not future.done():
                 future.set_exception(CostTooHigh(permit.cost, algorithm.capacity))
@@ -247,7 +269,7 @@ class Line(Bucket):
         if self.parent is not None:
             # One of ours is in the parent's line already.
             for above in self._above.values():
-                ahead -= above.cost if above._held is None else 0.0
+                ahead -= 0.0 if above._held else above.cost
             above = make_permit(self.parent, permit.cost, permit._priority)
             above._at = permit._at
             ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
@@ -356,16 +378,6 @@ class Line(Bucket):
             self._consumer = None
             self.wake()
 
-    def _queue(self, permit: "Permit") -> "asyncio.Future[None]":
-        """Have the permit wait; one that is in line already keeps its place."""
-        assert self.loop is not None
-        future = self.loop.create_future()
-        self._waiters.put(permit, future)
-        # With several priorities the newcomer may be the new head.
-        if self._consumer is None or self._waiters.mixed:
-            self.wake()
-        return future
-
     def _may_start(self, permit: "Permit", now: float) -> bool:
         if self._turned_away or now < self.paused_until:
             return False
@@ -420,7 +432,7 @@ class Line(Bucket):
         for permit, future in self._waiters:
             if future.done():
                 continue  # cancelled, and about to leave by itself
-            if permit in self._ghosts:
+            if self._ghosts and permit in self._ghosts:
                 break  # behind some who go now
             if not self._turned_away:
                 if not self.free:
@@ -431,20 +443,20 @@ class Line(Bucket):
                 if wait > 0.0:
                     break
                 cost += permit.cost
-            self._grant(future)
+            self._take_slot()
+            future.set_result(None)
             granted += 1
             # One of a line with a parent waits on, in the parent's line.
             if self.parent is not None or granted == _BATCH:
                 break
         return None if granted else wait
 
-    def _grant(self, future: "asyncio.Future[None]") -> None:
+    def _take_slot(self) -> None:
         self._resuming += 1
         if self.free:
             self.free -= 1
         else:
             self._owed += 1  # of those who are turned away each gives it back at once
-        future.set_result(None)
 
     async def _nap(self, seconds: float | None) -> None:
         """Sleep for so long, without end if not told, or until `wake`."""
@@ -488,7 +500,7 @@ class Line(Bucket):
             ghost = make_permit(self, cost, permit._priority)
             ghost._at = now
             self._ghosts.add(ghost)
-            self._waiters.put(ghost, self.loop.create_future())
+            self._waiters.add(ghost, self.loop.create_future())
             if len(self._waiters) == len(self._ghosts):
                 self._lay_ghosts(now)
 

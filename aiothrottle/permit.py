@@ -26,18 +26,16 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_held", "_line", "cost", "waited")
+    __slots__ = ("_at", "_held", "_line", "_waited", "cost")
 
     #: Tokens that it costs; after `settle`, that it has cost.
     cost: float
-    #: Seconds that it was waited for.
-    waited: float
-
     # Made by RateLimiter.throttle, which sets `_line`, `cost` and `_held`: an __init__ would be
     # a sixth of what a permit costs.
     _line: "Line"
-    _held: bool | None  # None: not asked for yet
-    _at: float  # the instant at which its tokens went
+    _held: bool | None  # None: not asked for yet; False: in line, given up or released
+    _at: float  # the instant at which it came, then the one at which its tokens went
+    _waited: float  # set for those who had to
 
     # What few permits have; those are a `ParticularPermit`.
     _priority: float = 0.0
@@ -58,7 +56,6 @@ class Permit:
             line.uncounted -= 1
             self._held = True
             self._at = now
-            self.waited = 0.0
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
         future = line.arrive(self)
@@ -83,6 +80,11 @@ class Permit:
             line.free += 1
             if line.watched:
                 line.slot_freed(self)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that it was waited for."""
+        return getattr(self, "_waited", 0.0)
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
@@ -130,6 +132,8 @@ class Permit:
 
     def __repr__(self) -> str:
         state = {None: "not acquired", True: "held", False: "released"}[self._held]
+        if self._line.holds_place_of(self):
+            state = "waiting"
         return f"<Permit of {self.cost:g}, {state}>"
 
 

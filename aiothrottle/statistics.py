@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 __all__ = ["Statistics", "Waits"]
 
-# From a microsecond to some thirty years, four classes to each doubling.
-_LEAST = 1e-6
+# From a microsecond to some thirty years, four classes of the same width to each doubling.
+_LEAST_EXPONENT = -19  # 2 ** -20 s up to 2 ** -19 s
 _PER_DOUBLING = 4
 _CLASSES = 50 * _PER_DOUBLING
 
@@ -15,7 +15,7 @@ _CLASSES = 50 * _PER_DOUBLING
 class Statistics:
     """What a limiter has done since it was made, and how it stands. All times are seconds.
 
-    The percentiles are read from classes of which four make a doubling: off by a tenth at most.
+    The percentiles are read from classes of which four make a doubling: off by an eighth at most.
     """
 
     #: How many were let through.
@@ -56,11 +56,12 @@ class Waits:
         self.count += 1
         self.total += seconds
         self.longest = max(self.longest, seconds)
-        if seconds > _LEAST:
-            place = int(_PER_DOUBLING * math.log2(seconds / _LEAST))
-            self._classes[min(place, _CLASSES - 1)] += 1
-        else:
-            self._classes[0] += 1
+        place = 0
+        if seconds > 0.0:
+            mantissa, exponent = math.frexp(seconds)  # from 0.5 up to 1, doubled so often
+            within = int((mantissa - 0.5) * 2 * _PER_DOUBLING)
+            place = _PER_DOUBLING * (exponent - _LEAST_EXPONENT) + within
+        self._classes[min(max(0, place), _CLASSES - 1)] += 1
 
     def percentile(self, part: float, *, at_once: int) -> float:
         """Give the wait that `part` of all did not exceed, `at_once` others not having waited."""
@@ -70,6 +71,7 @@ class Waits:
         for place, count in enumerate(self._classes):
             wanted -= count
             if wanted <= 0:
-                # The middle of the class.
-                return min(self.longest, _LEAST * 2 ** ((place + 0.5) / _PER_DOUBLING))
+                exponent, within = divmod(place, _PER_DOUBLING)
+                middle = 0.5 + (within + 0.5) / (2 * _PER_DOUBLING)
+                return min(self.longest, math.ldexp(middle, exponent + _LEAST_EXPONENT))
         raise AssertionError("the classes hold fewer waits than were counted")

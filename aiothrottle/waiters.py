@@ -36,10 +36,12 @@ class Waiters:
     nobody starves: who comes later than `AGEING` seconds per step of priority is behind.
     """
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_lanes", "mixed")
 
     def __init__(self) -> None:
         self._lanes: dict[float, _Lane] = {}
+        #: Whether there is more than one priority, so that who comes last may be first.
+        self.mixed = False
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -47,19 +49,18 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    @property
-    def mixed(self) -> bool:
-        """Whether there is more than one priority, so that who comes last may be first."""
-        return len(self._lanes) > 1
-
-    def put(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
-        """Have the permit wait on the future; one that waits already keeps its place."""
+    def add(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
+        """Have the permit wait on the future, behind those who came before."""
         lane = self._lanes.get(permit._priority)
         if lane is None:
             lane = self._lanes[permit._priority] = _Lane()
-        if permit not in lane:
-            lane.cost += permit.cost
+            self.mixed = len(self._lanes) > 1
+        lane.cost += permit.cost
         lane[permit] = future
+
+    def replace(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
+        """Have a permit that waits wait on another future, in its place."""
+        self._lanes[permit._priority][permit] = future
 
     def future_of(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Give what the permit waits on, if it waits."""
@@ -74,6 +75,7 @@ class Waiters:
         lane.cost -= permit.cost
         if not lane:
             del self._lanes[permit._priority]
+            self.mixed = len(self._lanes) > 1
         return head is permit
 
     def cost_ahead(self, permit: "Permit") -> float:
@@ -100,6 +102,7 @@ class Waiters:
     def clear(self) -> None:
         """Forget all."""
         self._lanes.clear()
+        self.mixed = False
 
 
 def _place(waiter: "tuple[Permit, object]") -> float:

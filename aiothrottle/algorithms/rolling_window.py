@@ -95,6 +95,11 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def take(self, state: RollingWindowState, now: float, cost: float) -> None:
         """Write `cost` into the log."""
+        if cost == 1.0 and state.room and now >= state.last:  # as in `admit`
+            state.room -= 1
+            state.last = now
+            state.log.append(now)
+            return
         if cost == 0:
             return
         self._forget(state, now)
@@ -110,7 +115,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def admit(self, state: RollingWindowState, now: float, cost: float) -> bool:
         """Write `cost` into the log if there is room."""
-        if cost == 1 and state.room and now >= state.last:
+        if cost == 1.0 and state.room and now >= state.last:
             state.room -= 1
             state.last = now
             state.log.append(now)
@@ -136,8 +141,11 @@ class RollingWindow(Algorithm[RollingWindowState]):
         """Seconds until the log has turned over so often that all before it are out."""
         if not (ahead and cost) or cost > self._limit:
             return self.delay(state, now, cost)
-        turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
-        rest = min(self._limit, ahead + cost - turns * self._limit)
+        total = ahead + cost
+        if total <= self._limit:
+            return self.delay(state, now, total)
+        turns = max(0, math.ceil((total - self._rounding) / self._limit) - 1)
+        rest = min(self._limit, total - turns * self._limit)
         return self.delay(state, now, rest) + turns * self._period
 
     def refund(self, state: RollingWindowState, now: float, cost: float, at: float) -> None:

@@ -115,7 +115,7 @@ class TokenBucket(Algorithm[TokenBucketState]):
         if level < 0.0:  # noqa: PLR1730 - max() costs a call
             level = 0.0
         level += cost * self._interval
-        if level <= self._brim and cost:
+        if level <= self._brim and cost > 0.0:
             state.empty_at = now + level
             return True
         return cost == 0
@@ -130,9 +130,15 @@ class TokenBucket(Algorithm[TokenBucketState]):
         return until(state.empty_at, now)
 
     def delay_behind(self, state: TokenBucketState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the bucket has drained so far that both find room, one after the other."""
+        """Seconds until the bucket has drained of all that goes before, so that `cost` fits."""
         if not (ahead and cost) or cost > self.burst:
             return self.delay(state, now, cost)
+        # The common case of `_drained_in`: a line asks for each of those that it serves.
+        level = state.empty_at - now
+        if level < 0.0:  # noqa: PLR1730 - max() costs a call
+            level = 0.0
+        if level + (ahead + cost) * self._interval <= self._brim:
+            return 0.0
         return self._drained_in(state, now, ahead + cost)
 
     def refund(self, state: TokenBucketState, now: float, cost: float, at: float) -> None:

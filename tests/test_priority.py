@@ -1,0 +1,256 @@
+"""Who goes first: more priority, but each step counts as ten seconds of waiting, no more."""
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec
+
+import pytest
+
+from aiothrottle import RateLimiter, ThrottleTimeout
+from aiothrottle.testing import VirtualTimeLoop
+
+P = ParamSpec("P")
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def visit(
+    limiter: RateLimiter, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+) -> float:
+    """Go through the limiter once. Gives the time at which it let in."""
+    async with limiter.throttle(cost, priority=priority, timeout=timeout):
+        return now()
+
+
+def coming(limiter: RateLimiter, *priorities: float) -> list[asyncio.Task[float]]:
+    return [asyncio.create_task(visit(limiter, priority=priority)) for priority in priorities]
+
+
+async def served(
+    limiter: RateLimiter, guests: Sequence[tuple[float, float]], gone: Sequence[int] = ()
+) -> list[int]:
+    """Give the order in which guests (arrival, priority) start; those who are `gone` are not."""
+    order: list[int] = []
+
+    async def guest(name: int, arrival: float, priority: float) -> None:
+        await asyncio.sleep(arrival)
+        async with limiter.throttle(priority=priority):
+            order.append(name)
+
+    await visit(limiter)
+    tasks = [asyncio.create_task(guest(name, *about)) for name, about in enumerate(guests)]
+    await asyncio.sleep(max(arrival for arrival, _ in guests))
+    await turns()
+    for name in gone:
+        tasks[name].cancel()
+    await asyncio.wait(tasks)
+    return order
+
+
+# --- The order ---
+
+
+@pytest.mark.parametrize(
+    ("guests", "order"),
+    [
+        ([(0, 0), (0, 1), (0, 2)], [2, 1, 0]),
+        ([(0, 0), (0, 1), (0, 0), (0, 1)], [1, 3, 0, 2]),  # among equals: first come
+        ([(0, -1), (0, 0)], [1, 0]),
+        ([(0, 0.5), (0, 1), (0, 0.75)], [1, 2, 0]),
+        ([(0, 0), (9, 1)], [1, 0]),  # a step is ten seconds
+        ([(0, 0), (10, 1)], [1, 0]),  # at a draw, priority
+        ([(0, 0), (11, 1)], [0, 1]),
+        ([(0, 0), (19, 2), (11, 1), (25, 2)], [1, 0, 2, 3]),
+        ([(0, 1e300), (0, -1e300), (0, 0)], [0, 2, 1]),
+    ],
+)
+@virtual
+async def test_more_priority_goes_first_within_ten_seconds_a_step(
+    guests: list[tuple[float, float]], order: list[int]
+) -> None:
+    assert await served(RateLimiter("1/min"), guests) == order
+
+
+@virtual
+async def test_the_order_is_that_of_arrival_less_ten_seconds_a_step() -> None:
+    chance = random.Random(3)
+    arrivals = [eighths / 8 for eighths in chance.sample(range(480), 99)]
+    guests = [(arrival, chance.choice([0, 0, 1, 1.5, 4, -2])) for arrival in arrivals]
+    places = [(arrival - 10 * priority, -priority) for arrival, priority in guests]
+    expected = sorted(range(len(guests)), key=places.__getitem__)
+    assert await served(RateLimiter("1/min"), guests) == expected
+
+
+@pytest.mark.parametrize("limiter", [RateLimiter("2/min"), RateLimiter("2/min", 1)])
+@virtual
+async def test_all_of_one_priority_are_served_in_order(limiter: RateLimiter) -> None:
+    order = await served(limiter, [(0, 7)] * 50)
+    assert order == list(range(50))
+
+
+@virtual
+async def test_a_heavy_head_is_not_overtaken_by_a_light_one_of_less_priority() -> None:
+    limiter = RateLimiter("4/s")
+    await visit(limiter, 2)
+    heavy = asyncio.create_task(visit(limiter, 4, priority=1))
+    await turns()
+    assert not await limiter.try_acquire()
+    (light,) = coming(limiter, 0)
+    assert [await heavy, await light] == [1, 2]
+
+
+# --- Nothing starves ---
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@virtual
+async def test_a_stream_of_more_important_ones_does_not_starve_anyone(steps: int) -> None:
+    limiter = RateLimiter("1/s")
+    await visit(limiter)
+    (patient,) = coming(limiter, 0)
+    await turns()
+    stream: list[asyncio.Task[float]] = []
+    for _ in range(60):
+        stream += coming(limiter, steps)
+        await asyncio.sleep(1)
+    # As many go first as come in ten seconds for each step, and the one at the draw.
+    assert patient.done()
+    assert await patient == 10 * steps + 2
+    await asyncio.gather(*stream)
+
+
+# --- Who comes, goes, or gives up ---
+
+
+@virtual
+async def test_a_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
+    limiter = RateLimiter("1/s")
+    await visit(limiter)
+    (first,) = coming(limiter, 0)
+    await asyncio.sleep(1)
+    (second,) = coming(limiter, 1)
+    ends = await asyncio.wait_for(asyncio.gather(first, second), 60)
+    assert list(ends) == [1, 2]
+
+
+@pytest.mark.parametrize("after_turns", range(8))
+@virtual
+async def test_a_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: int) -> None:
+    limiter = RateLimiter("2/s", 2)
+    await limiter.acquire(2)
+    waiting = coming(limiter, 0, 0, 0)
+    await asyncio.sleep(1)
+    await turns(after_turns)
+    waiting += coming(limiter, 3, 5)
+    limiter.update(concurrency_limit=None)
+    ends = await asyncio.wait_for(asyncio.gather(*waiting), 60)
+    assert sorted(ends) == [1, 1, 2, 2, 3]
+    assert limiter.statistics().in_flight == 1
+
+
+@virtual
+async def test_a_newcomer_who_becomes_head_is_looked_at_at_once() -> None:
+    limiter = RateLimiter("4/s")
+    await visit(limiter)
+    await asyncio.sleep(0.5)
+    await visit(limiter, 3)
+    heavy = asyncio.create_task(visit(limiter, 4))
+    await turns()
+    (light,) = coming(limiter, 1)
+    assert list(await asyncio.gather(heavy, light)) == [2, 1]
+
+
+@virtual
+async def test_a_newcomer_who_fits_and_becomes_head_goes_in_this_instant() -> None:
+    limiter = RateLimiter("4/s")
+    await visit(limiter, 3)
+    heavy = asyncio.create_task(visit(limiter, 4))
+    await turns()
+    assert await visit(limiter, priority=1) == 0
+    assert await heavy == 1
+
+
+@virtual
+async def test_a_time_out_counts_only_those_who_go_first() -> None:
+    limiter = RateLimiter("1/s")
+    await visit(limiter)
+    waiting = coming(limiter, *[0] * 10, *[9] * 2)
+    await turns()
+    with pytest.raises(ThrottleTimeout) as error:
+        await visit(limiter, timeout=11.5)
+    assert (now(), error.value.retry_after) == (0, 13)
+    assert await visit(limiter, priority=9, timeout=3) == 3
+    assert await visit(limiter, priority=10, timeout=1) == 4
+    await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize("gone", [(0,), (1,), (2,), (5,), (1, 2), (0, 1, 2), (1, 3, 5), range(6)])
+@virtual
+async def test_who_is_cancelled_is_as_one_that_never_came(gone: Sequence[int]) -> None:
+    guests = [(0, 0), (1, 2), (2, 1), (3, 0), (4, 1), (5, 2), (6, 0)]
+    everybody = [1, 5, 2, 4, 0, 3, 6]
+    limiter = RateLimiter("1/min", 1)
+    assert await served(limiter, guests, gone) == [name for name in everybody if name not in gone]
+    figures = limiter.statistics()
+    assert (figures.in_flight, figures.waiting) == (0, 0)
+
+
+@virtual
+async def test_the_one_at_the_head_of_its_lane_is_cancelled_in_the_turn_of_its_grant() -> None:
+    for after_turns in range(6):
+        limiter = RateLimiter("1/s", 1)
+        began = now()
+        await visit(limiter)
+        high, low = coming(limiter, 1, 0)
+        await asyncio.sleep(1)
+        await turns(after_turns)
+        expected = 2 if high.done() else 1
+        high.cancel()
+        assert await asyncio.wait_for(low, 60) - began == expected
+        await asyncio.sleep(5)
+
+
+@virtual
+async def test_a_limiter_goes_on_as_before_when_all_of_a_priority_have_gone() -> None:
+    limiter = RateLimiter("1/s")
+    await visit(limiter)
+    waiting = coming(limiter, 5, 0, 0)
+    await turns()
+    waiting[0].cancel()
+    assert await asyncio.gather(*waiting[1:]) == [1, 2]
+    assert await visit(limiter) == 3
+
+
+@virtual
+async def test_a_decorated_function_has_its_priority() -> None:
+    limiter = RateLimiter("1/s")
+
+    @limiter.throttled(priority=1)
+    async def urgent() -> float:
+        return now()
+
+    await visit(limiter)
+    (other,) = coming(limiter, 0)
+    await turns()
+    assert await urgent() == 1
+    assert await other == 2

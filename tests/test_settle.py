@@ -1,0 +1,281 @@
+"""What it really cost, told afterwards: the difference comes back, or is charged."""
+
+import asyncio
+import functools
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeAlias
+
+import pytest
+
+from aiothrottle import (
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RateLimiter,
+    SlidingWindow,
+    TokenBucket,
+)
+from aiothrottle.testing import VirtualTimeLoop
+
+P = ParamSpec("P")
+Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def visit(limiter: RateLimiter, cost: float = 1.0) -> float:
+    """Go through the limiter once. Gives the time at which it let in."""
+    async with limiter.throttle(cost):
+        return now()
+
+
+def visits(limiter: RateLimiter, count: int, cost: float = 1.0) -> list[asyncio.Task[float]]:
+    return [asyncio.create_task(visit(limiter, cost)) for _ in range(count)]
+
+
+async def remaining(limiter: RateLimiter) -> float:
+    return (await limiter.peek()).remaining
+
+
+# --- Less than was reserved ---
+
+
+@virtual
+async def test_what_is_given_back_goes_to_the_next_who_waits_at_once() -> None:
+    limiter = RateLimiter("10/min")
+    permit = await limiter.acquire(8)
+    waiting = visits(limiter, 1, cost=6)
+    await asyncio.sleep(20)
+    permit.settle(5)
+    await asyncio.sleep(10)
+    assert not waiting[0].done()
+    permit.settle(4)
+    assert await waiting[0] == 30
+    assert permit.cost == 4
+    assert await remaining(limiter) == 0
+
+
+@virtual
+async def test_what_is_given_back_counts_from_when_it_was_granted() -> None:
+    limiter = RateLimiter("10/s")
+    early = await limiter.acquire(5)
+    await asyncio.sleep(0.5)
+    await limiter.acquire(5)
+    early.settle(1)
+    assert await remaining(limiter) == 4
+    await asyncio.sleep(0.5)
+    # Only what the early one still counted for has left the window.
+    assert await remaining(limiter) == 5
+
+
+@virtual
+async def test_what_a_window_has_forgotten_already_does_not_come_back_twice() -> None:
+    limiter = RateLimiter("10/s")
+    early = await limiter.acquire(10)
+    await asyncio.sleep(1)
+    await limiter.acquire(7)
+    early.settle(0)
+    assert await remaining(limiter) == 3
+
+
+@virtual
+async def test_a_refund_after_a_wait_counts_from_the_end_of_the_wait() -> None:
+    limiter = RateLimiter("10/s")
+    await limiter.acquire(10)
+    late = await limiter.acquire(10)
+    assert now() == 1
+    await asyncio.sleep(0.5)
+    late.settle(0)
+    assert await remaining(limiter) == 10
+
+
+# --- More than was reserved ---
+
+DEBTS: list[tuple[RateLimiter, float]] = [
+    (RateLimiter("10/s"), 1.0),  # one window, however much too full
+    (RateLimiter("10/s", algorithm=FixedWindow), 1.0),
+    (RateLimiter("10/s", algorithm=SlidingWindow(buckets=10)), 1.0),
+    (RateLimiter("10/s", algorithm=TokenBucket), 1.6),  # 15 too many, and the next one
+    (RateLimiter(algorithm=Cooldown(10, 1)), 1.6),
+    (RateLimiter(algorithm=TokenBucket("10/s", burst=1)), 2.5),
+    (RateLimiter("10/s", algorithm=LeakyBucket), 2.498),  # it makes up for 2 ms of lateness
+    (RateLimiter(["10/s", "20/min"]), 60.0),
+]
+
+
+@pytest.mark.parametrize(("limiter", "debt"), DEBTS)
+@virtual
+async def test_a_debt_delays_the_next_one_as_long_as_its_law_says(
+    limiter: RateLimiter, debt: float
+) -> None:
+    async with limiter.throttle() as permit:
+        permit.settle(25)
+        assert permit.cost == 25
+    told = (await limiter.peek()).retry_after
+    assert told == pytest.approx(debt)
+    assert await visit(limiter) == pytest.approx(debt)
+
+
+@virtual
+async def test_a_debt_delays_those_who_wait_already() -> None:
+    limiter = RateLimiter("2/s", algorithm=TokenBucket)
+    permit = await limiter.acquire(2)
+    waiting = visits(limiter, 2)
+    await turns()
+    permit.settle(4)
+    assert await asyncio.gather(*waiting) == [1.5, 2.0]
+
+
+@virtual
+async def test_there_is_no_upper_bound() -> None:
+    limiter = RateLimiter("1/s", algorithm=TokenBucket)
+    async with limiter.throttle() as permit:
+        permit.settle(1e6)
+    assert (await limiter.peek()).retry_after == 1e6
+
+
+@pytest.mark.parametrize("after_turns", range(4))
+@virtual
+async def test_a_charge_between_grant_and_start_holds_back_who_was_granted(
+    after_turns: int,
+) -> None:
+    limiter = RateLimiter("2/s")
+    permit = await limiter.acquire(2)
+    waiting = visits(limiter, 2)
+    await asyncio.sleep(1)
+    await turns(after_turns)
+    late = sum(waiter.done() for waiter in waiting)
+    permit.settle(4)
+    assert await asyncio.gather(*waiting) == ([1.0] * 2 if late else [2.0] * 2)
+
+
+# --- Again and again ---
+
+
+@pytest.mark.parametrize(
+    "costs", [(5, 0), (5, 3, 7, 1, 0), (0, 9, 0), (1, 1, 0), (20, 2, 30, 0), (0.5, 0.25, 0)]
+)
+@pytest.mark.parametrize("algorithm", [None, TokenBucket, FixedWindow, SlidingWindow(buckets=4)])
+@virtual
+async def test_settled_up_and_down_to_nothing_nothing_is_lost(
+    costs: tuple[float, ...], algorithm: Unchecked
+) -> None:
+    limiter = RateLimiter("10/min", algorithm=algorithm)
+    permit = await limiter.acquire(1)
+    for cost in costs:
+        permit.settle(cost)
+        assert permit.cost == cost
+    assert await remaining(limiter) == 10
+    assert await asyncio.gather(*visits(limiter, 10)) == [0.0] * 10
+
+
+@virtual
+async def test_each_charge_and_refund_finds_its_own_instant() -> None:
+    limiter = RateLimiter("10/s")
+    permit = await limiter.acquire(1)
+    await asyncio.sleep(0.5)
+    permit.settle(5)
+    permit.settle(0)
+    assert await remaining(limiter) == 10
+    permit.settle(4)
+    await asyncio.sleep(0.75)
+    # Charged at 0.5; given back in part.
+    permit.settle(3)
+    assert await remaining(limiter) == 7
+    await asyncio.sleep(0.25)
+    assert await remaining(limiter) == 10
+
+
+@virtual
+async def test_every_limit_of_several_gets_the_difference() -> None:
+    limiter = RateLimiter(["10/s", "100/min"])
+    async with limiter.throttle(10) as permit:
+        permit.settle(4)
+    assert await remaining(limiter) == 6
+    await asyncio.sleep(1)
+    assert await remaining(limiter) == 10
+    for _ in range(9):
+        await visit(limiter, 10)
+    assert now() == 9
+    # 4 + 90 are spent: 6 are left in this minute.
+    await asyncio.sleep(1)
+    assert await remaining(limiter) == 6
+
+
+# --- The slot, and bad input ---
+
+
+@virtual
+async def test_the_slot_stays_taken() -> None:
+    limiter = RateLimiter("10/s", 1)
+    permit = await limiter.acquire(5)
+    waiter = asyncio.create_task(visit(limiter))
+    permit.settle(0)
+    await asyncio.sleep(3)
+    assert not waiter.done()
+    permit.release()
+    assert await waiter == 3
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_only_a_permit_that_is_held_can_be_settled() -> None:
+    limiter = RateLimiter("10/s", 1)
+    early = limiter.throttle()
+    released = await limiter.acquire()
+    waits = limiter.throttle()
+    waiter = asyncio.create_task(waits.__aenter__())
+    await turns()
+    with pytest.raises(RuntimeError, match="settle"):
+        waits.settle(5)
+    released.release()
+    (await waiter).release()
+    async with limiter.throttle() as left:
+        pass
+    for permit in (early, released, waits, left):
+        with pytest.raises(RuntimeError, match="settle"):
+            permit.settle(5)
+        assert permit.cost == 1
+    assert await remaining(limiter) == 7
+
+
+@pytest.mark.parametrize(
+    ("cost", "error"),
+    [
+        (-1, ValueError),
+        (math.nan, ValueError),
+        (math.inf, ValueError),
+        ("1", TypeError),
+        (None, TypeError),
+        (True, TypeError),
+    ],
+)
+@virtual
+async def test_a_bad_cost_is_refused_and_changes_nothing(
+    cost: Unchecked, error: type[Exception]
+) -> None:
+    limiter = RateLimiter("10/s")
+    async with limiter.throttle(3) as permit:
+        with pytest.raises(error, match="cost"):
+            permit.settle(cost)
+        assert permit.cost == 3
+    assert await remaining(limiter) == 7

@@ -1,0 +1,197 @@
+"""What was done so far, and how things stand."""
+
+import asyncio
+import functools
+import random
+import statistics
+from collections.abc import Callable, Coroutine
+from dataclasses import fields
+from typing import Any, ParamSpec
+
+import pytest
+
+from aiothrottle import LimiterClosed, QueueFull, RateLimiter, ThrottleTimeout, TokenBucket
+from aiothrottle.testing import VirtualTimeLoop
+
+P = ParamSpec("P")
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def visit(limiter: RateLimiter, stay: float = 0.0, *, timeout: float | None = None) -> None:
+    async with limiter.throttle(timeout=timeout):
+        await asyncio.sleep(stay)
+
+
+def visits(limiter: RateLimiter, count: int, stay: float = 0.0) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(visit(limiter, stay)) for _ in range(count)]
+
+
+def about(seconds: float) -> Any:  # noqa: ANN401 - what pytest gives
+    """Allow for the classes of the histogram."""
+    return pytest.approx(seconds, rel=0.1)
+
+
+def test_at_first_all_is_zero() -> None:
+    figures = RateLimiter("10/s", 2).statistics()
+    assert {field.name: getattr(figures, field.name) for field in fields(figures)} == dict.fromkeys(
+        (field.name for field in fields(figures)), 0
+    )
+
+
+@virtual
+async def test_the_figures_follow_what_happens() -> None:
+    limiter = RateLimiter("2/s", 2)
+    tasks = visits(limiter, 7, stay=0.25)
+    await asyncio.sleep(0.125)
+    figures = limiter.statistics()
+    assert (figures.granted, figures.in_flight, figures.waiting) == (2, 2, 5)
+    assert (figures.utilisation, figures.waited_total, figures.waited_max) == (1, 0, 0)
+    await asyncio.sleep(1)
+    figures = limiter.statistics()
+    assert (figures.granted, figures.in_flight, figures.waiting) == (4, 2, 3)
+    assert (figures.waited_total, figures.waited_max) == (2, 1)
+    await asyncio.gather(*tasks)
+    figures = limiter.statistics()
+    assert (figures.granted, figures.in_flight, figures.waiting) == (7, 0, 0)
+    assert (figures.waited_total, figures.waited_max) == (2 + 4 + 3, 3)
+    assert figures.refused == 0
+    assert figures.utilisation == 0.5
+    await asyncio.sleep(1)
+    assert limiter.statistics().utilisation == 0
+
+
+@virtual
+async def test_refusals_count_by_whatever_they_were() -> None:
+    limiter = RateLimiter("1/s", max_queue=1)
+    await visit(limiter)
+    assert not await limiter.try_acquire()
+    assert limiter.statistics().refused == 1
+    with pytest.raises(ThrottleTimeout):
+        await visit(limiter, timeout=0.5)
+    assert limiter.statistics().refused == 2
+    waiting = visits(limiter, 1)
+    await turns()
+    with pytest.raises(QueueFull):
+        await visit(limiter)
+    assert limiter.statistics().refused == 3
+    # Who gives up was not refused, nor was who only asked, nor who came too late.
+    waiting[0].cancel()
+    await turns()
+    await limiter.peek()
+    await limiter.aclose()
+    with pytest.raises(LimiterClosed):
+        await visit(limiter)
+    figures = limiter.statistics()
+    assert (figures.refused, figures.granted, figures.waiting) == (3, 1, 0)
+
+
+@virtual
+async def test_try_acquire_and_acquire_are_granted_too_and_record_is_not() -> None:
+    limiter = RateLimiter("9/s", 9)
+    permit = await limiter.acquire()
+    decision = await limiter.try_acquire()
+    await limiter.record(3)
+    figures = limiter.statistics()
+    assert (figures.granted, figures.in_flight) == (2, 2)
+    assert figures.utilisation == pytest.approx(5 / 9)
+    permit.release()
+    assert decision.permit is not None
+    decision.permit.release()
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_percentiles_count_those_who_did_not_wait() -> None:
+    limiter = RateLimiter("90/100s")
+    await asyncio.gather(*visits(limiter, 100))
+    figures = limiter.statistics()
+    assert (figures.waited_p50, figures.waited_p90) == (0, 0)
+    assert figures.waited_p99 == about(100)
+    assert figures.waited_max == 100
+    assert figures.waited_total == 1000
+
+
+@pytest.mark.parametrize("longest", [0.001, 1.0, 3600.0, 1e6])
+@virtual
+async def test_percentiles_are_off_by_a_tenth_at_most(longest: float) -> None:
+    limiter, chance, waits = RateLimiter(None, 1), random.Random(7), list[float]()
+    for _ in range(500):
+        permit = await limiter.acquire()
+        (waiter,) = visits(limiter, 1)
+        await turns(2)
+        waits += [0.0, longest * chance.random() ** 3]
+        await asyncio.sleep(waits[-1])
+        permit.release()
+        await waiter
+    figures = limiter.statistics()
+    assert figures.granted == 1000
+    assert figures.waited_total == pytest.approx(sum(waits))
+    assert figures.waited_max == pytest.approx(max(waits))
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    assert figures.waited_p50 == pytest.approx(0, abs=longest / 1000)
+    assert figures.waited_p90 == pytest.approx(cuts[89], rel=0.15)
+    assert figures.waited_p99 == pytest.approx(cuts[98], rel=0.15)
+
+
+@virtual
+async def test_a_pause_counts_down() -> None:
+    limiter = RateLimiter("10/s")
+    await visit(limiter)
+    limiter.pause(10)
+    assert limiter.statistics().paused_for == 10
+    await asyncio.sleep(4)
+    assert limiter.statistics().paused_for == 6
+    await asyncio.sleep(10)
+    assert limiter.statistics().paused_for == 0
+
+
+@virtual
+async def test_utilisation_is_the_part_of_the_limit_that_is_used_up() -> None:
+    window, bucket = RateLimiter("10/s"), RateLimiter("10/s", algorithm=TokenBucket)
+    for limiter, later in ((window, 0.8), (bucket, 0.3)):
+        async with limiter.throttle(8) as permit:
+            assert limiter.statistics().utilisation == pytest.approx(0.8)
+            await asyncio.sleep(0.5)
+            assert limiter.statistics().utilisation == pytest.approx(later)
+            permit.settle(1000)
+        assert limiter.statistics().utilisation == 1  # in debt, and no more than all
+    assert RateLimiter().statistics().utilisation == 0
+
+
+@virtual
+async def test_many_thousands_are_counted_one_by_one() -> None:
+    limiter = RateLimiter(None, 10)
+    for count in range(1, 5001):
+        async with limiter.throttle():
+            pass
+        if count % 500 == 0:
+            assert limiter.statistics().granted == count
+    figures = limiter.statistics()
+    assert (figures.granted, figures.waited_p99, figures.in_flight) == (5000, 0, 0)
+
+
+@virtual
+async def test_looking_changes_nothing() -> None:
+    limiter = RateLimiter("2/s", 1)
+    tasks = visits(limiter, 5, stay=0.125)
+    while not all(task.done() for task in tasks):
+        figures = limiter.statistics()
+        assert figures == limiter.statistics()
+        assert figures.granted + figures.waiting <= 5
+        await asyncio.sleep(0.0625)
+    assert asyncio.get_running_loop().time() == pytest.approx(2.125, abs=0.07)

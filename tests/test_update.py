@@ -1,0 +1,306 @@
+"""Limits that change while it runs: also for those who wait."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeAlias
+
+import pytest
+
+from aiothrottle import CostTooHigh, RateLimiter, TokenBucket
+from aiothrottle.testing import VirtualTimeLoop
+
+P = ParamSpec("P")
+Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop of its own, on which time jumps."""
+
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return on_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def visit(limiter: RateLimiter, cost: float = 1.0, stay: float = 0.0) -> float:
+    """Go through the limiter once. Gives the time at which it let in."""
+    async with limiter.throttle(cost):
+        began = now()
+        if stay:
+            await asyncio.sleep(stay)
+        return began
+
+
+def visits(
+    limiter: RateLimiter, count: int, cost: float = 1.0, stay: float = 0.0
+) -> list[asyncio.Task[float]]:
+    return [asyncio.create_task(visit(limiter, cost, stay)) for _ in range(count)]
+
+
+def counts(limiter: RateLimiter) -> tuple[int, int]:
+    """Give (in flight, waiting)."""
+    figures = limiter.statistics()
+    return figures.in_flight, figures.waiting
+
+
+# --- The rate ---
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        ("1/s", [0, 0, 1.0, 2.0, 3.0]),  # slower
+        ("2/s", [0, 0, 1.0, 1.0, 2.0]),  # the same
+        ("3/s", [0, 0, 0.25, 1.0, 1.0]),  # faster: one more fits at once
+        ("5/s", [0, 0, 0.25, 0.25, 0.25]),
+        (None, [0, 0, 0.25, 0.25, 0.25]),  # none at all
+        ("2/min", [0, 0, 60.0, 60.0, 120.0]),  # a longer period remembers for longer
+        (["10/s", "3/min"], [0, 0, 0.25, 60.25, 60.25]),  # how much is known, no longer when
+    ],
+)
+@virtual
+async def test_a_new_rate_holds_for_those_who_wait_and_what_was_spent_stays_spent(
+    to: Unchecked, expected: list[float]
+) -> None:
+    limiter = RateLimiter("2/s")
+    waiting = visits(limiter, 5)
+    await asyncio.sleep(0.25)
+    limiter.update(rate_limit=to)
+    assert await asyncio.gather(*waiting) == expected
+
+
+@virtual
+async def test_a_change_to_ten_times_the_rate_is_felt_at_once() -> None:
+    limiter = RateLimiter("1/h")
+    waiting = visits(limiter, 10)
+    await turns()
+    limiter.update(rate_limit="10/h")
+    assert await asyncio.gather(*waiting) == [0.0] * 10
+
+
+@virtual
+async def test_the_last_of_many_changes_counts() -> None:
+    limiter = RateLimiter("1/s")
+    waiting = visits(limiter, 3)
+    await turns()
+    for rate in ("1/h", "1000/s", "1/day", "1/2s"):
+        limiter.update(rate_limit=rate)
+        await turns(0 if rate == "1000/s" else 3)
+    assert await asyncio.gather(*waiting) == [0, 2, 4]
+
+
+@virtual
+async def test_burst_and_law_are_kept() -> None:
+    limiter = RateLimiter("10/s", algorithm=TokenBucket, burst=2)
+    assert await asyncio.gather(*visits(limiter, 3)) == [0, 0, pytest.approx(0.1)]
+    await asyncio.sleep(10)
+    began = now()
+    limiter.update(rate_limit="2/s")
+    waits = [at - began for at in await asyncio.gather(*visits(limiter, 4))]
+    assert waits == pytest.approx([0, 0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("after_turns", range(6))
+@virtual
+async def test_a_slower_rate_between_grant_and_start_counts(after_turns: int) -> None:
+    limiter = RateLimiter("2/s")
+    await limiter.acquire(2)
+    waiting = visits(limiter, 2)
+    await asyncio.sleep(1)
+    await turns(after_turns)
+    started = sum(waiter.done() for waiter in waiting)
+    limiter.update(rate_limit="1/s")
+    went = await asyncio.gather(*waiting)
+    assert went == ([1.0, 1.0] if started == 2 else [1.0, 2.0])
+
+
+# --- A cost that no longer fits ---
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+@virtual
+async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | None) -> None:
+    limiter = RateLimiter("10/min", slots)
+    inside = asyncio.create_task(visit(limiter, 10, stay=10))
+    heavy, light = *visits(limiter, 1, cost=8), *visits(limiter, 1, cost=5)
+    await turns()
+    limiter.update(rate_limit="5/min")
+    await turns()
+    assert now() == 0
+    with pytest.raises(CostTooHigh) as error:
+        await heavy
+    assert (error.value.cost, error.value.limit) == (8, 5)
+    assert await light == 60
+    await inside
+    with pytest.raises(CostTooHigh):
+        limiter.throttle(6)
+    limiter.update(rate_limit="6/min")
+    limiter.throttle(6)
+
+
+@virtual
+async def test_a_permit_made_before_and_entered_after_is_told_too() -> None:
+    limiter = RateLimiter("10/min", 1)
+    permit = limiter.throttle(8)
+    limiter.update(rate_limit="5/min")
+    with pytest.raises(CostTooHigh):
+        await permit.__aenter__()
+    assert counts(limiter) == (0, 0)
+
+
+# --- The slots ---
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        (1, [0, 0, 5, 10, 15, 20]),
+        (2, [0, 0, 5, 5, 10, 10]),
+        (3, [0, 0, 1, 5, 5, 6]),
+        (6, [0, 0, 1, 1, 1, 1]),
+        (None, [0, 0, 1, 1, 1, 1]),
+    ],
+)
+@virtual
+async def test_a_new_number_of_slots_holds_for_those_who_wait(
+    to: int | None, expected: list[float]
+) -> None:
+    limiter = RateLimiter(None, 2)
+    waiting = visits(limiter, 6, stay=5)
+    await asyncio.sleep(1)
+    limiter.update(concurrency_limit=to)
+    assert await asyncio.gather(*waiting) == expected
+    assert counts(limiter) == (0, 0)
+
+
+@virtual
+async def test_whoever_is_inside_stays_and_their_slots_are_not_given_again() -> None:
+    limiter = RateLimiter(None, 3)
+    permits = [await limiter.acquire() for _ in range(3)]
+    waiter = asyncio.create_task(visit(limiter))
+    limiter.update(concurrency_limit=1)
+    for in_flight, permit in zip((2, 1), permits, strict=False):
+        permit.release()
+        await asyncio.sleep(1)
+        assert counts(limiter) == (in_flight, 1)
+    permits[2].release()
+    assert await waiter == 2
+
+
+@pytest.mark.parametrize("up", [2, 3, None])
+@virtual
+async def test_down_and_up_again_no_slot_is_lost_or_won(up: int | None) -> None:
+    limiter = RateLimiter(None, 3)
+    permits = [await limiter.acquire() for _ in range(3)]
+    limiter.update(concurrency_limit=1)
+    permits[0].release()
+    limiter.update(concurrency_limit=up)
+    for permit in permits:
+        permit.release()
+    assert counts(limiter) == (0, 0)
+    entered = [await limiter.try_acquire() for _ in range(5)]
+    assert sum(map(bool, entered)) == (5 if up is None else up)
+
+
+@virtual
+async def test_both_limits_change_in_one_step() -> None:
+    limiter = RateLimiter("1/h", 1)
+    waiting = visits(limiter, 4, stay=2)
+    await asyncio.sleep(1)
+    limiter.update(rate_limit="100/h", concurrency_limit=3)
+    assert await asyncio.gather(*waiting) == [0, 1, 1, 2]
+
+
+@virtual
+async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_parent() -> None:
+    parent = RateLimiter("1/s")
+    child = RateLimiter(None, 2, parent=parent)
+    inside = asyncio.create_task(visit(child, stay=1000))
+    await turns()
+    waiter = asyncio.create_task(visit(child))
+    await turns()
+    child.update(concurrency_limit=1)
+    waiter.cancel()
+    await asyncio.sleep(5)
+    newcomer = asyncio.create_task(visit(child))
+    await asyncio.sleep(10)
+    assert counts(child) == (1, 1)
+    inside.cancel()
+    assert await newcomer == 15
+
+
+# --- Nonsense ---
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "error"),
+    [
+        ({"rate_limit": "fast"}, ValueError),
+        ({"rate_limit": 0}, ValueError),
+        ({"rate_limit": []}, ValueError),
+        ({"rate_limit": ["5/s", "x"]}, ValueError),
+        ({"rate_limit": object()}, TypeError),
+        ({"concurrency_limit": 0}, ValueError),
+        ({"concurrency_limit": -1}, ValueError),
+        ({"concurrency_limit": 1.5}, TypeError),
+        ({"concurrency_limit": True}, TypeError),
+        ({"rate_limit": "100/s", "concurrency_limit": 0}, ValueError),
+        ({"rate_limit": "fast", "concurrency_limit": 100}, ValueError),
+    ],
+)
+@virtual
+async def test_nonsense_is_refused_while_some_wait_and_changes_nothing(
+    nonsense: Unchecked, error: type[Exception]
+) -> None:
+    limiter = RateLimiter("2/s", 1)
+    waiting = visits(limiter, 4, stay=0.25)
+    await asyncio.sleep(0.125)
+    before = repr(limiter)
+    with pytest.raises(error):
+        limiter.update(**nonsense)
+    assert repr(limiter) == before
+    assert await asyncio.gather(*waiting) == [0, 0.25, 1, 1.25]
+
+
+@virtual
+async def test_a_rate_that_contradicts_the_burst_is_refused_and_changes_nothing() -> None:
+    limiter = RateLimiter("10/s", burst=5)
+    before = repr(limiter)
+    with pytest.raises(ValueError, match="burst=5"):
+        limiter.update(rate_limit="4/s")
+    assert repr(limiter) == before
+
+
+def test_before_any_loop_runs_it_is_as_if_it_had_been_made_so() -> None:
+    limiter = RateLimiter("1/h", 1)
+    limiter.update(rate_limit="3/s", concurrency_limit=2)
+
+    async def main() -> list[float]:
+        return await asyncio.gather(*visits(limiter, 4, stay=0.5))
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(main()) == [0, 0, 0.5, 1.0]
+
+
+@virtual
+async def test_no_rate_limit_any_more_whatever_the_law_was() -> None:
+    for limiter in (
+        RateLimiter("1/h", algorithm=TokenBucket),
+        RateLimiter("2/h", burst=1),
+        RateLimiter("1/h", guard=1),
+    ):
+        limiter.update(rate_limit=None)
+        for _ in range(5):
+            await limiter.acquire()
