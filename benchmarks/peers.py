@@ -33,9 +33,15 @@ class NoOp:
 
 
 class NoOpLimiter:
-    """A limiter that limits nothing."""
+    """A limiter that limits nothing, called as the real one is."""
 
-    def throttle(self, cost: float = 1.0) -> NoOp:  # noqa: ARG002 - the shape of the real one
+    def throttle(
+        self,
+        cost: float = 1.0,  # noqa: ARG002 - the shape of the real one
+        *,
+        priority: float = 0,  # noqa: ARG002
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> NoOp:
         """Give what does nothing."""
         return NoOp()
 
