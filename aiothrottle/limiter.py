@@ -5,7 +5,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast
 
@@ -185,7 +185,8 @@ class RateLimiter:
     def throttled(
         self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
     ) -> Callable[
-        [Callable[_Parameters, Awaitable[_Result]]], Callable[_Parameters, Awaitable[_Result]]
+        [Callable[_Parameters, Awaitable[_Result]]],
+        Callable[_Parameters, Coroutine[Any, Any, _Result]],
     ]:
         """Decorate an async function: each call waits its turn. Arguments as for `throttle`.
 
@@ -198,7 +199,7 @@ class RateLimiter:
 
         def decorate(
             function: Callable[_Parameters, Awaitable[_Result]],
-        ) -> Callable[_Parameters, Awaitable[_Result]]:
+        ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
             if not inspect.iscoroutinefunction(function):
                 raise TypeError(f"throttled() decorates an async function, not {function!r}")
 

@@ -1,0 +1,79 @@
+"""Under aioresponses, with which many users test: what stands above the mock has to work there.
+
+It replaces `ClientSession._request`, so there is no connection, and a slot is back at the headers.
+"""
+
+# aioresponses leaves the types of its arguments open.
+# pyright: reportUnknownMemberType=false
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import aiohttp
+import pytest
+from aioresponses import aioresponses
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import Retry, ThrottledSession
+
+URL = "http://api.test/items"
+QUICK = Retry(attempts=3, backoff=0.001)
+
+
+class Response(aiohttp.ClientResponse):
+    """What aioresponses makes lacks an argument that aiohttp >= 3.14 demands."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's
+        if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:
+            kwargs.setdefault("stream_writer", Mock(output_size=0))
+        super().__init__(*args, **kwargs)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
+    monkeypatch.setattr("aioresponses.core.ClientResponse", Response)
+    with aioresponses() as mock:
+        yield mock
+
+
+def sent(server: aioresponses) -> int:
+    return sum(len(calls) for calls in server.requests.values())
+
+
+async def test_a_refusal_is_tried_again_and_every_attempt_pays(server: aioresponses) -> None:
+    server.get(URL, status=429)
+    server.get(URL, status=503, headers={"Retry-After": "0"})
+    server.get(URL, payload={"id": 1})
+    limiter = RateLimiter("3/h", 1)
+    async with (
+        ThrottledSession(limiter, retry=QUICK) as session,
+        session.get(URL) as response,
+    ):
+        assert await response.json() == {"id": 1}
+    assert sent(server) == 3
+    decision = await limiter.try_acquire()
+    assert (bool(decision), decision.remaining) == (False, 0)
+
+
+async def test_the_last_refusal_is_given_back(server: aioresponses) -> None:
+    server.post(URL, status=429, repeat=True)
+    async with ThrottledSession(RateLimiter(), retry=QUICK) as session:
+        response = await session.post(URL, json={"id": 1})
+    assert response.status == 429
+    assert sent(server) == 3
+
+
+async def test_a_connection_that_fails_is_tried_again_where_that_is_safe(
+    server: aioresponses,
+) -> None:
+    for method in ("GET", "POST"):
+        server.add(URL, method, exception=aiohttp.ServerDisconnectedError())
+        server.add(URL, method, status=200)
+    limiter = RateLimiter(None, 1)
+    async with ThrottledSession(limiter, retry=QUICK) as session:
+        assert (await session.get(URL)).status == 200
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await session.post(URL)
+    assert limiter.statistics().in_flight == 0
