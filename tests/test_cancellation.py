@@ -1,14 +1,12 @@
 """Who is cancelled leaves the limiter as if it had never come, whenever that happens."""
 
 import asyncio
-import functools
 import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -16,23 +14,7 @@ from hypothesis import strategies as st
 
 from aiothrottle import LimiterClosed, RateLimiter
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
-
-P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from tests.virtually import now, turns, virtual
 
 
 def counts(limiter: RateLimiter) -> tuple[int, int]:
@@ -45,11 +27,6 @@ def counts(limiter: RateLimiter) -> tuple[int, int]:
 def consumers(loop: asyncio.AbstractEventLoop) -> int:
     """How many consumer tasks are alive; their name is the one thing known of them here."""
     return sum(task.get_name() == "aiothrottle consumer" for task in asyncio.all_tasks(loop))
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def remaining(limiter: RateLimiter) -> float:

@@ -5,10 +5,8 @@ by side with ours.
 """
 
 import asyncio
-import functools
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 
@@ -21,25 +19,8 @@ from aiothrottle import (
     TokenBucket,
 )
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
-
-P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an async test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return run
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from tests.virtually import now, virtual
 
 
 async def crowd(limiter: RateLimiter, size: int) -> list[float]:

@@ -24,6 +24,7 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms.rolling_window import RollingWindowState
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
+from tests.virtually import now
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,10 +44,6 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         run(test(*args, **kwargs))
 
     return on_virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def counts(limiter: RateLimiter) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """A limiter with a parent: a request goes when both can, and takes from both or from none."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,29 +15,9 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.testing import VirtualTimeLoop
+from tests.virtually import now, turns, virtual
 
-P = ParamSpec("P")
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def visit(

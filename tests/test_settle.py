@@ -1,10 +1,8 @@
 """What it really cost, told afterwards: the difference comes back, or is charged."""
 
 import asyncio
-import functools
 import math
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,30 +14,9 @@ from aiothrottle import (
     SlidingWindow,
     TokenBucket,
 )
-from aiothrottle.testing import VirtualTimeLoop
+from tests.virtually import now, turns, virtual
 
-P = ParamSpec("P")
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def visit(limiter: RateLimiter, cost: float = 1.0) -> float:

@@ -1,10 +1,8 @@
 """Several rates at once, and a burst: all of them hold, and the wait is the one that is needed."""
 
 import asyncio
-import functools
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -18,25 +16,10 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.testing import VirtualTimeLoop, greatest_count
+from aiothrottle.testing import greatest_count
+from tests.virtually import now, virtual
 
-P = ParamSpec("P")
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def visit(limiter: RateLimiter, cost: float = 1.0) -> float:

@@ -1,35 +1,15 @@
 """What was done so far, and how things stand."""
 
 import asyncio
-import functools
 import random
 import statistics
-from collections.abc import Callable, Coroutine
 from dataclasses import fields
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 
 from aiothrottle import LimiterClosed, QueueFull, RateLimiter, ThrottleTimeout, TokenBucket
-from aiothrottle.testing import VirtualTimeLoop
-
-P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+from tests.virtually import turns, virtual
 
 
 async def visit(limiter: RateLimiter, stay: float = 0.0, *, timeout: float | None = None) -> None:
