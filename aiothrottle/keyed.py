@@ -68,7 +68,9 @@ class KeyedRateLimiter:
         # line of the same key.
         self._alive = weakref.WeakValueDictionary[Hashable, Line]()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._unseen = 0  # so many keys are still to be looked at in this round
+        # Of this round of looking: how many keys are still to be seen, how many had to stay, and
+        # after how many seconds the first of those may be forgotten.
+        self._unseen = self._kept = 0
         self._soonest = _LATEST
         self._closed = False
 
@@ -165,7 +167,7 @@ class KeyedRateLimiter:
     def _forget_some(self) -> float:
         """Look at some keys, oldest first. Gives the seconds until the next look."""
         if not self._unseen:
-            self._unseen, self._soonest = len(self._limiters), _LATEST
+            self._unseen, self._kept, self._soonest = len(self._limiters), 0, _LATEST
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
@@ -174,7 +176,18 @@ class KeyedRateLimiter:
                 self._limiters[key] = limiter  # at the end: others have their turn
                 reset = line.algorithm.reset_after(line.state, line.clock())
                 self._soonest = min(self._soonest, reset)
-        return 0.0 if self._unseen else max(_SOONEST, self._soonest)
+                self._kept += 1
+        if self._unseen:
+            return 0.0
+        # Keys that came during the round were not seen in it.
+        new = len(self._limiters) > self._kept
+        return _SOONEST if new else max(_SOONEST, self._soonest)
+
+    def _forget_room(self) -> None:
+        """Let go of the tables too, that were as large as there once were keys."""
+        self._limiters = OrderedDict()
+        self._alive = weakref.WeakValueDictionary(self._alive)
+        self._loop = None
 
 
 def _tidy_later(
@@ -192,4 +205,4 @@ def _tidy(keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoo
     if len(limiter):
         _tidy_later(keyed, loop, seconds)
     else:
-        limiter._loop = None
+        limiter._forget_room()

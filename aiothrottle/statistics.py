@@ -46,7 +46,8 @@ class Waits:
     __slots__ = ("_classes", "count", "longest", "total")
 
     def __init__(self) -> None:
-        self._classes = [0] * _CLASSES
+        # Made when first needed: a limiter of many keys has as many of these.
+        self._classes: list[int] = []
         self.count = 0
         self.total = 0.0
         self.longest = 0.0
@@ -56,6 +57,8 @@ class Waits:
         self.count += 1
         self.total += seconds
         self.longest = max(self.longest, seconds)
+        if not self._classes:
+            self._classes = [0] * _CLASSES
         place = 0
         if seconds > 0.0:
             mantissa, exponent = math.frexp(seconds)  # from 0.5 up to 1, doubled so often
