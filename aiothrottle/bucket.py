@@ -5,46 +5,55 @@ Everything here happens at once, in synchronous code. Who waits, and for what, i
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.all_of import AllOf
+from aiothrottle.algorithms.announced import Announced
 from aiothrottle.statistics import Statistics, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiothrottle.algorithms import Algorithm
+    from aiothrottle.feedback import Feedback
     from aiothrottle.permit import Permit
+    from aiothrottle.rate import Rate
 
 __all__ = ["Bucket"]
 
 # Slots where there is no limit: more than can be in flight.
 _NO_LIMIT = 1 << 29
-# The fast path counts down from it, since small numbers are what Python counts with at its fastest.
-_UNCOUNTED = 256
+# So many may go before the law is asked again. Small numbers are what Python counts with fastest.
+_ALLOWANCE = 256
 
 
 class Bucket(ABC):
     """An algorithm with its state and clock, the slots, and the count of what was done."""
 
     __slots__ = (
+        "_announced",
         "_charges",
-        "_counted",
         "_doubtful",
+        "_granted",
         "_owed",
         "_started",
         "_starved",
         "_undone",
         "_waits",
-        "admit",
         "algorithm",
+        "asking",
         "clock",
         "concurrency_limit",
+        "feedback",
+        "followed",
         "free",
+        "paused_at",
         "paused_until",
         "refused",
+        "room",
+        "stamps",
         "state",
-        "uncounted",
         "updated",
         "watched",
     )
@@ -56,29 +65,39 @@ class Bucket(ABC):
         clock: "Callable[[], float]",
     ) -> None:
         self.algorithm = algorithm
-        self.admit = algorithm.admit
-        self.state = algorithm.start()
+        self.state: Any = algorithm.start()
         self.clock = clock
-        self.paused_until = -math.inf
+        self.paused_at = self.paused_until = -math.inf
         self.concurrency_limit = concurrency_limit
         #: Free slots; never below 0. `_owed` more will not come back, as the limit was lowered.
-        self.free = _number(concurrency_limit)
+        self.free: int = _number(concurrency_limit)
         self._owed = 0
         #: Somebody wants to know of each slot that comes free: see `slot_freed`.
         self.watched = False
         self._starved = False  # that is the head of the line
         self._started: Permit | None = None  # who resumed last: its tokens are not taken, see `now`
-        self._doubtful = False  # something was charged since the last grants were decided
+        #: So many newcomers with a cost of 1 need only leave the instant at which they went, in
+        #: `stamps`; the law is told later, see `now`. 0 while anybody waits, or may not start.
+        self.room = 0
+        self.stamps: list[float] = []
+        self._granted = 0  # without those in `stamps`
+        self._doubtful = False  # something came in between since the last grants were decided
         # What permits were charged later than they were granted: the instants and the tokens.
         self._charges: dict[Permit, list[tuple[float, float]]] = {}
-        self.uncounted = _UNCOUNTED
-        self._counted = 0
         self._undone = 0
         #: How many were told no, here or by the limiter.
-        self.refused = 0
+        self.refused: int = 0
         self._waits = Waits()
+        # The law of what the server has said, if it has: `algorithm` is that beside the given one.
+        self._announced: Announced | None = None
+        #: The rates that the server has announced, if they are to be followed; () before it has.
+        self.followed: tuple[Rate, ...] | None = None
+        #: Whether the server has still to say anything, and one request at a time asks it.
+        self.asking = False
         #: Whether the limits were ever changed.
         self.updated = False
+        #: What listens to how requests end, if anything does.
+        self.feedback: Feedback | None = None
 
     @abstractmethod
     def wake(self) -> None:
@@ -100,27 +119,49 @@ class Bucket(ABC):
         return _number(self.concurrency_limit) + self._owed - self.free - self.resuming
 
     def now(self) -> float:
-        """Read the clock, and take the tokens of whoever resumed last: by now it has started.
+        """Read the clock, and tell the law of all that went, so that it may be asked."""
+        now = self.clock()
+        if self._started is not None:
+            self._stamp(self._started, now)
+        self.room = 0
+        if self.stamps:
+            self._tell()
+        return now
+
+    def _stamp(self, started: "Permit", now: float) -> None:
+        """Take the tokens of whoever resumed last: by now it has started.
 
         The system may stop a process between any two of its steps. A token that were stamped
         before its request starts could be early by as much.
         """
-        now = self.clock()
-        permit = self._started
-        if permit is not None:
-            self._started = None
-            permit._at = now
-            self.algorithm.take(self.state, now, permit.cost)
-        return now
+        self._started = None
+        started._at = now
+        if started.cost == 1.0:
+            self.stamps.append(now)
+        else:
+            self._tell()
+            self.take(started, now)
+
+    def _tell(self) -> None:
+        """Tell the law of those that went unasked."""
+        stamps, self.stamps = self.stamps, []
+        self._granted += len(stamps)
+        self.algorithm.take_each(self.state, stamps)
+
+    def take(self, permit: "Permit", now: float) -> None:
+        """Take the tokens of a permit."""
+        self._granted += 1
+        self.algorithm.take(self.state, now, permit.cost)
+
+    def admit(self, permit: "Permit", now: float) -> bool:
+        """Take the tokens of a permit if the law lets it go, and ask for how many more it would."""
+        if not self.algorithm.admit(self.state, now, permit.cost):
+            return False
+        self._granted += 1
+        self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
+        return True
 
     # ---- slots ---------------------------------------------------------------------------------
-
-    def count_one(self) -> None:
-        """Count one who was let through without having waited."""
-        if not self.uncounted:
-            self._counted += _UNCOUNTED
-            self.uncounted = _UNCOUNTED
-        self.uncounted -= 1
 
     def give_back_slot(self) -> None:
         """Make a slot free, unless it is owed."""
@@ -148,7 +189,7 @@ class Bucket(ABC):
         free = _number(concurrency_limit) - self.in_flight - self.resuming
         self.concurrency_limit = concurrency_limit
         self.free, self._owed = max(0, free), max(0, -free)
-        self.updated = True
+        self.updated = self._doubtful = True
         self.watch()
         self.wake()
 
@@ -187,21 +228,63 @@ class Bucket(ABC):
         self._doubtful = True
 
     def use(self, algorithm: "Algorithm[Any]") -> None:
-        """Go on with another algorithm; what was spent stays spent."""
-        self.state = algorithm.inherit(self.algorithm, self.state, self.now())
-        self.algorithm = algorithm
-        self.admit = algorithm.admit
+        """Go on with another algorithm; what was spent stays spent, and what was heard is heard."""
+        now, old, state = self.now(), self.algorithm, self.state
+        if self._announced is not None:
+            (old, _), state = cast("AllOf", old).algorithms, state[0]
+        inherited = algorithm.inherit(old, state, now)
+        if self._announced is None:
+            self.algorithm, self.state = algorithm, inherited
+        else:
+            self.algorithm = AllOf(algorithm, self._announced)
+            self.state = (inherited, self.state[1])
         self.updated = self._doubtful = True
         self.wake()
+
+    def learn(self, permit: "Permit", left: float, reset_after: float, *, evenly: bool) -> None:
+        """Heed what the server has said in its answer to the permit's request."""
+        now = self.now()
+        if self._announced is None:  # from now on that law stands beside the other one
+            self._announced = Announced(evenly=evenly)
+            self.algorithm = AllOf(self.algorithm, self._announced)
+            self.state = (self.state, self._announced.start())
+            left -= self.in_flight - (permit._held is True)  # sent since, or not counted yet
+        self._announced.learn(self.state[1], now, left, reset_after, permit._at)
+        self._doubtful = True
+        self.wake()
+
+    @property
+    def own_law(self) -> "tuple[Algorithm[Any], Any]":
+        """Give the law and its state, without what the server has announced."""
+        if self._announced is None:
+            return self.algorithm, self.state
+        return cast("AllOf", self.algorithm).algorithms[0], self.state[0]
+
+    def reconsider(self) -> None:
+        """Have grants decided anew that were decided on another state."""
+        self._doubtful = True
+        self.wake()
+
+    def remaining(self, now: float) -> float:
+        """Tokens that may go now; `now` was just read here."""
+        return self.algorithm.remaining(self.state, now)
+
+    def reset_after(self, now: float) -> float:
+        """Seconds until the state is as good as new; `now` was just read here."""
+        return self.algorithm.reset_after(self.state, now)
 
     def statistics(self) -> Statistics:
         """Tell what was done, and how things stand."""
         now = self.now()
-        waits, at_once = self._waits, self._counted + _UNCOUNTED - self.uncounted
+        if self._waits.recent:
+            self._waits.count_recent()
+        waits, at_once = self._waits, self._granted - self._waits.count
         capacity = self.algorithm.capacity
         remaining = self.algorithm.remaining(self.state, now)
+        rate = self.feedback and self.feedback.rate
+        guard = self.feedback and self.feedback.guard
         return Statistics(
-            granted=at_once + waits.count - self._undone,
+            granted=self._granted - self._undone,
             refused=self.refused,
             waiting=self.waiting,
             in_flight=self.in_flight,
@@ -211,8 +294,17 @@ class Bucket(ABC):
             waited_p99=waits.percentile(0.99, at_once=at_once),
             waited_max=waits.longest,
             paused_for=until(self.paused_until, now),
+            announced_left=self._announced_left(now),
             utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
+            rate_limit=rate.state.rate if rate else None,
+            concurrency_limit=self.concurrency_limit,
+            guard=guard.measured.seconds if guard else None,
         )
+
+    def _announced_left(self, now: float) -> float | None:
+        if self._announced is None or self._announced.reset_after(self.state[1], now) == 0.0:
+            return None
+        return self._announced.remaining(self.state[1], now)
 
 
 def _number(concurrency_limit: int | None) -> int:

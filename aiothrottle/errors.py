@@ -6,7 +6,14 @@ Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here
 # Each name tells a state of affairs, and its base that it is an error.
 # ruff: noqa: N818
 
-__all__ = ["CostTooHigh", "LimiterClosed", "QueueFull", "ThrottleError", "ThrottleTimeout"]
+__all__ = [
+    "CostTooHigh",
+    "LimiterClosed",
+    "QueueFull",
+    "StoreUnavailable",
+    "ThrottleError",
+    "ThrottleTimeout",
+]
 
 
 class ThrottleError(Exception):
@@ -30,11 +37,13 @@ class CostTooHigh(ThrottleError, ValueError):
 class ThrottleTimeout(ThrottleError, TimeoutError):
     """The wait is longer than `timeout` allows; told at once where it is known beforehand."""
 
-    #: Seconds after which the rate will let it go: it is of no use to ask again earlier.
+    #: Seconds after which rate and pauses will let it go: it is of no use to ask again earlier. 0.0
+    #: if only a slot is missing: nobody knows when one comes free.
     retry_after: float
 
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"not within the time-out: the rate lets it go in {retry_after:.3g} s")
+        reason = f"it may go in {retry_after:.3g} s" if retry_after > 0 else "all slots are taken"
+        super().__init__(f"not within the time-out: {reason}")
         self.retry_after = retry_after
 
 
@@ -57,3 +66,10 @@ class LimiterClosed(ThrottleError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
+
+
+class StoreUnavailable(ThrottleError):
+    """The store of the limits did not answer in time, or refused; the driver's error is the cause.
+
+    Whether what was asked of it was done nobody knows.
+    """

@@ -3,11 +3,11 @@
 import asyncio
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from typing import Any, Self
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Literal, Self
 
 from aiothrottle.decision import Decision
-from aiothrottle.limiter import RateLimit, RateLimiter
+from aiothrottle.limiter import ConcurrencyLimit, RateLimit, RateLimiter
 from aiothrottle.line import Line
 from aiothrottle.permit import Permit
 from aiothrottle.statistics import Statistics
@@ -31,7 +31,8 @@ class KeyedRateLimiter:
         concurrency_limit: As for `RateLimiter`, for each key.
         overrides: For some keys, arguments of `RateLimiter` in place of these.
         parent: A limit over all keys together. Keys that wait take turns there.
-        options: What else `RateLimiter` takes, for each key.
+        options: What else `RateLimiter` takes, for each key. With a `store`, `key` is the first
+            part of each record's key, the action; the second is the key here, as a text.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -47,8 +48,8 @@ class KeyedRateLimiter:
 
     def __init__(
         self,
-        rate_limit: RateLimit | None = None,
-        concurrency_limit: int | None = None,
+        rate_limit: RateLimit | Literal["server"] | None = None,
+        concurrency_limit: ConcurrencyLimit | None = None,
         *,
         overrides: Mapping[Any, Mapping[str, Any]] | None = None,
         parent: RateLimiter | None = None,
@@ -60,7 +61,7 @@ class KeyedRateLimiter:
             "parent": parent,
             **options,
         }
-        self._overrides = {key: dict(override) for key, override in (overrides or {}).items()}
+        self._overrides = _checked(overrides)
         for override in ({}, *self._overrides.values()):
             RateLimiter(**{**self._defaults, **override})  # a wrong argument, now
         self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
@@ -83,6 +84,10 @@ class KeyedRateLimiter:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._limiters
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Give the keys of the moment. Without it Python would ask for 0, 1, 2 and so on."""
+        return iter(tuple(self._limiters))
 
     def throttle(
         self,
@@ -142,6 +147,9 @@ class KeyedRateLimiter:
 
     def _make(self, key: Hashable) -> RateLimiter:
         options = {**self._defaults, **self._overrides.get(key, {})}
+        if options.get("store") is not None:
+            action = options.get("key", "default")
+            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
         line = self._alive.get(key)
         if line is None:
             limiter = RateLimiter(**options)
@@ -149,7 +157,7 @@ class KeyedRateLimiter:
             self._alive[key] = limiter._line
         else:
             law = (options.get("burst"), options.get("algorithm"), options.get("guard", 0.0))
-            limiter = RateLimiter._around(line, law)
+            limiter = RateLimiter._around(line, law, options.get("concurrency_limit"))
         self._limiters[key] = limiter
         self._keep_tidy()
         return limiter
@@ -188,6 +196,18 @@ class KeyedRateLimiter:
         self._limiters = OrderedDict()
         self._alive = weakref.WeakValueDictionary(self._alive)
         self._loop = None
+
+
+def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
+    if not isinstance(overrides, Mapping | None):
+        raise TypeError(f"overrides is a mapping of keys to arguments, not {overrides!r}")
+    for key, override in (overrides or {}).items():
+        if not isinstance(override, Mapping):
+            raise TypeError(
+                f"the override of {key!r} is a mapping of arguments, such as "
+                f'{{"rate_limit": "10/s"}}, not {override!r}'
+            )
+    return {key: dict(override) for key, override in (overrides or {}).items()}
 
 
 def _tidy_later(

@@ -2,8 +2,9 @@
 
 Strategy. A newcomer that finds nobody waiting, a free slot and room in the bucket never comes here
 (`Permit.__aenter__`). Everybody else joins the line and sleeps on a future. One consumer task,
-started by the first of them and gone with the last, sleeps until the bucket has room for the head,
-or until something changes (`wake`), and then grants to as many as fit, in one turn.
+started by the first of them and gone with the last, sleeps until something changes (`wake`), and
+keeps a timer for the instant at which the bucket has room for the head. Either has it look, and
+grant to as many as fit, in one turn.
 
 To grant is to take a slot and to wake the waiter; no more. Its tokens are taken after it has really
 resumed, so a token is never stamped earlier than the request that it pays for, and a waiter that is
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.bucket import Bucket
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout
+from aiothrottle.feedback import Feedback
 from aiothrottle.permit import make_permit
 from aiothrottle.waiters import Waiters
 
@@ -37,12 +39,15 @@ if TYPE_CHECKING:
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.permit import Permit
 
-__all__ = ["Line"]
+__all__ = ["Line", "fail", "is_granted"]
 
 # So many are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
 # Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
 _LONGEST_NAP = 86400.0
+# Where several go at once, as many may go so much later; one by one each would cost two turns of
+# the loop, whose timers are no finer than a millisecond anyway.
+_SHORTEST_NAP = 0.0005
 
 
 class Line(Bucket):
@@ -57,9 +62,9 @@ class Line(Bucket):
         "_given_clock",
         "_patient",
         "_resuming",
+        "_timer",
         "_turned_away",
         "_waiters",
-        "clear_on",
         "closed",
         "loop",
         "max_queue",
@@ -85,9 +90,6 @@ class Line(Bucket):
         self.max_queue = max_queue
         # Nobody is refused for the length of the line or of the wait.
         self._patient = max_queue is None and algorithm.longest_wait == math.inf
-        #: The loop on which a newcomer need only ask for a slot and tokens, since nobody waits and
-        #: nothing is paused or closed; None while there is no such loop.
-        self.clear_on: asyncio.AbstractEventLoop | None = None
         self.closed = False
         self._turned_away = False
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -98,15 +100,16 @@ class Line(Bucket):
         self._resuming = 0
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiters) - len(self._ghosts)
+        return self._waiters.count - len(self._ghosts)
 
     def holds_place_of(self, permit: "Permit") -> bool:
         """Tell whether the permit waits here."""
-        return self._waiters.future_of(permit) is not None
+        return _future_of(permit) is not None
 
     @property
     def resuming(self) -> int:
@@ -123,9 +126,11 @@ class Line(Bucket):
         """Tell whether a new line would do the same: nothing waits, is out, paused or spent."""
         now = self.now()
         return (
-            not (self._waiters or self.in_flight or self._consumer or self.closed or self.updated)
+            not (self._waiters.count or self.in_flight or self._consumer)
+            and not (self.closed or (self.updated and self.followed is None))
             and now >= self.paused_until
             and self.algorithm.reset_after(self.state, now) <= 0.0
+            and (self.feedback is None or self.feedback.is_forgettable(now))
         )
 
     # ---- coming and going ----------------------------------------------------------------------
@@ -136,12 +141,17 @@ class Line(Bucket):
         What was waited on is followed by `resume`, and any failure by `give_up`. The head of
         another line has queued there, and is not refused for the length of this one.
         """
-        if self.loop is not asyncio.get_running_loop() or self.parent is not None:
+        loop = asyncio.get_running_loop()
+        if self.loop is not loop or self.parent is not None:
             self.bind()
         if permit._held is not None:
-            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
-        now = self.now()
-        if not self._waiters and self.try_now(permit, now):
+            raise RuntimeError(
+                f"{permit!r} was used before: call throttle() for each block; "
+                "what acquire() has given is not entered, but released"
+            )
+        waiters = self._waiters
+        now = self.clock() if waiters.count else self.now()
+        if not waiters.count and self.try_now(permit, now):
             return None
         if self.closed:
             raise LimiterClosed
@@ -150,12 +160,11 @@ class Line(Bucket):
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
-        self.clear_on = None
         permit._held = False
-        future = asyncio.get_running_loop().create_future()
-        self._waiters.add(permit, future)
+        future = loop.create_future()
+        waiters.add(permit, future)
         # With several priorities the newcomer may be the new head.
-        if self._consumer is None or self._waiters.mixed:
+        if self._consumer is None or waiters.mixed:
             self.wake()
         return future
 
@@ -165,17 +174,21 @@ class Line(Bucket):
             future = self._resume_above(permit, self.parent)
             if future is not None:
                 return future
-        now = self.now()
-        if self._may_start(permit, now):
+        assert self.loop is not None
+        now = self.clock()
+        if self._started is not None:
+            self._stamp(self._started, now)
+        if not self._doubtful or self._may_start(permit):
             self._resuming -= 1
             self._started = permit
             self._waiters.remove(permit)
             if not self._resuming:
-                self.wake()
+                self.loop.call_soon(self._all_started)
             permit._held = True
-            permit._waited = max(0.0, now - permit._at)
+            waited = now - permit._at
+            permit._waited = waited if waited > 0.0 else 0.0
             permit._at = now
-            self._waits.add(permit._waited)
+            self._waits.recent.append(permit._waited)
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
@@ -184,18 +197,17 @@ class Line(Bucket):
             if self._turned_away:
                 raise LimiterClosed
             raise CostTooHigh(permit.cost, self.algorithm.capacity)
-        assert self.loop is not None
         future = self.loop.create_future()
-        self._waiters.replace(permit, future)
+        permit._future = future
         self.wake()
         return future
 
     def give_up(self, permit: "Permit") -> None:
         """Take the permit out of line at any point, as if it had never come."""
-        future = self._waiters.future_of(permit)
+        future = _future_of(permit)
         # A line that has moved to another loop in the meantime has forgotten it.
         if future is not None and not permit._held:
-            resumed = _is_granted(future)
+            resumed = is_granted(future)
             if resumed:
                 self._take_back(permit)
             self._leave(permit, resumed=resumed)
@@ -209,12 +221,11 @@ class Line(Bucket):
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed
-        if self._waiters or now < self.paused_until or not self.free:
+        if self._waiters.count or now < self.paused_until or not self.free:
             return False
         if not self._take_now(permit, now):
             return False
         self.free -= 1
-        self.count_one()
         permit._held = True
         permit._at = now
         return True
@@ -247,9 +258,9 @@ class Line(Bucket):
         """Go on with another algorithm, for those who wait too."""
         super().use(algorithm)
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
-        for permit, future in self._waiters:
-            if permit.cost > algorithm.capacity and not future.done():
-                future.set_exception(CostTooHigh(permit.cost, algorithm.capacity))
+        for permit in self._waiters:
+            if permit.cost > algorithm.capacity:
+                fail(permit, CostTooHigh(permit.cost, algorithm.capacity))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -281,7 +292,7 @@ class Line(Bucket):
         if self.closed:
             raise LimiterClosed
         return (
-            not (self._waiters or now < self.paused_until or not self.free)
+            not (self._waiters.count or now < self.paused_until or not self.free)
             and self.algorithm.delay(self.state, now, permit.cost) <= 0.0
             and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
         )
@@ -290,29 +301,62 @@ class Line(Bucket):
 
     def pause(self, seconds: float) -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
-        self.paused_until = max(self.paused_until, self.clock() + seconds)
-        self.clear_on = None
+        self.paused_at = self.clock()
+        self.paused_until = max(self.paused_until, self.paused_at + seconds)
+        self.room = 0
+        self._doubtful = True
         self.wake()
+
+    def succeeded(self, age: float, cost: float) -> None:
+        """Hear of a request that went so many seconds ago and was not refused, here and above."""
+        feedback = self.feedback
+        if feedback is not None:
+            now = self.clock()
+            feedback.succeeded(self, now, now - age, cost)
+            if not feedback.is_needed:
+                self.feedback = None
+        if self.parent is not None:
+            self.parent.succeeded(age, cost)
+
+    def refused_by_server(
+        self, permit: "Permit", seconds: float | None, *, told: bool, spread: float, longest: float
+    ) -> bool:
+        """Pause, as the server has refused the permit's request, and hear of it, here and above.
+
+        Many that are under way are refused at once. The first of them makes the pause; the others
+        make it longer only if the server has told them so. Gives whether there is a pause of so
+        many `seconds` now.
+        """
+        feedback = self.feedback = self.feedback or Feedback()
+        paused = True
+        if not permit.paused_since:
+            self.pause(feedback.pause(seconds, spread=spread, longest=longest))
+        elif told and seconds is not None:
+            self.pause(min(seconds, longest))
+        else:
+            paused = False
+        now = self.clock()
+        age, pause = now - permit._at, until(self.paused_until, now)
+        line: Line | None = self
+        while line is not None:
+            if line.feedback is not None:
+                now = line.clock()
+                line.feedback.refused(line, now, now - age, pause)
+            line = line.parent
+        return paused
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, and all who wait unless they are to be served; leave no task."""
         self.closed = True
-        self.clear_on = None
+        self.room = 0
         if not drain:
-            self._turned_away = True
-            if self.parent is not None:
-                for permit, _ in self._waiters:
-                    if permit in self._above:
-                        self.parent.expel(self._above[permit])
+            self._turned_away = self._doubtful = True
+            for permit in self._waiters:
+                if permit in self._above:
+                    fail(self._above[permit], LimiterClosed())
         self.wake()
         if self._consumer is not None and self.loop is asyncio.get_running_loop():
             await asyncio.wait([self._consumer])
-
-    def expel(self, permit: "Permit") -> None:
-        """Turn away one that waits here on behalf of a line that was closed."""
-        future = self._waiters.future_of(permit)
-        if future is not None and not future.done():
-            future.set_exception(LimiterClosed())
 
     def bind(self) -> None:
         """Belong to the running loop, or refuse if another one still lives."""
@@ -342,7 +386,7 @@ class Line(Bucket):
             self.give_back_slot()
         self._waiters.clear()
         self._ghosts.clear()
-        self._consumer = self._alarm = None
+        self._consumer = self._alarm = self._timer = None
         self.loop = loop
         self.thread = get_ident()
         # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
@@ -351,9 +395,12 @@ class Line(Bucket):
             clock = cast("Callable[[], float]", clock_for(clock))
         if clock != self.clock:
             # Instants of another clock mean nothing; what is left of a pause does.
+            self.now()
             self.paused_until += clock() - self.clock()
             self.clock = clock
             self.state = self.algorithm.start()
+            if self.feedback is not None:
+                self.feedback.restart()
 
     # ---- waiting -------------------------------------------------------------------------------
 
@@ -364,7 +411,7 @@ class Line(Bucket):
         if self._alarm is not None:
             if not self._alarm.done():
                 self._alarm.set_result(None)
-        elif self._consumer is None and self._waiters:
+        elif self._consumer is None and self._waiters.count:
             # A plain Task whatever the loop's task factory: an eager one would run it here and
             # now. In an empty context: it works for all who wait, not for the first of them.
             self._consumer = asyncio.Task(
@@ -378,11 +425,11 @@ class Line(Bucket):
             self._consumer = None
             self.wake()
 
-    def _may_start(self, permit: "Permit", now: float) -> bool:
-        if self._turned_away or now < self.paused_until:
+    def _may_start(self, permit: "Permit") -> bool:
+        now = self.now()
+        # Slots are owed when the limit was lowered after this one was granted.
+        if self._turned_away or now < self.paused_until or self._owed:
             return False
-        if self.parent is None and not self._doubtful:
-            return True
         return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:
@@ -396,42 +443,86 @@ class Line(Bucket):
 
     def _leave(self, permit: "Permit", *, resumed: bool) -> None:
         """Take the permit out of line, and see to those behind it."""
-        was_head = self._waiters.remove(permit)
-        if not self._resuming and (resumed or was_head):
+        # While some are resuming, the consumer may sleep on for the one that was behind them.
+        affected = resumed or self._resuming or self._waiters.head is permit
+        self._waiters.remove(permit)
+        if affected:
             self.wake()
 
     async def _consume(self) -> None:
+        assert self.loop is not None
+        while self._waiters.count:
+            self._look()
+            if not self._waiters.count:
+                return  # the last of them were ghosts
+            self._alarm = self.loop.create_future()
+            try:
+                await self._alarm
+            except asyncio.CancelledError:
+                # Whoever sweeps up all tasks, as asyncio.run does at its end, means those who
+                # wait; if they are still there, they still need this one.
+                if not self._waiters.count:
+                    raise
+            finally:
+                self._alarm = None
+                self._stop_timer()
+
+    def _look(self) -> None:
+        """Grant to as many as fit now, and look again when the next one may."""
+        assert self.loop is not None
+        self._stop_timer()
         try:
-            while self._waiters:
-                try:
-                    await self._nap(self._serve())
-                except asyncio.CancelledError:
-                    # Whoever sweeps up all tasks, as asyncio.run does at its end, means those who
-                    # wait; if they are still there, they still need this one.
-                    if not self._waiters:
-                        raise
-            self.now()
+            seconds = self._serve()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
-            for _, future in self._waiters:
-                if not future.done():
-                    future.set_exception(error)
+            self._fail_all(error)
+        else:
+            if not self._waiters.count:
+                self.wake()  # the consumer, to its end
+            elif seconds is not None:
+                self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self._look)
+
+    def _all_started(self) -> None:
+        """Take the tokens of the last one, and look, unless it is known when to look again."""
+        if self._timer is None:
+            self._look()
+            return
+        try:
+            self.now()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        for permit in self._waiters:
+            fail(permit, error)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _serve(self) -> float | None:
         """Grant to as many as fit now. Gives the seconds until the next one may fit, if known."""
         self._starved = False
         self.watch()
+        if self._waits.recent:
+            self._waits.count_recent()
         if self._resuming:
-            return None  # the last of them wakes the consumer
-        self._doubtful = False
+            return None  # the last of them has it look again
+        self._doubtful = self._turned_away or self.parent is not None
         now = self.now()
         wait = 0.0 if self._turned_away else until(self.paused_until, now)
         if wait > 0.0:
             return wait
         self._lay_ghosts(now)
-        granted, cost = 0, 0.0
-        for permit, future in self._waiters:
-            if future.done():
-                continue  # cancelled, and about to leave by itself
+        return self._grant(now)
+
+    def _grant(self, now: float) -> float | None:
+        granted, cost, wait = 0, 0.0, 0.0
+        room = self.algorithm.allowance(self.state, now, _BATCH)
+        for permit in self._waiters:
+            future = permit._future
+            if future is None or future.done():
+                continue  # it has left, or is cancelled and about to leave by itself
             if self._ghosts and permit in self._ghosts:
                 break  # behind some who go now
             if not self._turned_away:
@@ -439,38 +530,27 @@ class Line(Bucket):
                     self._starved = True
                     self.watch()
                     return None
-                wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
-                if wait > 0.0:
-                    break
+                if room and permit.cost == 1.0:
+                    room -= 1
+                else:
+                    room = 0  # it was told of costs of 1 only
+                    wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
+                    if wait > 0.0:
+                        break
                 cost += permit.cost
-            self._take_slot()
+            if self.free:
+                self.free -= 1
+            else:
+                self._owed += 1  # of those who are turned away each gives it back at once
+            self._resuming += 1
             future.set_result(None)
             granted += 1
             # One of a line with a parent waits on, in the parent's line.
             if self.parent is not None or granted == _BATCH:
                 break
-        return None if granted else wait
-
-    def _take_slot(self) -> None:
-        self._resuming += 1
-        if self.free:
-            self.free -= 1
-        else:
-            self._owed += 1  # of those who are turned away each gives it back at once
-
-    async def _nap(self, seconds: float | None) -> None:
-        """Sleep for so long, without end if not told, or until `wake`."""
-        assert self.loop is not None
-        self._alarm = self.loop.create_future()
-        timer = None
-        if seconds is not None:
-            timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self.wake)
-        try:
-            await self._alarm
-        finally:
-            self._alarm = None
-            if timer is not None:
-                timer.cancel()
+        if wait > 0.0 and granted > 1:
+            wait = max(wait, _SHORTEST_NAP)
+        return wait or None
 
     # ---- refusing ------------------------------------------------------------------------------
 
@@ -501,13 +581,13 @@ class Line(Bucket):
             ghost._at = now
             self._ghosts.add(ghost)
             self._waiters.add(ghost, self.loop.create_future())
-            if len(self._waiters) == len(self._ghosts):
+            if self._waiters.count == len(self._ghosts):
                 self._lay_ghosts(now)
 
     def _lay_ghosts(self, now: float) -> None:
         """Take the tokens of those refused ones that have come to the head of the line."""
         while self._ghosts:
-            permit, _ = next(iter(self._waiters))
+            permit = self._waiters.head
             if permit not in self._ghosts:
                 return
             self.algorithm.take(self.state, now, permit.cost)
@@ -519,14 +599,13 @@ class Line(Bucket):
     def _take_now(self, permit: "Permit", now: float) -> bool:
         """Take the tokens, the parent's too, if all fit."""
         if self.parent is None:
-            self.clear_on = self.loop
-            return self.admit(self.state, now, permit.cost)
+            return self.admit(permit, now)
         if self.algorithm.delay(self.state, now, permit.cost) > 0.0:
             return False
         if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
             del self._above[permit]
             return False
-        self.algorithm.take(self.state, now, permit.cost)
+        self.take(permit, now)
         return True
 
     def _resume_above(self, permit: "Permit", parent: "Line") -> "asyncio.Future[None] | None":
@@ -558,5 +637,18 @@ class Line(Bucket):
             self.wake()
 
 
-def _is_granted(future: "asyncio.Future[None]") -> bool:
+def _future_of(permit: "Permit") -> "asyncio.Future[None] | None":
+    """Give what the permit waits on, if it waits."""
+    return getattr(permit, "_future", None)
+
+
+def fail(permit: "Permit", error: Exception) -> None:
+    """Have what the permit waits on, if it still does, raise the error."""
+    future = _future_of(permit)
+    if future is not None and not future.done():
+        future.set_exception(error)
+
+
+def is_granted(future: "asyncio.Future[None]") -> bool:
+    """Tell whether who waits on the future was let go."""
     return future.done() and not future.cancelled() and future.exception() is None

@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 from aiothrottle.errors import ThrottleTimeout
+from aiothrottle.feedback import LONGEST_PAUSE, SPREAD
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,7 +27,7 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_held", "_line", "_waited", "cost")
+    __slots__ = ("_at", "_future", "_held", "_line", "_reported", "_waited", "cost")
 
     #: Tokens that it costs; after `settle`, that it has cost.
     cost: float
@@ -36,6 +37,8 @@ class Permit:
     _held: bool | None  # None: not asked for yet; False: in line, given up or released
     _at: float  # the instant at which it came, then the one at which its tokens went
     _waited: float  # set for those who had to
+    _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
+    _reported: bool  # and this: how its request ended has been said
 
     # What few permits have; those are a `ParticularPermit`.
     _priority: float = 0.0
@@ -46,16 +49,17 @@ class Permit:
         # The fast path, spelt out, since every request of every user goes through it: nobody
         # waits, there is a slot, and the bucket has room. No future, no task, no timer.
         if (
-            line.clear_on is get_running_loop()
+            line.room
             and line.free
-            and line.uncounted
+            and line.loop is get_running_loop()
             and self._held is None
-            and line.admit(line.state, now := line.clock(), self.cost)
+            and self.cost == 1.0
         ):
+            self._at = now = line.clock()
+            line.stamps.append(now)
+            line.room -= 1
             line.free -= 1
-            line.uncounted -= 1
             self._held = True
-            self._at = now
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
         future = line.arrive(self)
@@ -85,6 +89,11 @@ class Permit:
     def waited(self) -> float:
         """Seconds that it was waited for."""
         return getattr(self, "_waited", 0.0)
+
+    @property
+    def paused_since(self) -> bool:
+        """Whether the limiter was paused after this was granted: that pause is for it too."""
+        return self._line.paused_at >= self._at
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
@@ -121,6 +130,120 @@ class Permit:
         if not self._held:
             raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
         self._line.settle(self, cost)
+
+    def told(self, left: float, reset_after: float, *, evenly: bool = False) -> None:
+        """Pass on what the server has said in its answer: so much is left of its quota.
+
+        It makes the limiter tighter until the quota is new, and never looser than its own rate. It
+        may be said after the permit was released. What was sent since is taken off; of several
+        answers about one window the least counts.
+
+        Args:
+            left: Tokens that were left, 0 or more.
+            reset_after: Seconds until the server starts to count anew.
+            evenly: Whether what is left is spread over that time, or may be used up at once. The
+                first answer decides.
+
+        Raises:
+            TypeError: An argument is no number.
+            ValueError: An argument is below zero or not finite.
+            RuntimeError: The permit was never held.
+
+        >>> async def fetch(limiter, session, url):
+        ...     async with limiter.throttle() as permit, session.get(url) as response:
+        ...         permit.told(float(response.headers["X-RateLimit-Remaining"]), reset_after=60)
+        """
+        for name, number in (("left", left), ("reset_after", reset_after)):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise TypeError(f"{name} is a number, not {number!r}")
+            if not (math.isfinite(number) and number >= 0):
+                raise ValueError(f"{name} is a finite number, 0 or more, not {number!r}")
+        if self._held is None:
+            raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
+        self._line.learn(self, left, reset_after, evenly=evenly)
+
+    def succeeded(self) -> None:
+        """Say that the server has dealt with the request, however that ended.
+
+        For limiters that adapt (`AdaptiveRate`, `AdaptiveConcurrency`, ``guard="auto"``); others
+        do not mind. The sessions and transports of this package say it by themselves. Say it when
+        the response is there, once: what is said after that, of either kind, counts for nothing.
+        It may be said after the permit was released.
+
+        Raises:
+            RuntimeError: The permit was never held.
+
+        >>> async def ask(limiter, call):
+        ...     async with limiter.throttle() as permit:
+        ...         answer = await call()
+        ...         permit.succeeded()
+        ...         return answer
+        """
+        line = self._line
+        if line.feedback is None and line.parent is None:
+            return
+        if self._report():
+            line.succeeded(line.clock() - self._at, self.cost)
+
+    def refused(self, retry_after: float | None = None) -> None:
+        """Say that the server has refused the request: it was one too many.
+
+        It pauses the limiter, for all who share it, and tells an adaptive limit of it. Of many that
+        were refused at once, sent before the pause began, the first makes it, with some jitter;
+        the others make it longer only with a `retry_after` that says so. Where the server has not
+        said how long, the pause is half a second, and doubles with each refusal in a row. It is
+        never longer than two minutes; who wants that calls `RateLimiter.pause`.
+
+        Args:
+            retry_after: Seconds that the server asked for. None, 0, what is below, and what is no
+                number at all (``math.nan``): it did not say.
+
+        Raises:
+            TypeError: `retry_after` is of another kind.
+            RuntimeError: The permit was never held.
+
+        >>> async def ask(limiter, call):
+        ...     async with limiter.throttle() as permit:
+        ...         response = await call()
+        ...         if response.status == 429:
+        ...             permit.refused(retry_after=2.0)
+        """
+        if isinstance(retry_after, bool) or not isinstance(retry_after, int | float | None):
+            raise TypeError(f"retry_after is a number of seconds or None, not {retry_after!r}")
+        seconds = None
+        if retry_after is not None and retry_after > 0:
+            seconds = min(retry_after, LONGEST_PAUSE)
+        told = seconds is not None
+        self.refused_for(seconds, told=told, spread=SPREAD, longest=LONGEST_PAUSE)
+
+    def refused_for(
+        self, seconds: float | None, *, told: bool, spread: float, longest: float
+    ) -> bool:
+        """Say the same as `refused`, with a policy of one's own, as a retry has it.
+
+        Args:
+            seconds: For how long to pause. None: as long as `refused` does.
+            told: Whether that is what the server said.
+            spread: By up to this part of it the pause is longer, and by a second at the most.
+            longest: Seconds that no pause exceeds.
+
+        Returns:
+            Whether the limiter is paused for as long as `seconds` now.
+        """
+        if not self._report():
+            return False
+        return self._line.refused_by_server(
+            self, seconds, told=told, spread=spread, longest=longest
+        )
+
+    def _report(self) -> bool:
+        """Tell whether this is the first time that it is said how the request ended."""
+        if self._held is None:
+            raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
+        if getattr(self, "_reported", False):
+            return False
+        self._reported = True
+        return True
 
     def _release(self) -> None:
         if self._held:

@@ -10,10 +10,12 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.retry import Retry
 from aiothrottle.testing.audit import greatest_count
@@ -197,6 +199,7 @@ def simulate(
     latency: float = 0.05,
     jitter: float = 0.01,
     seconds: float = 60.0,
+    changes: Mapping[float, Server] = MappingProxyType({}),
     retry: Retry = Retry(),  # noqa: B008 - a frozen value
     seed: int = 0,
 ) -> Outcome:
@@ -221,6 +224,8 @@ def simulate(
         latency: Seconds that a request, and its answer too, takes at the least.
         jitter: At most so much longer it takes, by chance: any time up to that is as likely.
         seconds: How long the server is watched.
+        changes: What the server turns into, and after how many seconds: its limit may be another
+            one from then on. It begins with nothing counted.
         retry: What is done with refused requests; by default what a session does.
         seed: Of all that is left to chance. The demand and the phase are the same for all clients
             and servers, and so are the delays, in the order of sending: outcomes can be compared.
@@ -249,8 +254,10 @@ def simulate(
     _check_number("latency", latency)
     _check_number("jitter", jitter, at_least=0)
     _check_number("seconds", seconds)
+    for instant in changes:
+        _check_number("the instant of a change", instant)
     world = _World(
-        server=server if isinstance(server, Server) else Server(server),
+        servers={0.0: server if isinstance(server, Server) else Server(server), **changes},
         latency=latency,
         jitter=jitter,
         seconds=seconds,
@@ -306,14 +313,13 @@ class _World:
     def __init__(
         self,
         *,
-        server: Server,
+        servers: Mapping[float, Server],
         latency: float,
         jitter: float,
         seconds: float,
         retry: Retry,
         seed: int,
     ) -> None:
-        self._server = server
         self._latency = latency
         self._jitter = jitter
         self._seconds = seconds
@@ -321,9 +327,17 @@ class _World:
         self._seed = seed
         self._delivery = self._chance("delivery")
         self._back_off = self._chance("back-off")
-        phase = server.phase
-        self._phase = self._chance("phase").random() * server.period if phase is None else phase
-        self._law = server.make_law(self._phase)
+        phase = self._chance("phase").random()
+        instants = sorted(at for at in servers if at < seconds)
+        # Each server with its law, made twice: how much it admits is asked of the other one.
+        self._to_come: list[tuple[float, Server, Law]] = []
+        self._most = 0
+        for at, until in zip(instants, [*instants[1:], seconds], strict=True):
+            server = servers[at]
+            begun = phase * server.period if server.phase is None else server.phase
+            self._to_come.append((at, server, server.make_law(begun)))
+            self._most += _most(server.make_law(begun), until - at)
+        self._begun_at, self._server, self._law = self._to_come.pop(0)
         self._arrivals: list[Arrival] = []
         self._waits: list[float] = []
         self._given_up = 0
@@ -385,15 +399,18 @@ class _World:
         attempt = 1
         try:
             while True:
-                async with limiter.throttle():
+                async with limiter.throttle() as permit:
                     wait = await self._exchange(client, _now() - wanted_at)
                     if wait is None:
+                        permit.succeeded()
                         return None
-                    delay = self._refused(limiter, attempt, wait)
+                    delay, paused = self._refused(permit, attempt, wait)
                 if delay is None:
                     self._given_up += 1
                     return None
                 attempt += 1
+                if not paused:
+                    await asyncio.sleep(delay)
         except (CostTooHigh, LimiterClosed):
             raise
         except ThrottleError as error:
@@ -411,7 +428,9 @@ class _World:
         return self._latency + self._delivery.random() * self._jitter
 
     def _arrive(self, client: int, now: float, waited: float) -> float | None:
-        ready_at = self._law.ready_at()
+        while self._to_come and now >= self._to_come[0][0]:
+            self._begun_at, self._server, self._law = self._to_come.pop(0)
+        ready_at = self._begun_at + self._law.ready_at()
         refused = ready_at > now + _ROUNDING
         if now < self._seconds - _ROUNDING:
             self._arrivals.append(Arrival(now, client, refused))
@@ -419,18 +438,26 @@ class _World:
                 self._waits.append(waited)
         if refused:
             return ready_at - now
-        self._law.count(max(now, ready_at))
+        self._law.count(max(now, ready_at) - self._begun_at)
         return None
 
-    def _refused(self, limiter: RateLimiter, attempt: int, wait: float) -> float | None:
-        """Pause the limiter, as a session does. Gives None if the request is given up."""
+    def _refused(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
+        """Tell the limiter, as a session does.
+
+        Gives the seconds until the next attempt, None if the request is given up, and whether the
+        limiter is paused for as long.
+        """
         retry_after = self._retry_after(wait)
         delay = self._retry.next_delay(
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
-        pause = delay if delay is not None else retry_after or 0.0
-        limiter.pause(min(pause, self._retry.max_retry_after))
-        return delay
+        paused = permit.refused_for(
+            delay if delay is not None else retry_after or 0.0,
+            told=bool(retry_after),
+            spread=0.0,  # the same arguments give the same outcome
+            longest=self._retry.max_retry_after,
+        )
+        return delay, paused
 
     def _retry_after(self, wait: float) -> float | None:
         match self._server.retry_after:
@@ -446,11 +473,10 @@ class _World:
         admitted = [0] * clients
         for arrival in self._arrivals:
             admitted[arrival.client] += not arrival.refused
-        most = _most(self._server.make_law(self._phase), self._seconds)
         return Outcome(
             sent=len(self._arrivals),
             refused=len(self._arrivals) - sum(admitted),
-            utilisation=sum(admitted) / most,
+            utilisation=sum(admitted) / self._most,
             waits=_waits(self._waits),
             fairness=_fairness(admitted),
             greatest_count=greatest_count(

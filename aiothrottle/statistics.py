@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 __all__ = ["Statistics", "Waits"]
 
-# From a microsecond to some thirty years, four classes of the same width to each doubling.
-_LEAST_EXPONENT = -19  # 2 ** -20 s up to 2 ** -19 s
+# Four classes of the same width to each doubling, counted in ticks of a quarter of a microsecond,
+# up to some thirty years.
+_TICKS_PER_SECOND = 1 << 22
 _PER_DOUBLING = 4
-_CLASSES = 50 * _PER_DOUBLING
+_CLASSES = 54 * _PER_DOUBLING
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +37,45 @@ class Statistics:
     waited_max: float
     #: How long a pause goes on.
     paused_for: float
+    #: How many tokens the server has said are left, without what was sent since. None: it has said
+    #: nothing that still holds.
+    announced_left: float | None
     #: The part of the rate limit that is used up now, from 0 to 1.
     utilisation: float
+    #: Tokens per second that an `AdaptiveRate` allows now; None if the rate is no such one.
+    rate_limit: float | None = None
+    #: How many permits may be out now; None if there is no limit.
+    concurrency_limit: int | None = None
+    #: The guard that ``guard="auto"`` has come to; None if it is not left to that.
+    guard: float | None = None
 
 
 class Waits:
     """How long was waited: a histogram of a fixed size."""
 
-    __slots__ = ("_classes", "count", "longest", "total")
+    __slots__ = ("_classes", "count", "longest", "recent", "total")
 
     def __init__(self) -> None:
+        #: Waits that are not counted yet: whoever adds some has them counted now and then.
+        self.recent: list[float] = []
         # Made when first needed: a limiter of many keys has as many of these.
         self._classes: list[int] = []
         self.count = 0
         self.total = 0.0
         self.longest = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count a wait."""
-        self.count += 1
-        self.total += seconds
-        self.longest = max(self.longest, seconds)
-        if not self._classes:
-            self._classes = [0] * _CLASSES
-        place = 0
-        if seconds > 0.0:
-            mantissa, exponent = math.frexp(seconds)  # from 0.5 up to 1, doubled so often
-            within = int((mantissa - 0.5) * 2 * _PER_DOUBLING)
-            place = _PER_DOUBLING * (exponent - _LEAST_EXPONENT) + within
-        self._classes[min(max(0, place), _CLASSES - 1)] += 1
+    def count_recent(self) -> None:
+        """Sort the recent waits in: all at once, as one by one they cost three times as much."""
+        waits, self.recent = self.recent, []
+        self.count += len(waits)
+        self.total += math.fsum(waits)
+        self.longest = max(self.longest, *waits)
+        self._classes = classes = self._classes or [0] * _CLASSES
+        for seconds in waits:
+            ticks = int(seconds * _TICKS_PER_SECOND) | _PER_DOUBLING
+            doublings = ticks.bit_length() - 3
+            place = _PER_DOUBLING * (doublings - 1) + (ticks >> doublings)
+            classes[place if place < _CLASSES else -1] += 1
 
     def percentile(self, part: float, *, at_once: int) -> float:
         """Give the wait that `part` of all did not exceed, `at_once` others not having waited."""
@@ -74,7 +85,7 @@ class Waits:
         for place, count in enumerate(self._classes):
             wanted -= count
             if wanted <= 0:
-                exponent, within = divmod(place, _PER_DOUBLING)
-                middle = 0.5 + (within + 0.5) / (2 * _PER_DOUBLING)
-                return min(self.longest, math.ldexp(middle, exponent + _LEAST_EXPONENT))
+                doublings, within = divmod(place, _PER_DOUBLING)
+                middle = math.ldexp(_PER_DOUBLING + within + 0.5, doublings)
+                return min(self.longest, middle / _TICKS_PER_SECOND)
         raise AssertionError("the classes hold fewer waits than were counted")

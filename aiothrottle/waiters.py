@@ -1,8 +1,8 @@
 """Those who wait, in the order in which they are served."""
 
 import heapq
-from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from collections import deque
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,17 +15,36 @@ __all__ = ["AGEING", "Waiters"]
 #: One step of priority counts for as much as so many seconds of waiting.
 AGEING = 10.0
 
-Waiter: TypeAlias = "tuple[Permit, asyncio.Future[None]]"
 
-
-class _Lane(OrderedDict["Permit", "asyncio.Future[None]"]):
+class _Lane(deque["Permit"]):
     """Those of one priority, first come first, and what they cost together.
 
-    An OrderedDict: leaving from the middle, and looking at the head, cost the same however many
-    wait. A dict would look for its head among all that have left.
+    Who leaves from the middle stays as a gap, without a future, until it is the head or half of
+    the lane is gaps: so leaving costs the same however many wait. The head is never a gap.
     """
 
     cost = 0.0
+    gaps = 0
+
+    def drop(self, permit: "Permit") -> None:
+        """Take the permit out. The lane may be empty afterwards."""
+        self.cost -= permit.cost
+        permit._future = None
+        if self[0] is not permit:
+            self.gaps += 1
+            if 2 * self.gaps > len(self):
+                self._close_gaps()
+            return
+        self.popleft()
+        while self.gaps and self[0]._future is None:
+            self.popleft()
+            self.gaps -= 1
+
+    def _close_gaps(self) -> None:
+        kept = [permit for permit in self if permit._future is not None]
+        self.clear()
+        self.extend(kept)
+        self.gaps = 0
 
 
 class Waiters:
@@ -34,20 +53,23 @@ class Waiters:
     All age alike, so of two who wait the order never changes: it is that of
     ``arrival - AGEING * priority``. One lane for each priority then is in order by itself, and
     nobody starves: who comes later than `AGEING` seconds per step of priority is behind.
+
+    What each of them waits on is kept in its permit.
     """
 
-    __slots__ = ("_lanes", "mixed")
+    __slots__ = ("_lanes", "count", "mixed")
 
     def __init__(self) -> None:
         self._lanes: dict[float, _Lane] = {}
+        #: How many wait.
+        self.count = 0
         #: Whether there is more than one priority, so that who comes last may be first.
         self.mixed = False
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
+    @property
+    def head(self) -> "Permit":
+        """Who is next, while anybody waits."""
+        return next(iter(self))
 
     def add(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
         """Have the permit wait on the future, behind those who came before."""
@@ -55,56 +77,51 @@ class Waiters:
         if lane is None:
             lane = self._lanes[permit._priority] = _Lane()
             self.mixed = len(self._lanes) > 1
+        self.count += 1
         lane.cost += permit.cost
-        lane[permit] = future
+        lane.append(permit)
+        permit._future = future
 
-    def replace(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
-        """Have a permit that waits wait on another future, in its place."""
-        self._lanes[permit._priority][permit] = future
-
-    def future_of(self, permit: "Permit") -> "asyncio.Future[None] | None":
-        """Give what the permit waits on, if it waits."""
-        lane = self._lanes.get(permit._priority)
-        return None if lane is None else lane.get(permit)
-
-    def remove(self, permit: "Permit") -> bool:
-        """Take the permit out. Tells whether it was the head."""
+    def remove(self, permit: "Permit") -> None:
+        """Take the permit out."""
         lane = self._lanes[permit._priority]
-        head = next(iter(self))[0] if self.mixed else next(iter(lane))
-        del lane[permit]
-        lane.cost -= permit.cost
+        lane.drop(permit)
+        self.count -= 1
         if not lane:
             del self._lanes[permit._priority]
             self.mixed = len(self._lanes) > 1
-        return head is permit
 
     def cost_ahead(self, permit: "Permit") -> float:
         """Add up what those cost who would be served before a permit that comes now."""
-        cost, place = 0.0, _place((permit, None))
+        cost, place = 0.0, _place(permit)
         for priority, lane in self._lanes.items():
             if priority >= permit._priority:
                 cost += lane.cost
                 continue
-            for waiter in lane.items():
+            for waiter in lane:
                 if _place(waiter) > place:
                     break
-                cost += waiter[0].cost
+                if waiter._future is not None:
+                    cost += waiter.cost
         return cost
 
-    def __iter__(self) -> "Iterator[Waiter]":
+    def __iter__(self) -> "Iterator[Permit]":
+        """Give them in order. Between them are some who have left: they wait on nothing."""
         lanes = self._lanes
         if len(lanes) == 1:
             (lane,) = lanes.values()
-            return iter(lane.items())
+            return iter(lane)
         # Of two with the same place in line the one with the priority goes first.
-        return heapq.merge(*(lanes[p].items() for p in sorted(lanes, reverse=True)), key=_place)
+        return heapq.merge(*(lanes[p] for p in sorted(lanes, reverse=True)), key=_place)
 
     def clear(self) -> None:
         """Forget all."""
+        for permit in self:
+            permit._future = None
         self._lanes.clear()
+        self.count = 0
         self.mixed = False
 
 
-def _place(waiter: "tuple[Permit, object]") -> float:
-    permit, _ = waiter
+def _place(permit: "Permit") -> float:
     return permit._at - AGEING * permit._priority

@@ -393,3 +393,18 @@ async def test_overrides_are_as_they_were_when_it_was_made() -> None:
     overrides["a"]["rate_limit"] = "nonsense"
     overrides["b"] = {"rate_limit": "9/s"}
     assert await asyncio.gather(*visits(limiter, *"aabb")) == [0, 0, 0, 1]
+
+
+async def test_its_keys_can_be_gone_through() -> None:
+    limiter = KeyedRateLimiter("1/s")
+    for key in ("a", "b"):
+        assert await limiter.try_acquire(key)
+    assert list(limiter) == ["a", "b"]
+    assert [limiter.statistics(key).granted for key in limiter] == [1, 1]
+    assert len(limiter) == 2
+
+
+@pytest.mark.parametrize("overrides", [{"a": "10/s"}, {"a": None}, ["a"]])
+def test_overrides_that_are_none_are_named(overrides: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="overrid"):
+        KeyedRateLimiter("1/s", overrides=overrides)

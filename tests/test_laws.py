@@ -1,6 +1,7 @@
 """What holds for every algorithm, whatever is asked of it. A new algorithm is one line more."""
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.algorithms.rolling_window import RollingWindowState
 
 Grants: TypeAlias = Sequence[tuple[float, float]]  # (instant, cost), in order
 
@@ -382,3 +384,97 @@ def test_7_what_remains_is_what_goes_without_delay(
         assert algorithm.delay(state, now, remaining * (1 - 1e-6)) == 0.0
         if remaining < capacity * (1 - 1e-6):
             assert algorithm.delay(state, now, remaining + capacity * 1e-6) > 0.0
+
+
+@every_algorithm
+@briefly
+@given(
+    start=STARTS,
+    path=steps(st.one_of(WAITS, BACK)),
+    waits=st.lists(st.floats(0, 2), min_size=12, max_size=12),
+)
+def test_8_what_is_allowed_goes_unasked_at_whatever_instants(
+    subject: Subject, start: float, path: list[Step], waits: list[float]
+) -> None:
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    told, before = copy.deepcopy(state), answers(subject, state, now)
+    room = algorithm.allowance(state, now, 12)
+    assert 0 <= room <= 12
+    assert answers(subject, state, now) == before
+    instants = list(itertools.accumulate((wait * subject.period for wait in waits), initial=now))
+    for instant in instants[1 : room + 1]:
+        # An instant of a clock is known to its last digit.
+        assert algorithm.delay(state, instant, 1) <= 99 * math.ulp(instant)
+        algorithm.take(state, instant, 1)
+    algorithm.take_each(told, instants[1 : room + 1])
+    now = instants[room]
+    assert answers(subject, told, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
+
+
+@every_algorithm
+@briefly
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)), instants=st.lists(st.floats(0, 2)))
+def test_8_to_take_each_is_to_take_one_after_the_other(
+    subject: Subject, start: float, path: list[Step], instants: list[float]
+) -> None:
+    """Also if the clock steps back on the way, as seen when it has caught up."""
+    algorithm = subject.algorithm
+    state, now = after(subject, start, path)
+    told = copy.deepcopy(state)
+    moments = [now + part * subject.period for part in instants]
+    for instant in moments:
+        algorithm.take(state, instant, 1)
+    algorithm.take_each(told, moments)
+    now = max([now, *moments])
+    assert answers(subject, told, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        RollingWindow("5/s"),
+        TokenBucket("5/s"),
+        FixedWindow("5/s"),
+        SlidingWindow("5/s"),
+        Cooldown(5, 1),
+        AllOf(RollingWindow("5/s"), TokenBucket("9/s")),
+    ],
+    ids=repr,
+)
+def test_8_all_that_fits_is_allowed(algorithm: Algorithm[Any]) -> None:
+    """Else a test of what is allowed could not fail."""
+    state = algorithm.start()
+    assert [algorithm.allowance(state, 10.0, most) for most in (3, 99)] == [3, 5]
+    algorithm.take_each(state, [10.0, 10.25])
+    assert algorithm.allowance(state, 10.25, 99) in {3, 4}
+    algorithm.take_each(state, [10.25] * 3)
+    assert algorithm.allowance(state, 10.25, 99) <= 1
+    assert algorithm.allowance(state, 12.0, 99) == 5
+
+
+def test_8_what_has_left_a_large_window_is_dropped_little_by_little() -> None:
+    window = RollingWindow("5000/s")
+    state = window.start()
+    window.take_each(state, [index / 5000 for index in range(5000)])
+    assert window.allowance(state, 1.5, 9999) == 2501
+    for begin in range(10):
+        window.take_each(state, [1.5 + begin / 100] * 256)
+    assert len(state.log) <= 5000
+    assert window.remaining(state, 1.6) == 5000 - 2560 - 1999
+    window.take_each(state, [9.0])
+    assert len(state.log) == 1
+
+
+def test_8_who_changes_a_step_is_asked_each_time() -> None:
+    class Strict(RollingWindow):
+        __slots__ = ()
+
+        def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
+            return max(RollingWindow.delay(self, state, now, cost), 1.0 if cost > 1 else 0.0)
+
+    class Loud(RollingWindow):
+        __slots__ = ()
+
+    assert Strict("5/s").allowance(Strict("5/s").start(), 0.0, 9) == 0
+    assert Loud("5/s").allowance(Loud("5/s").start(), 0.0, 9) == 5

@@ -44,7 +44,7 @@ def counts(limiter: RateLimiter) -> tuple[int, int]:
 
 
 async def remaining(limiter: RateLimiter) -> float:
-    return (await limiter.peek()).remaining
+    return limiter._line.remaining(limiter._line.now())
 
 
 # --- Both, or none ---
@@ -464,3 +464,15 @@ def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
 def test_what_is_no_limiter_is_no_parent(bad: Unchecked) -> None:
     with pytest.raises(TypeError, match="parent"):
         RateLimiter("1/s", parent=bad)
+
+
+@virtual
+async def test_a_decision_tells_of_the_parent_too() -> None:
+    parent = RateLimiter("10/s")
+    child = RateLimiter("100/s", parent=parent)
+    await parent.record(8)
+    decision = await child.peek()
+    assert (decision.limit, decision.remaining, decision.reset_after) == (10, 2, 1)
+    await child.record(2)
+    await parent.acquire(0)
+    assert (await child.peek()).remaining == 0

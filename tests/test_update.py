@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import CostTooHigh, RateLimiter, TokenBucket
+from aiothrottle import Cooldown, CostTooHigh, RateLimiter, TokenBucket
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import now, turns, virtual
 
@@ -282,3 +282,12 @@ async def test_no_rate_limit_any_more_whatever_the_law_was() -> None:
         limiter.update(rate_limit=None)
         for _ in range(5):
             await limiter.acquire()
+
+
+@virtual
+async def test_without_a_rate_a_law_with_numbers_of_its_own_stays() -> None:
+    limiter = RateLimiter(algorithm=Cooldown(3, 60))
+    for _ in range(3):
+        assert await limiter.try_acquire()
+    limiter.update(rate_limit=None)
+    assert not await limiter.try_acquire()

@@ -12,6 +12,7 @@ keep a theoretical arrival time, for all that count in aligned periods, and for 
 import math
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from aiothrottle.rate import Rate
@@ -25,6 +26,7 @@ __all__ = [
     "edge",
     "given_back",
     "load_instant",
+    "put_in",
     "two_rates",
     "unpack",
     "until",
@@ -39,9 +41,16 @@ class Algorithm(ABC, Generic[State]):
     A subclass is a frozen value; its state is an object of its own, made by `start`. To write one,
     give `capacity`, `start`, `delay`, `take`, `remaining` and `reset_after`: every limiter runs it.
     With `refund` it gives back what was not needed, with `dump` and `load` it lives in any store.
+    With `allowance` and `take_each` it is asked once for many.
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        # Who changes a step wants to be asked each time, until it says again what needs no asking.
+        if {"delay", "take", "admit"} & vars(cls).keys() and "allowance" not in vars(cls):
+            cls.allowance = Algorithm.allowance  # type: ignore[method-assign]
+            cls.take_each = Algorithm.take_each  # type: ignore[method-assign]
 
     @property
     @abstractmethod
@@ -77,6 +86,20 @@ class Algorithm(ABC, Generic[State]):
             return False
         self.take(state, now, cost)
         return True
+
+    def allowance(self, state: State, now: float, most: int) -> int:  # noqa: ARG002
+        """Costs of 1, `most` at the most, that may go without being asked about one by one.
+
+        Each may go at any instant from `now` on, whatever becomes of the others, as long as nothing
+        else happens to the state. `take_each` is told of them afterwards. This is for speed alone:
+        fewer than really may go are never wrong, and by default it is none. Changes nothing.
+        """
+        return 0
+
+    def take_each(self, state: State, instants: Sequence[float]) -> None:
+        """Record that a cost of 1 went at each of the instants: `take`, once for each."""
+        for now in instants:
+            self.take(state, now, 1.0)
 
     @abstractmethod
     def remaining(self, state: State, now: float) -> float:
@@ -194,6 +217,13 @@ def drained_in(empty_at: float, now: float, spent: float, brim: float, most: flo
     while (empty_at - (now + wait)) + spent > most:  # rounding
         wait += math.ulp(abs(now) + wait)
     return wait
+
+
+def put_in(empty_at: float, instants: Sequence[float], spent: float) -> float:
+    """Give the instant at which a bucket is empty after `spent` went in at each of the instants."""
+    for now in instants:
+        empty_at = (empty_at if empty_at > now else now) + spent  # max() costs a call
+    return empty_at
 
 
 def given_back(empty_at: float, now: float, spent: float, at: float, left: float) -> float:

@@ -2,6 +2,7 @@
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -102,6 +103,17 @@ class AllOf(Algorithm[tuple[Any, ...]]):
         for algorithm, part in zip(algorithms, state, strict=True):
             algorithm.take(part, now, cost)
         return True
+
+    def allowance(self, state: tuple[Any, ...], now: float, most: int) -> int:
+        """The least that one of them allows."""
+        for algorithm, part in zip(self.algorithms, state, strict=True):
+            most = most and algorithm.allowance(part, now, most)
+        return most
+
+    def take_each(self, state: tuple[Any, ...], instants: Sequence[float]) -> None:
+        """Take a cost of 1 of each at each of the instants."""
+        for algorithm, part in zip(self.algorithms, state, strict=True):
+            algorithm.take_each(part, instants)
 
     def remaining(self, state: tuple[Any, ...], now: float) -> float:
         """The least of what they have left."""

@@ -94,6 +94,10 @@ class Cooldown(Algorithm[CooldownState]):
         if cost:
             state.score = max(state.score, now) + cost * self._step
 
+    def allowance(self, state: CooldownState, now: float, most: int) -> int:
+        """So many as stay under the ceiling now: later there are only more."""
+        return int(min(most, self.remaining(state, now)))
+
     def remaining(self, state: CooldownState, now: float) -> float:
         """Hits that stay under the ceiling now."""
         return max(0.0, self.n - max(0.0, state.score - now) / self._step)

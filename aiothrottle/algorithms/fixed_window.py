@@ -93,6 +93,10 @@ class FixedWindow(Algorithm[FixedWindowState]):
             index, count = self._seen(state, now)
             state.index, state.count = index, count + cost
 
+    def allowance(self, state: FixedWindowState, now: float, most: int) -> int:
+        """What this period has left: those that go in later ones leave room here."""
+        return int(min(most, self.remaining(state, now)))
+
     def remaining(self, state: FixedWindowState, now: float) -> float:
         """What this period has left."""
         return max(0.0, self._limit - self._seen(state, now)[1])

@@ -1,6 +1,7 @@
 """The leaky bucket: what goes is evenly spaced, on a schedule that no late timer shifts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiothrottle.algorithms.algorithm import (
@@ -9,6 +10,7 @@ from aiothrottle.algorithms.algorithm import (
     dump_instant,
     given_back,
     load_instant,
+    put_in,
     until,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
@@ -90,6 +92,16 @@ class LeakyBucket(Algorithm[LeakyBucketState]):
         """Occupy `cost` places of the schedule."""
         if cost:
             state.empty_at = max(state.empty_at, now) + cost * self._interval
+
+    def allowance(self, state: LeakyBucketState, now: float, most: int) -> int:
+        """So many as are due within 2 ms from now: later there are only more."""
+        ahead = max(0.0, state.empty_at - now)
+        due = (self._most - ahead) / self._interval + 1 if ahead <= self._most else 0
+        return int(min(most, due))
+
+    def take_each(self, state: LeakyBucketState, instants: Sequence[float]) -> None:
+        """Occupy a place of the schedule for each of the instants."""
+        state.empty_at = put_in(state.empty_at, instants, self._interval)
 
     def remaining(self, state: LeakyBucketState, now: float) -> float:
         """All or nothing: the next cost may go, of whatever size, or it may not."""

@@ -4,8 +4,9 @@ import bisect
 import math
 import struct
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, cast
 
 from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_number, until
@@ -125,6 +126,31 @@ class RollingWindow(Algorithm[RollingWindowState]):
         self.take(state, now, cost)
         return True
 
+    def allowance(self, state: RollingWindowState, now: float, most: int) -> int:
+        """So many as the window has room for now: later there is only more."""
+        if state.costs is not None:
+            return 0
+        log, period = state.log, self._period
+        room = int(self._limit) - len(log)
+        for instant in islice(log, max(0, most - room)):
+            if instant + period > now:
+                break
+            room += 1
+        return max(0, min(most, room))
+
+    def take_each(self, state: RollingWindowState, instants: Sequence[float]) -> None:
+        """Write them all into the log."""
+        if state.costs is not None:
+            for now in instants:
+                self.take(state, now, 1.0)
+        elif instants:
+            if instants[0] < state.last or instants != sorted(instants):
+                instants = list(accumulate(instants, max, initial=state.last))[1:]
+            self._forget(state, instants[-1])
+            state.log.extend(instants)
+            state.last = instants[-1]
+            state.room = self._room(state)
+
     def remaining(self, state: RollingWindowState, now: float) -> float:
         """What the log of the last period leaves of the limit."""
         gone = self._gone(state, now)
@@ -243,11 +269,14 @@ class RollingWindow(Algorithm[RollingWindowState]):
         return state.last + self._period  # a debt that was paid has left a rounding behind
 
     def _forget(self, state: RollingWindowState, now: float) -> None:
-        """Drop what has left the window."""
+        """Drop what has left the window, or of many the first."""
         log, costs = state.log, state.costs
         if state.last + self._period <= now:
             log.clear()
-        while log and log[0] + self._period <= now:
+        # Twice what comes between two looks: so nobody pays for a whole log, and none piles up.
+        for _ in range(2 * _ROOM if costs is None else len(log)):
+            if not log or log[0] + self._period > now:
+                break
             log.popleft()
             if costs is not None:
                 state.used -= costs.popleft()

@@ -117,6 +117,10 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
                 state.newest = index
             state.counts[-1] += cost
 
+    def allowance(self, state: SlidingWindowState, now: float, most: int) -> int:
+        """What the last stretches leave: later there is only more."""
+        return int(min(most, self.remaining(state, now)))
+
     def remaining(self, state: SlidingWindowState, now: float) -> float:
         """What the last stretches leave of the limit."""
         return max(0.0, self._limit - math.fsum(islice(state.counts, self._gone(state, now), None)))

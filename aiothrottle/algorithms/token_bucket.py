@@ -1,6 +1,7 @@
 """The token bucket: it drains at a constant rate, and `burst` tokens find room when it is empty."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiothrottle.algorithms.algorithm import (
@@ -9,6 +10,7 @@ from aiothrottle.algorithms.algorithm import (
     dump_instant,
     given_back,
     load_instant,
+    put_in,
     two_rates,
     until,
 )
@@ -119,6 +121,15 @@ class TokenBucket(Algorithm[TokenBucketState]):
             state.empty_at = now + level
             return True
         return cost == 0
+
+    def allowance(self, state: TokenBucketState, now: float, most: int) -> int:
+        """So many as find room now: later there is only more."""
+        level = max(0.0, state.empty_at - now)
+        return int(max(0.0, min(most, (self._brim - level) / self._interval)))
+
+    def take_each(self, state: TokenBucketState, instants: Sequence[float]) -> None:
+        """Put a token in at each of the instants."""
+        state.empty_at = put_in(state.empty_at, instants, self._interval)
 
     def remaining(self, state: TokenBucketState, now: float) -> float:
         """Tokens that find room now."""

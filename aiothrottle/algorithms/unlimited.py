@@ -2,6 +2,7 @@
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiothrottle.algorithms.algorithm import Algorithm, unpack
@@ -29,6 +30,13 @@ class Unlimited(Algorithm[None]):
         return 0.0
 
     def take(self, state: None, now: float, cost: float) -> None:
+        """There is nothing to record."""
+
+    def allowance(self, state: None, now: float, most: int) -> int:  # noqa: ARG002
+        """All of them."""
+        return most
+
+    def take_each(self, state: None, instants: Sequence[float]) -> None:
         """There is nothing to record."""
 
     def remaining(self, state: None, now: float) -> float:  # noqa: ARG002

@@ -1,0 +1,174 @@
+"""What a store has let go, and when: a law that is fed from outside."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiothrottle.algorithms.algorithm import Algorithm, until
+
+__all__ = ["Reserved", "ReservedState", "Slot"]
+
+# Tokens that are as good as none: the sum of a few costs is off by less.
+_ROUNDING = 1e-9
+# What was used may be given back as long as it is remembered; more are hardly ever under way.
+_MOST_UNDER_WAY = 4096
+
+
+@dataclass(slots=True)
+class Slot:
+    """Tokens that the store has taken for an `instant` of its clock, and `at`, when that is here.
+
+    Of those that were used, `at` is when they were.
+    """
+
+    at: float
+    cost: float
+    instant: float
+
+
+@dataclass(slots=True)
+class ReservedState:
+    """Tokens on their way from the store, to the store, and between."""
+
+    #: May be used, each from its instant on; in the order of the store.
+    ready: deque[Slot] = field(default_factory=deque[Slot])
+    #: Were used.
+    used: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
+    #: Went without having been reserved, and are counted in the store by now.
+    charged: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
+    #: Were not needed: the store has still to hear of it.
+    returned: deque[Slot] = field(default_factory=deque[Slot])
+    #: Went without having been reserved: the store has still to count them.
+    owed: deque[Slot] = field(default_factory=deque[Slot])
+    #: What the store said last: so many were left, and until when that is of interest.
+    left: float = math.inf
+    known_until: float = -math.inf
+
+    @property
+    def tokens(self) -> float:
+        """How many are ready, now or later."""
+        return math.fsum([slot.cost for slot in self.ready])
+
+    def give_back(self) -> None:
+        """Return all that is ready, the latest first: those before it may go on its strength."""
+        self.returned.extend(reversed(self.ready))
+        self.ready.clear()
+
+    def give_back_older(self, instant: float) -> None:
+        """Return what was ready before the instant."""
+        while self.ready and self.ready[0].at < instant:
+            self.returned.append(self.ready.popleft())
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved(Algorithm[ReservedState]):
+    """Lets go what was reserved elsewhere under a law, as soon as it is ready, and nothing else.
+
+    Args:
+        law: By which it was reserved.
+
+    >>> from aiothrottle.algorithms.rolling_window import RollingWindow
+    >>> law = Reserved(RollingWindow("2/s"))
+    >>> state = law.start()
+    >>> law.delay(state, 7.0, cost=1)
+    inf
+    >>> law.hold(state, costs=[1, 1], at=[7.0, 7.5], instants=[100.0, 100.5])
+    >>> law.delay(state, 7.0, cost=1), law.delay(state, 7.0, cost=2)
+    (0.0, 0.5)
+    """
+
+    law: Algorithm[Any]
+
+    @property
+    def capacity(self) -> float:
+        """That of the law."""
+        return self.law.capacity
+
+    def start(self) -> ReservedState:
+        """Give the state of one for whom nothing was reserved."""
+        return ReservedState()
+
+    def hold(
+        self,
+        state: ReservedState,
+        costs: Sequence[float],
+        at: Sequence[float],
+        instants: Sequence[float],
+    ) -> None:
+        """Have the costs ready, each `at` an instant of the clock that `take` goes by.
+
+        The store knows them by their `instants`; what has the same instant is one slot.
+        """
+        for cost, ready_at, instant in zip(costs, at, instants, strict=True):
+            last = state.ready[-1] if state.ready else None
+            if last is not None and last.instant == instant:
+                last.cost += cost
+                last.at = max(last.at, ready_at)
+            elif cost:
+                state.ready.append(Slot(ready_at, cost, instant))
+
+    def delay(self, state: ReservedState, now: float, cost: float) -> float:
+        """Seconds until so many are ready: infinity if they are not reserved."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: ReservedState, now: float, cost: float, ahead: float) -> float:
+        """The same when those ahead have taken theirs."""
+        if cost == 0:
+            return 0.0
+        missing, ready_at = ahead + cost - _ROUNDING, -math.inf
+        for slot in state.ready:
+            missing -= slot.cost
+            ready_at = max(ready_at, slot.at)
+            if missing <= 0:
+                return until(ready_at, now)
+        return math.inf
+
+    def allowance(self, state: ReservedState, now: float, most: int) -> int:
+        """All that are ready now."""
+        ready = 0.0
+        for slot in state.ready:
+            if slot.at > now or ready >= most:
+                break
+            ready += slot.cost
+        return min(most, int(ready + _ROUNDING))
+
+    def take(self, state: ReservedState, now: float, cost: float) -> None:
+        """Use what is ready; what is missing is owed."""
+        ready = state.ready
+        while cost > _ROUNDING and ready and ready[0].at <= now:
+            slot = ready[0]
+            part = min(slot.cost, cost)
+            state.used.append(Slot(now, part, slot.instant))
+            slot.cost -= part
+            cost -= part
+            if slot.cost <= _ROUNDING:
+                ready.popleft()
+        if cost > _ROUNDING:
+            state.owed.append(Slot(now, cost, math.nan))
+
+    def refund(self, state: ReservedState, now: float, cost: float, at: float) -> None:  # noqa: ARG002
+        """Return what was used at that instant; what is still owed for it need not be paid."""
+        for slots in (state.owed, state.charged, state.used):
+            for slot in reversed(slots):
+                if slot.at < at or cost <= 0.0:
+                    break
+                part = min(slot.cost, cost)
+                if slot.at == at and part > 0.0:
+                    slot.cost -= part
+                    cost -= part
+                    if slots is not state.owed:
+                        state.returned.append(Slot(at, part, slot.instant))
+
+    def remaining(self, state: ReservedState, now: float) -> float:
+        """What the store said was left, while that is of interest."""
+        return state.left if now < state.known_until else self.capacity
+
+    def reset_after(self, state: ReservedState, now: float) -> float:
+        """Seconds until the store forgets what it last told of."""
+        return until(state.known_until, now)
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> ReservedState:  # noqa: ARG002
+        """Keep what was reserved: it counts in the store already."""
+        return state if isinstance(state, ReservedState) else self.start()
