@@ -1,0 +1,22 @@
+"""What a server says about its limits, read from a response. Pure: the time is an argument."""
+
+from aiothrottle.headers.dates import parse_http_date
+from aiothrottle.headers.limits import Policy, ServerLimits
+from aiothrottle.headers.parse import parse_rate_limit
+from aiothrottle.headers.profile import Items, Json, Limit, Profile
+from aiothrottle.headers.retry_after import parse_retry_after
+from aiothrottle.headers.vendors import PROFILES, profile_for
+
+__all__ = [
+    "PROFILES",
+    "Items",
+    "Json",
+    "Limit",
+    "Policy",
+    "Profile",
+    "ServerLimits",
+    "parse_http_date",
+    "parse_rate_limit",
+    "parse_retry_after",
+    "profile_for",
+]

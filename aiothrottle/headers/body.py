@@ -1,0 +1,205 @@
+"""What only the body says: that it is a refusal, and how long to wait."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias, cast
+
+from aiothrottle.headers.retry_after import delay_of, read_delay
+from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, read_number
+
+__all__ = ["Object", "Said", "number_of", "read_body", "told_headers"]
+
+Object: TypeAlias = dict[str, object]
+
+# Longer than any error; and more of it than anybody looks through.
+_LONGEST = 65_536
+_MOST = 2000
+
+# In small letters, without the blank after a colon. Sources: docs/headers.md.
+_PHRASES = (
+    "http-problem-types#quota-exceeded",
+    "http-problem-types#temporary-reduced-capacity",
+    "http-problem-types#abnormal-usage-detected",
+    "secondary rate limit",
+    "api rate limit exceeded",
+    "abuse detection mechanism",
+    "userratelimitexceeded",
+    "ratelimitexceeded",
+    "throttlingexception",
+    "requestthrottled",
+    "toomanyrequestsexception",
+    "provisionedthroughputexceeded",
+    "requestlimitexceeded",
+    "request rate threshold exceeded",
+    "request_limit_exceeded",
+    "eapi:rate limit exceeded",
+    "eservice:throttled",
+    "too many visits",
+    "ip rate limit",
+    "throttlelimitexceeded",
+    "perapplicationthrottleexceeded",
+    "too many calls to this ad-account",
+)
+# These are too short to be looked for inside of anything longer.
+_CODES = frozenset({"ratelimited", "slowdown", "throttled", "maxlag", "99991400"})
+_CODES_UNDER = frozenset({("retcode", "10006"), ("retcode", "10018")})
+_ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
+# Where the answer to a request that succeeded says that it did not.
+_ERROR_KEYS = frozenset(
+    {
+        "type", "code", "error", "errorcode", "errors", "errorstatus", "errortype", "msg",
+        "reason", "retcode", "retmsg", "throttleseconds",
+    }
+)  # fmt: skip
+# What one of it is in seconds.
+_WAITS = {
+    "retryafter": 1.0,
+    "retryafterseconds": 1.0,
+    "retryafterms": 0.001,
+    "retrydelay": 1.0,
+    "throttleseconds": 1.0,
+}
+_PROSE = re.compile(r"(?:banned until|throttled:)\s*([0-9]{10,13})(?![0-9])", re.IGNORECASE)
+
+
+class Said(NamedTuple):
+    """What a body says.
+
+    `refused` is whether it bears the mark of a refusal, `retry_after` the wait in seconds, `data`
+    the JSON in it, None if there is none.
+    """
+
+    refused: bool
+    retry_after: float | None
+    data: object
+
+
+def read_body(body: str | bytes, status: int, clock: Clock) -> Said:
+    """Read a body. A wait counts only in one that is about an error."""
+    text = _text(body)
+    data = _json(text)
+    if data is None:
+        refused = _marked_text(text) if status >= 400 else _marked_xml(text)
+        wait = _prose(text, clock) if refused or status >= 400 else None
+        return Said(refused, wait, None)
+    refused = any(_marked(key, node) for key, node in _nodes(_about_error(data, status)))
+    wait = _wait(data, clock) if refused or status >= 400 else None
+    return Said(refused, wait, data)
+
+
+def told_headers(data: object) -> list[tuple[str, str]]:
+    """Give the headers that a gateway passes on inside of its error: error.metadata.headers."""
+    for key in ("error", "metadata", "headers"):
+        data = cast("Object", data).get(key) if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        return []
+    told = cast("Object", data)
+    return [(name, str(value)) for name, value in told.items() if isinstance(value, str | int)]
+
+
+def number_of(value: object) -> float | None:
+    """Give a number of JSON, or one in a string; None for what is negative or none."""
+    if isinstance(value, str):
+        return read_number(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return min(value, 1e18) if value >= 0 else None
+
+
+def _text(body: str | bytes) -> str:
+    body = body[:_LONGEST]
+    return body if isinstance(body, str) else body.decode("utf-8", "replace")
+
+
+def _json(text: str) -> object:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _about_error(data: object, status: int) -> object:
+    """Give what may hold a mark: of a success only what says that it was none."""
+    if status >= 400:
+        return data
+    top = cast("Object", data).items() if isinstance(data, dict) else ()
+    return {key: value for key, value in top if _plain(key) in _ERROR_KEYS}
+
+
+def _nodes(data: object) -> Iterator[tuple[str, object]]:
+    """Give every part of the data with the key that it stands under, the shallow ones first."""
+    queue: deque[tuple[str, object]] = deque([("", data)])
+    for _ in range(_MOST):
+        if not queue:
+            return
+        key, node = queue.popleft()
+        yield key, node
+        if isinstance(node, dict):
+            queue.extend((_plain(key), value) for key, value in cast("Object", node).items())
+        elif isinstance(node, list):
+            queue.extend((key, value) for value in cast("list[object]", node))
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
+
+
+def _marked(key: str, node: object) -> bool:
+    if key == "throttleseconds":
+        return bool(number_of(node))
+    if isinstance(node, int):
+        code = str(node) if abs(node) < 1e9 else ""
+        return code in _CODES or (key, code) in _CODES_UNDER
+    return isinstance(node, str) and (node.lower() in _CODES or _has_phrase(node))
+
+
+def _marked_text(text: str) -> bool:
+    return _has_phrase(text) or any(code.lower() in _CODES for code in _ELEMENT.findall(text))
+
+
+def _marked_xml(text: str) -> bool:
+    return "<Error>" in text and any(code.lower() in _CODES for code in _ELEMENT.findall(text))
+
+
+def _has_phrase(text: str) -> bool:
+    text = text.lower().replace(": ", ":")
+    return any(phrase in text for phrase in _PHRASES)
+
+
+def _wait(data: object, clock: Clock) -> float | None:
+    for _, node in _nodes(data):
+        if isinstance(node, dict):
+            wait = _wait_in(cast("Object", node), clock)
+        else:
+            wait = _prose(node, clock) if isinstance(node, str) else None
+        if wait is not None:
+            return wait
+    return None
+
+
+def _wait_in(node: "Object", clock: Clock) -> float | None:
+    for key, value in node.items():
+        plain = _plain(key)
+        if plain not in _WAITS:
+            continue
+        number = number_of(value)
+        if number is None:
+            wait = read_delay(value.strip(), clock) if isinstance(value, str) else None
+        else:
+            server_time = number_of(node.get("serverTime"))
+            if server_time is not None and number >= EPOCHS_FROM:
+                return min(CAP, max(0.0, number - server_time) / 1000)
+            wait = delay_of(number * _WAITS[plain], clock)
+        # Some say with every answer that there is none.
+        if wait is not None and (wait > 0 or plain != "throttleseconds"):
+            return wait
+    return None
+
+
+def _prose(text: str, clock: Clock) -> float | None:
+    match = _PROSE.search(text)
+    return None if match is None else delay_of(float(match[1]), clock)

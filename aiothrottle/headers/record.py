@@ -1,0 +1,85 @@
+"""What a profile made of a response: limits while they are put together, and waits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiothrottle.headers.limits import Policy
+
+__all__ = ["Record", "Vendor", "filled", "pick"]
+
+# More limits than any vendor has.
+_MOST = 256
+
+
+@dataclass(slots=True)
+class Record:
+    """A limit while it is put together from several headers."""
+
+    name: str | None = None
+    limit: float | None = None
+    remaining: float | None = None
+    used: float | None = None
+    reset_after: float | None = None
+    window: float | None = None
+
+    def merge(self, other: "Record") -> None:
+        """Add what another header says of it: the least limit, the least left, the later reset."""
+        self.limit = pick(min, self.limit, other.limit)
+        self.remaining = pick(min, self.remaining, other.remaining)
+        self.used = pick(max, self.used, other.used)
+        self.reset_after = pick(max, self.reset_after, other.reset_after)
+        self.window = pick(max, self.window, other.window)
+
+    def policy(self) -> Policy:
+        """Give it as a value."""
+        remaining = self.remaining
+        if remaining is None and self.limit is not None and self.used is not None:
+            remaining = max(0, self.limit - self.used)
+        return Policy(self.name, self.limit, self.window, remaining, self.reset_after)
+
+
+class Vendor:
+    """What was read: limits with a name, one without, and the waits."""
+
+    __slots__ = ("_named", "_unnamed", "wait", "wait_if_refused")
+
+    def __init__(self) -> None:
+        self._named: dict[str | None, Record] = {}
+        self._unnamed: Record | None = None
+        self.wait: float | None = None
+        self.wait_if_refused: float | None = None
+
+    @property
+    def policies(self) -> list[Policy]:
+        """The limits that have a name, be it that of all."""
+        return [record.policy() for record in self._named.values()]
+
+    @property
+    def unnamed(self) -> Policy | None:
+        """The limit that fills the fields where none of the others binds."""
+        return self._unnamed.policy() if self._unnamed else None
+
+    def add(self, record: Record, *, named: bool) -> None:
+        """Add what one header says."""
+        if not named:
+            self._unnamed = self._unnamed or record
+        elif record.name in self._named:
+            self._named[record.name].merge(record)
+        elif len(self._named) < _MOST:
+            self._named[record.name] = record
+
+
+def pick(
+    choose: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    """Choose between two numbers, either of which may be missing."""
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
+
+
+def filled(template: str, words: dict[str, str]) -> str:
+    """Put words into the braces of the name of a limit; "" if one is missing."""
+    for key, word in words.items():
+        template = template.replace(f"{{{key}}}", word)
+    return template if "{" not in template else ""

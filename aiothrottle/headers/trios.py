@@ -1,0 +1,148 @@
+"""Limit, remaining and reset, each in a header of its own; one such trio, or one for each limit."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aiothrottle.headers.fields import FAMILIES
+from aiothrottle.headers.limits import Policy
+from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
+from aiothrottle.headers.values import Clock, items, read_reset, read_window
+
+__all__ = ["Trio", "read_latest", "read_named", "read_trio"]
+
+# By the last word of its name. Months and years have no length.
+_WINDOWS = {
+    "second": 1.0, "secondly": 1.0,
+    "minute": 60.0, "minutely": 60.0,
+    "hour": 3600.0, "hourly": 3600.0,
+    "day": 86400.0, "daily": 86400.0,
+    "week": 604800.0, "weekly": 604800.0,
+}  # fmt: skip
+# Two resets that differ by less are one that was rounded twice.
+_SAME = 2.0
+
+Lines = Mapping[str, list[str]]
+
+
+@dataclass(slots=True)
+class Trio:
+    """What a response says without telling limits apart, and the policies listed with it.
+
+    It is a `Policy` that is still being put together.
+    """
+
+    quota: float | None = None
+    window: float | None = None
+    remaining: float | None = None
+    reset_after: float | None = None
+    unit: str | None = None
+    policies: tuple[Policy, ...] = ()
+
+
+def read_trio(
+    drafts: Mapping[str, Lines], families: Mapping[str, Lines], clock: Clock
+) -> Trio | None:
+    """Read the trios of all families as one; None if there is none.
+
+    The limit is that of the family believed most, the remainder the least, and so is what can be
+    read only in another one.
+    """
+    together: Trio | None = None
+    for family in FAMILIES:
+        if family in drafts:
+            members = read_dictionary(", ".join(drafts[family].get("state", ())))
+            if members:
+                trio = _read({field: [text] for field, text in members.items()}, clock)
+                together = _merge(together, trio)
+        if family in families:
+            together = _merge(together, _read(families[family], clock))
+    return together
+
+
+def read_named(named: Mapping[str, Lines], clock: Clock) -> list[Policy]:
+    """Read the limits that are told apart by the names of their headers."""
+    return [
+        policy
+        for name, lines in named.items()
+        if (policy := _read_named(name, lines, clock)) is not None
+    ]
+
+
+def read_latest(lines: Iterable[str], clock: Clock) -> float | None:
+    """Read a reset; of several, in lines or in a list, the latest."""
+    latest: float | None = None
+    for line in lines:
+        seconds = read_reset(line, clock)
+        if seconds is None:
+            seconds = _latest_item(line, clock)
+        if seconds is not None and (latest is None or seconds > latest):
+            latest = seconds
+    return latest
+
+
+def _latest_item(line: str, clock: Clock) -> float | None:
+    resets = (read_reset(item.partition(";")[0].rstrip(" \t"), clock) for item in items(line))
+    return max((seconds for seconds in resets if seconds is not None), default=None)
+
+
+def _read(lines: Lines, clock: Clock) -> Trio:
+    trio = Trio()
+    if "limit" in lines:
+        limit, policies = read_limit(lines["limit"])
+        trio.quota, trio.policies = limit, tuple(policies)
+    if "remaining" in lines:
+        remaining = read_remaining(lines["remaining"], trio.quota)
+        trio.remaining = None if remaining is None else math.floor(remaining)
+    for field in ("reset-after", "reset", "reset-time", "next"):
+        if field in lines and trio.reset_after is None:
+            trio.reset_after = read_latest(lines[field], clock)
+    if "used" in lines and trio.quota is None and trio.remaining:
+        # Not when nothing is left: what was used may run past the limit.
+        used = read_remaining(lines["used"], None)
+        trio.quota = None if used is None else used + trio.remaining
+    for field, unit in (("window", 1.0), ("window-ms", 0.001)):
+        if field in lines and trio.window is None:
+            trio.window = read_window(lines[field][0], unit)
+    return trio
+
+
+def _merge(one: Trio | None, other: Trio) -> Trio:
+    if one is None:
+        return other
+    if one.quota is None:
+        one.quota = other.quota
+    if one.remaining is None or (other.remaining is not None and other.remaining < one.remaining):
+        one.remaining = other.remaining
+    reset = other.reset_after
+    if one.reset_after is None or (reset is not None and reset > one.reset_after + _SAME):
+        one.reset_after = reset
+    if one.window is None:
+        one.window = other.window
+    one.policies = one.policies or other.policies
+    return one
+
+
+def _read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
+    limits = lines.get("limit", [])
+    quota, listed = read_limit(limits) if limits else (None, [])
+    remaining = read_remaining(lines["remaining"], quota) if "remaining" in lines else None
+    # "-1" is no limit at all, and what stands beside it means nothing.
+    if quota is None and any(line.startswith("-") for line in limits):
+        return None
+    reset_after = None
+    for field in ("reset-after", "reset"):
+        if field in lines and reset_after is None:
+            reset_after = read_latest(lines[field], clock)
+    if quota is None and remaining is None and reset_after is None:
+        return None
+    window = listed[0].window if listed else None
+    if window is None:
+        window = _window_of(name, lines)
+    return Policy(name, quota, window, remaining, reset_after)
+
+
+def _window_of(name: str, lines: Lines) -> float | None:
+    if "window" in lines:
+        return read_window(lines["window"][0])
+    return _WINDOWS.get(name.replace("_", "-").rpartition("-")[2])

@@ -1,0 +1,50 @@
+"""Reads what a fuzzer makes up, guided by coverage: `python tests/fuzz_headers.py`.
+
+Needs atheris, which is not among the dependencies: `uv run --with atheris tests/fuzz_headers.py`.
+Options are those of libFuzzer: `-max_total_time=60`, or a directory to keep what was found in.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+atheris: Any = importlib.import_module("atheris")
+with atheris.instrument_imports(include=["aiothrottle.headers", "http_sf"]):
+    from aiothrottle.headers import PROFILES, Profile, parse_rate_limit
+    from tests.soundness import check
+
+CORPUS = Path(__file__).parent / "corpus" / "rate_limit_headers.json"
+CASES: list[dict[str, Any]] = json.loads(CORPUS.read_text(encoding="utf-8"))
+NAMES = sorted({name.lower() for case in CASES for name, _ in case["headers"]})
+VALUES = sorted({value for case in CASES for _, value in case["headers"]})
+STATUSES = [200, 400, 403, 413, 418, 429, 503]
+PROFILED: list[Profile | None] = [None, *PROFILES.values()]
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+Choice = TypeVar("Choice")
+
+
+def read(data: bytes) -> None:
+    """Make a response of the bytes, and hold what is read from it to the rules."""
+    made = atheris.FuzzedDataProvider(data)
+
+    def one_of(choices: Sequence[Choice]) -> Choice:
+        return choices[int(made.ConsumeIntInRange(0, len(choices) - 1))]
+
+    headers: list[tuple[str, str]] = []
+    for _ in range(made.ConsumeIntInRange(0, 6)):
+        value = str(made.ConsumeUnicode(made.ConsumeIntInRange(0, 80)))
+        headers.append((one_of(NAMES), one_of(VALUES) + value if made.ConsumeBool() else value))
+    status, profile = one_of(STATUSES), one_of(PROFILED)
+    body = made.ConsumeBytes(200) if made.ConsumeBool() else None
+    check(parse_rate_limit(status, headers, NOW, body, profile))
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, read)
+    atheris.Fuzz()

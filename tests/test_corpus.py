@@ -1,0 +1,69 @@
+"""Responses as servers send them, each with what is to be read from it: tests/corpus/README.md."""
+
+import json
+import math
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiothrottle.headers import ServerLimits, parse_rate_limit, profile_for
+
+CORPUS = Path(__file__).parent / "corpus" / "rate_limit_headers.json"
+CASES: list[dict[str, Any]] = json.loads(CORPUS.read_text(encoding="utf-8"))
+POLICY = ("name", "quota", "window", "remaining", "reset_after")
+
+
+def parse(case: dict[str, Any]) -> ServerLimits:
+    requires = case["requires"]
+    profile = None
+    if "provider" in requires:
+        profile = profile_for(case["provider"])
+        assert profile, f"no profile of {case['provider']}"
+    return parse_rate_limit(
+        case["status"],
+        [(name, value) for name, value in case["headers"]],
+        datetime.fromisoformat(case["now"]),
+        case.get("body") if "body" in requires else None,
+        profile,
+    )
+
+
+def agrees(found: object, wanted: object) -> bool:
+    """Numbers within a thousandth; policies in any order."""
+    if isinstance(found, int | float) and isinstance(wanted, int | float):
+        return math.isclose(found, wanted, rel_tol=0, abs_tol=0.001)
+    return found == wanted
+
+
+def same_policies(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> bool:
+    left = list(wanted)
+    for policy in found:
+        for other in left:
+            if all(agrees(policy[key], other[key]) for key in POLICY):
+                left.remove(other)
+                break
+        else:
+            return False
+    return not left
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(
+        same_policies(found[key], value) if key == "policies" else agrees(found[key], value)
+        for key, value in wanted.items()
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_a_response_is_read_as_the_corpus_says(case: dict[str, Any]) -> None:
+    found = asdict(parse(case))
+    wanted: list[dict[str, Any]] = [case["expect"]]
+    wanted += [{**case["expect"], **other} for other in case.get("alt_expect", [])]
+    assert any(same(found, readings) for readings in wanted), found
+
+
+def test_the_corpus_is_all_there() -> None:
+    assert len(CASES) == 237
