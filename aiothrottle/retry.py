@@ -2,11 +2,16 @@
 
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
-__all__ = ["Retry"]
+from aiothrottle.budget import RetryBudget
+
+__all__ = ["Retry", "RetryBudget"]
+
+Jitter: TypeAlias = Literal["full", "decorrelated"]
+Verdict: TypeAlias = bool | None
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 
@@ -15,22 +20,35 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 class Retry:
     """Which failures are tried again, how often, and after how long.
 
-    A refusal is tried again for any method, since the server says that it did nothing: a 429,
-    or a 503 with Retry-After. Another status of `statuses`, and a connection that failed, only for
-    `methods`.
+    A refusal is tried again for any method, since the server says that it did nothing: a 429, a
+    503 with Retry-After, or a response whose headers say it (a 403 with nothing left). Another
+    status of `statuses`, and an exception, only for `methods`.
 
-    The wait is what the server says in Retry-After. Where it says nothing it is drawn between 0
-    and ``backoff * 2 ** (attempt - 1)``, at most `max_backoff`: exponential back-off with full
-    jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+    The wait is what the server says in Retry-After. Where it says nothing it is drawn, with "full"
+    jitter between 0 and ``backoff * 2 ** (attempt - 1)``, with "decorrelated" jitter between
+    `backoff` and three times the wait before; at most `max_backoff` (Marc Brooker, "Exponential
+    Backoff And Jitter", AWS Architecture Blog, 2015).
 
     Args:
         attempts: How often a request is sent at the most, 1 or more; 1 is never again.
         statuses: What is tried again.
         methods: Methods that may be sent twice although the first may have been carried out.
-        backoff: Seconds, the greatest wait before the second attempt. Above 0.
+        exceptions: What is tried again when it is raised in place of a response. By default
+            whatever the client raises because a connection failed, certificates excepted.
+        backoff: Seconds, the greatest wait before the second attempt ("decorrelated": the least
+            wait). Above 0.
         max_backoff: Seconds, the greatest wait that is our own choice.
+        jitter: How the wait is drawn: "full" or "decorrelated".
         max_retry_after: Seconds. A server that asks for more gets no second attempt: the response
-            is given back at once, and whoever asked decides.
+            is given back at once, and whoever asked decides. Nothing pauses for longer either.
+        spread: After a refusal all who share the limiter pause for longer than they have to, by up
+            to this part of it and at most a second, drawn anew for each pause: many clients do not
+            return as a herd.
+        budget: What second attempts may cost all requests together, per limiter key (or host).
+            None: as many as `attempts` allows.
+        should_retry: Looks at each response, before all other rules: True is a refusal, whatever
+            the status; False is no reason to try again; None leaves it to the rules. It may be
+            async, and read the body: whoever asked can still read it too.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -45,9 +63,14 @@ class Retry:
     attempts: int = 5
     statuses: Collection[int] = frozenset({429, 502, 503, 504})
     methods: Collection[str] = _IDEMPOTENT
+    exceptions: tuple[type[Exception], ...] | None = None
     backoff: float = 0.5
     max_backoff: float = 30.0
+    jitter: Jitter = "full"
     max_retry_after: float = 120.0
+    spread: float = 0.1
+    budget: RetryBudget | None = None
+    should_retry: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None
 
     TOO_MANY_REQUESTS: ClassVar[int] = 429
     SERVICE_UNAVAILABLE: ClassVar[int] = 503
@@ -58,15 +81,38 @@ class Retry:
             raise TypeError(f"attempts is a whole number, 1 or more, not {self.attempts!r}")
         if self.attempts < 1:
             raise ValueError(f"attempts is 1 or more (1: never again), not {self.attempts!r}")
-        for name in ("backoff", "max_backoff", "max_retry_after"):
-            seconds = getattr(self, name)
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-                raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
-            if not (math.isfinite(seconds) and seconds > 0):
-                raise ValueError(f"{name} is a finite number of seconds above 0, not {seconds!r}")
+        for name in ("backoff", "max_backoff", "max_retry_after", "spread"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise TypeError(f"{name} is a number, not {number!r}")
+            if not (math.isfinite(number) and (number > 0 or (name == "spread" and number == 0))):
+                raise ValueError(f"{name} is a finite number above 0, not {number!r}")
         for name in ("statuses", "methods"):
-            if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} is a collection, not {getattr(self, name)!r}")
+            values = getattr(self, name)
+            kind = int if name == "statuses" else str
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise TypeError(f"{name} is a collection, such as a set, not {values!r}")
+            for value in cast("Collection[object]", values):
+                if isinstance(value, bool) or not isinstance(value, kind):
+                    raise TypeError(f"{name} are each of type {kind.__name__}, not {value!r}")
+        object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))  # frozen
+        if self.jitter not in get_args(Jitter):
+            raise ValueError(f"jitter is one of {get_args(Jitter)}, not {self.jitter!r}")
+        if self.budget is not None and not isinstance(self.budget, RetryBudget):
+            raise TypeError(f"budget is a RetryBudget, not {self.budget!r}")
+        if self.should_retry is not None and not callable(self.should_retry):
+            raise TypeError(f"should_retry is a function of a response, not {self.should_retry!r}")
+        self._check_exceptions()
+
+    def _check_exceptions(self) -> None:
+        if self.exceptions is None:
+            return
+        if not isinstance(self.exceptions, tuple):
+            raise TypeError(f"exceptions is a tuple of classes, not {self.exceptions!r}")
+        for kind in self.exceptions:
+            # What is no Exception is CancelledError and the like: nobody may swallow those.
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise TypeError(f"exceptions are classes of Exception, not {kind!r}")
 
     def is_refusal(self, status: int, retry_after: float | None) -> bool:
         """Tell whether the server said "not now": nothing was done, and others should wait too."""
@@ -81,6 +127,8 @@ class Retry:
         *,
         status: int | None,
         retry_after: float | None = None,
+        refused: Verdict = None,
+        previous: float = 0.0,
         uniform: Callable[[], float] = random.random,
     ) -> float | None:
         """Give the seconds to wait before the next attempt, or None for: leave it.
@@ -88,23 +136,29 @@ class Retry:
         Args:
             attempt: How many were made.
             method: In capitals.
-            status: Of the response; None if there was none, as the connection failed.
+            status: Of the response; None if there was none, but one of `exceptions`.
             retry_after: Seconds that the server asked for, if it did.
+            refused: What `should_retry` said.
+            previous: Seconds that were waited before the last attempt.
             uniform: Draws from [0, 1).
         """
-        if attempt >= self.attempts:
+        if attempt >= self.attempts or refused is False:
             return None
-        if status is not None and status not in self.statuses:
+        if not refused and status is not None and status not in self.statuses:
             return None
-        not_done = status is not None and self.is_refusal(status, retry_after)
-        if not not_done and method not in self.methods:
+        if refused is None:
+            refused = status is not None and self.is_refusal(status, retry_after)
+        if not refused and method not in self.methods:
             return None
         if retry_after is not None and retry_after > self.max_retry_after:
             return None
         # A server that says 0 means "soon", and would get all attempts in a blink.
-        return retry_after or self._draw(attempt, uniform)
+        return retry_after or self._draw(attempt, previous, uniform)
 
-    def _draw(self, attempt: int, uniform: Callable[[], float]) -> float:
+    def _draw(self, attempt: int, previous: float, uniform: Callable[[], float]) -> float:
+        if self.jitter == "decorrelated":
+            most = 3.0 * max(self.backoff, previous)
+            return min(self.max_backoff, self.backoff + uniform() * (most - self.backoff))
         # Where max_backoff is reached the power may be beyond a float, so it is not taken.
         doublings = min(attempt - 1, math.ceil(math.log2(max(1, self.max_backoff / self.backoff))))
         return uniform() * min(self.max_backoff, self.backoff * 2.0**doublings)

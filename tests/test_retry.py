@@ -59,6 +59,42 @@ def test_the_back_off_doubles_up_to_its_bound_and_is_jittered_from_zero() -> Non
         assert (least, greatest) == (0.0, most)
 
 
+def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last_wait() -> None:
+    retry = Retry(attempts=10, backoff=1, max_backoff=20, jitter="decorrelated")
+    table = [(0.0, 1.0, 3.0), (0.5, 1.0, 3.0), (2.0, 1.0, 6.0), (6.0, 1.0, 18.0), (9.0, 1.0, 20.0)]
+    for previous, least, greatest in table:
+        draws = [
+            retry.next_delay(1, "GET", status=429, previous=previous, uniform=lambda: x)  # noqa: B023
+            for x in (0.0, 1.0)
+        ]
+        assert draws == [least, greatest]
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "refused", "expected"),
+    [
+        # True is a refusal, whatever the status and the method.
+        ("POST", 200, True, 0.25),
+        ("GET", 403, True, 0.25),
+        # False is the end of it.
+        ("GET", 429, False, None),
+        ("GET", 502, False, None),
+        # None leaves it to the rules.
+        ("POST", 429, None, 0.25),
+        ("GET", 200, None, None),
+    ],
+)
+def test_the_verdict_of_the_user_comes_before_the_rules(
+    method: str, status: int, refused: bool | None, expected: float | None
+) -> None:
+    delay = Retry().next_delay(1, method, status=status, refused=refused, uniform=half)
+    assert delay == expected
+
+
+def test_methods_may_be_written_small() -> None:
+    assert Retry(methods=["post"]).next_delay(1, "POST", status=502, uniform=half) == 0.25
+
+
 def test_by_default_the_draw_is_random() -> None:
     retry = Retry()
     draws = {retry.next_delay(1, "GET", status=429) for _ in itertools.repeat(None, 20)}
@@ -88,6 +124,17 @@ def test_statuses_and_methods_are_the_users_choice() -> None:
         ({"max_retry_after": float("inf")}, ValueError, "max_retry_after"),
         ({"statuses": "429"}, TypeError, "statuses"),
         ({"methods": "GET"}, TypeError, "methods"),
+        ({"statuses": 429}, TypeError, "statuses"),
+        ({"statuses": None}, TypeError, "statuses"),
+        ({"statuses": ["429"]}, TypeError, "statuses"),
+        ({"methods": None}, TypeError, "methods"),
+        ({"methods": [429]}, TypeError, "methods"),
+        ({"spread": -0.1}, ValueError, "spread"),
+        ({"jitter": "none"}, ValueError, "jitter"),
+        ({"budget": 500}, TypeError, "budget"),
+        ({"should_retry": True}, TypeError, "should_retry"),
+        ({"exceptions": OSError}, TypeError, "exceptions"),
+        ({"exceptions": (BaseException,)}, TypeError, "exceptions"),
     ],
 )
 def test_nonsense_is_refused_and_named(

@@ -1,0 +1,167 @@
+"""The adaptive number of slots: for servers that slow down rather than refuse."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from aiothrottle.adaptive.extremes import Extremes
+
+__all__ = ["AdaptiveConcurrency", "Controller", "SlotsState"]
+
+Controller: TypeAlias = Literal["aimd", "gradient2"]
+"""Which controller moves the limit."""
+
+# After a refusal; after a round that was slow, at the most. The best is that of so many responses.
+_CUT, _SLOW_CUT = 0.9, 0.5
+_BEST_OF = 1000
+# Gradient2's, as published; its fast mean is that of one round.
+_LONG, _WARM_UP = 600, 10
+_SMOOTHING = 0.2
+_QUEUE = 4.0
+_FORGET, _STEEP = 0.95, 2.0
+
+
+@dataclass(slots=True)
+class SlotsState:
+    """Where the search for the number of slots stands."""
+
+    #: How many may be in flight, as a number that moves by parts.
+    limit: float
+    #: What was sent up to here is part of a round or an event that has been counted.
+    round_at: float = -math.inf
+    cut_at: float = -math.inf
+    #: The round under way: responses, their times together, the most that were in flight.
+    count: int = 0
+    total: float = 0.0
+    busiest: int = 0
+    #: The best response time of late ("aimd"); the slow mean of how many rounds ("gradient2").
+    times: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
+    long: float = 0.0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConcurrency:
+    """A concurrency limit that is found by trying.
+
+    It stands where a concurrency limit stands: ``RateLimiter(9, AdaptiveConcurrency(4, 1, 64))``.
+    The limiter has to be told how each request ended: `Permit.succeeded`, `Permit.refused`. The
+    limit moves once in a round, which is as many responses as there are slots, all of requests
+    that were sent after the last move. It never grows while less than half of it is used.
+
+    ``"aimd"`` adds a slot when the mean response time of the round is at most `tolerance` times the
+    best of late. Otherwise it goes back to ``limit * best / mean``, as many as the server works on
+    at once, or to half. A refusal takes a tenth (as in the AIMD limit of Netflix'
+    concurrency-limits), and counts only if its request was sent after the last cut.
+
+    ``"gradient2"`` is that of Netflix' concurrency-limits: with the mean of the round and the mean
+    of the last 600 rounds, ``limit * max(0.5, min(1, tolerance * long / short)) + 4``, of which a
+    fifth is taken over. It bears noise better, but under a load that never lets up it takes a queue
+    for normal after some hundred rounds, and grows on.
+
+    Args:
+        initial: Where to begin, in slots.
+        minimum: It is never lower; 1 or more.
+        maximum: It is never higher.
+        controller: ``"aimd"`` or ``"gradient2"``.
+        tolerance: So many times as slow is not slow yet; above 1.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range.
+
+    >>> adaptive = AdaptiveConcurrency(4, minimum=1, maximum=64)
+    >>> state = adaptive.start()
+    >>> for _ in range(4):
+    ...     adaptive.succeeded(state, now=0.1, sent_at=0.0, in_flight=4)
+    >>> state.limit
+    5.0
+    >>> adaptive.refused(state, now=0.3, sent_at=0.2)
+    >>> state.limit
+    4.5
+    """
+
+    initial: int
+    minimum: int
+    maximum: int
+    controller: Controller = "aimd"
+    tolerance: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("initial", "minimum", "maximum"):
+            slots = getattr(self, name)
+            if isinstance(slots, bool) or not isinstance(slots, int):
+                raise TypeError(f"{name} is a whole number of slots, not {slots!r}")
+        if not 1 <= self.minimum <= self.initial <= self.maximum:
+            raise ValueError(f"it is 1 <= minimum <= initial <= maximum, not {self!r}")
+        if self.controller not in get_args(Controller):
+            raise ValueError(
+                f"controller is one of {get_args(Controller)}, not {self.controller!r}"
+            )
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
+            raise TypeError(f"tolerance is a number, not {self.tolerance!r}")
+        if not 1.0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance is a finite number above 1, not {self.tolerance!r}")
+
+    def start(self) -> SlotsState:
+        """Give the state of a search that begins."""
+        return SlotsState(float(self.initial))
+
+    def succeeded(self, state: SlotsState, now: float, sent_at: float, in_flight: int) -> None:
+        """Hear of a request that was answered.
+
+        Args:
+            state: Is changed.
+            now: When its response came.
+            sent_at: When it was sent.
+            in_flight: How many were in flight when it came, itself among them.
+        """
+        seconds = max(0.0, now - sent_at)
+        state.times.add(seconds)
+        if sent_at < state.round_at:
+            return
+        state.count += 1
+        state.total += seconds
+        state.busiest = max(state.busiest, in_flight)
+        if state.count >= int(state.limit):
+            self._end_round(state, now)
+
+    def refused(self, state: SlotsState, now: float, sent_at: float) -> None:
+        """Hear of a request that was refused; arguments as for `succeeded`."""
+        if sent_at > state.cut_at:
+            self._set(state, now, _CUT * state.limit)
+            state.cut_at = now
+
+    def _end_round(self, state: SlotsState, now: float) -> None:
+        mean = state.total / state.count
+        limit = state.limit
+        used = 2 * state.busiest >= limit
+        if self.controller == "gradient2":
+            if used:
+                limit = self._gradient2(state, mean)
+        elif mean > self.tolerance * state.times.least:
+            # So many the server works on at once, if the rest of the time was spent in a queue. It
+            # has to run empty now and then, or the best of late is one with a queue.
+            limit *= max(_SLOW_CUT, state.times.least / mean)
+        elif used:
+            limit += 1.0
+        self._set(state, now, limit)
+
+    def _gradient2(self, state: SlotsState, mean: float) -> float:
+        state.rounds += 1
+        weight = 1.0 / state.rounds if state.rounds <= _WARM_UP else 2.0 / (_LONG + 1)
+        state.long += weight * (mean - state.long)
+        if state.long > _STEEP * mean:  # it was slow for long, and is no more
+            state.long *= _FORGET
+        gradient = 1.0
+        if mean > 0.0:
+            gradient = max(0.5, min(1.0, self.tolerance * state.long / mean))
+        wanted = state.limit * gradient + _QUEUE
+        return state.limit * (1.0 - _SMOOTHING) + wanted * _SMOOTHING
+
+    def _set(self, state: SlotsState, now: float, limit: float) -> None:
+        state.limit = min(max(limit, float(self.minimum)), float(self.maximum))
+        state.round_at = now
+        state.count = state.busiest = 0
+        state.total = 0.0

@@ -1,0 +1,109 @@
+"""The even pace of an adaptive rate: a law whose rate is part of its state."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiothrottle.algorithms.algorithm import Algorithm, drained_in, given_back, put_in, until
+
+__all__ = ["Pace", "PaceState"]
+
+# Seconds. An event loop's timer is late by about one millisecond.
+_TOLERANCE = 0.002
+# Parts of a token: what rounding may add.
+_ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class PaceState:
+    """Seconds from one token to the next, and the instant at which the next one is due."""
+
+    interval: float
+    empty_at: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(Algorithm[PaceState]):
+    """Evenly spaced, as `LeakyBucket` does it, at a rate that changes all the time.
+
+    Args:
+        initial: Tokens per second, at first.
+        most: The greatest cost of one request. It keeps those behind it waiting, not itself.
+
+    >>> pace = Pace(initial=2.0, most=10.0)
+    >>> state = pace.start()
+    >>> pace.admit(state, now=0.0, cost=1), pace.delay(state, now=0.0, cost=1)
+    (True, 0.498)
+    >>> pace.follow(state, now=0.0, rate=4.0)
+    >>> pace.delay(state, now=0.0, cost=1)
+    0.248
+    """
+
+    initial: float
+    most: float
+
+    @property
+    def capacity(self) -> float:
+        """The greatest cost of one request."""
+        return self.most
+
+    def start(self) -> PaceState:
+        """Give a schedule on which nothing is due."""
+        return PaceState(1.0 / self.initial)
+
+    def follow(self, state: PaceState, now: float, rate: float) -> None:
+        """Go on at another rate: what is due later is due so much sooner, or later still."""
+        interval = 1.0 / rate
+        if state.empty_at > now:
+            state.empty_at = now + (state.empty_at - now) * (interval / state.interval)
+        state.interval = interval
+
+    def delay(self, state: PaceState, now: float, cost: float) -> float:
+        """Seconds until the next token is due in 2 ms."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: PaceState, now: float, cost: float, ahead: float) -> float:
+        """Seconds until the one after the `ahead` is due in 2 ms."""
+        if cost > self.most:
+            return math.inf
+        if cost == 0:
+            return 0.0
+        most = _TOLERANCE + _ROUNDING * state.interval
+        return drained_in(state.empty_at, now, ahead * state.interval, _TOLERANCE, most)
+
+    def take(self, state: PaceState, now: float, cost: float) -> None:
+        """Occupy `cost` places of the schedule."""
+        if cost:
+            state.empty_at = max(state.empty_at, now) + cost * state.interval
+
+    def allowance(self, state: PaceState, now: float, most: int) -> int:
+        """So many as are due within 2 ms from now: later there are only more."""
+        ahead = max(0.0, state.empty_at - now)
+        brim = _TOLERANCE + _ROUNDING * state.interval
+        due = (brim - ahead) / state.interval + 1 if ahead <= brim else 0
+        return int(min(most, due))
+
+    def take_each(self, state: PaceState, instants: Sequence[float]) -> None:
+        """Occupy a place of the schedule for each of the instants."""
+        state.empty_at = put_in(state.empty_at, instants, state.interval)
+
+    def remaining(self, state: PaceState, now: float) -> float:
+        """All or nothing: the next cost may go, of whatever size, or it may not."""
+        return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
+
+    def reset_after(self, state: PaceState, now: float) -> float:
+        """Seconds until the schedule is used up."""
+        return until(state.empty_at, now)
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> PaceState:  # noqa: ARG002
+        """Begin a schedule: what went under another law delays no more than one token."""
+        fresh = self.start()
+        fresh.empty_at = now + fresh.interval
+        return fresh
+
+    def refund(self, state: PaceState, now: float, cost: float, at: float) -> None:
+        """Clear places of the schedule that have not come yet."""
+        spent = cost * state.interval
+        left = spent + _TOLERANCE + _ROUNDING * state.interval
+        state.empty_at = given_back(state.empty_at, now, spent, at, left)

@@ -1,0 +1,147 @@
+"""Which limiter a request waits for, and what a refusal does to all who share that limiter.
+
+Shared by all HTTP clients that we put in front of a limiter; none is imported here.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from aiothrottle.announcements import Announcements, Heed
+from aiothrottle.attempts import Outcome
+from aiothrottle.budget import RetryQuota
+from aiothrottle.headers import Profile
+from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
+from aiothrottle.retry import Retry
+
+__all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "check_seconds", "origin"]
+
+AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
+# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
+Key: TypeAlias = Callable[[str, Any], Hashable]
+
+_DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+
+
+class Target(NamedTuple):
+    """Where a request goes in: its key, and the limiter of that key."""
+
+    key: Hashable
+    limiter: RateLimiter
+
+
+class Admission:
+    """Finds the limiter of a request, waits for it, and pauses it when the server refuses.
+
+    Args:
+        limiter: One for all requests, or one for each key.
+        key: Gives the key of a request, from method and URL. Only for a `KeyedRateLimiter`.
+        default_key: The same, where `key` is None.
+        queue_timeout: Seconds that a request waits at the most. None: no limit.
+        retry: Says what a pause may be, and what further attempts may cost.
+        heed: What is done with what servers say is left, see `Announcements`.
+        profiles: Of servers that the package does not know, or knows otherwise.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range, or of no use beside the others.
+    """
+
+    def __init__(
+        self,
+        limiter: AnyLimiter,
+        *,
+        key: Key | None,
+        default_key: Key,
+        queue_timeout: float | None,
+        retry: Retry,
+        heed: Heed,
+        profiles: Iterable[Profile],
+    ) -> None:
+        if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
+            raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
+        if key is not None and not callable(key):
+            raise TypeError(f"key is a function of method and URL, not {key!r}")
+        if key is not None and isinstance(limiter, RateLimiter):
+            raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
+        check_retry(retry)
+        check_seconds("queue_timeout", queue_timeout)
+        self.limiter = limiter
+        self.retry = retry
+        self.queue_timeout = queue_timeout
+        self.quota = None if retry.budget is None else RetryQuota(retry.budget)
+        self.announcements = Announcements(heed, profiles, retry.max_retry_after)
+        self._key = key or default_key
+        #: Where all requests go, if there is one limiter for all.
+        self.only = Target(None, limiter) if isinstance(limiter, RateLimiter) else None
+
+    def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
+        """Find the limiter of a request. Raises what `key` does."""
+        if self.only is not None:
+            return self.only
+        assert isinstance(self.limiter, KeyedRateLimiter)
+        key = self._key(method, url)
+        try:
+            return Target(key, self.limiter[key])
+        except TypeError as error:
+            raise TypeError(
+                f"a key has to be hashable, not {type(key).__name__}: {error}"
+            ) from error
+
+    def enter(self, limiter: RateLimiter) -> Awaitable[Permit]:
+        """Wait for a turn, and no longer than `queue_timeout`."""
+        return limiter.throttle(timeout=self.queue_timeout).__aenter__()
+
+    def ended(self, permit: Permit, outcome: Outcome[Any], delay: float | None) -> bool:
+        """Tell the limiter how the permit's request ended; a refusal pauses it.
+
+        How long, and what else it does, is said at `Permit.refused`. A failure without a response
+        tells nothing.
+
+        Args:
+            permit: Of the request; it may have been released.
+            outcome: How the request ended.
+            delay: Seconds until it should be tried again, if it should.
+
+        Returns:
+            Whether the limiter is paused for as long as `delay` now.
+        """
+        if outcome.refused:
+            return permit.refused_for(
+                delay if delay is not None else outcome.retry_after or 0.0,
+                told=bool(outcome.retry_after),
+                spread=self.retry.spread,
+                longest=self.retry.max_retry_after,
+            )
+        if outcome.response is not None:
+            permit.succeeded()
+        return False
+
+
+def origin(scheme: str, host: str, port: int | None) -> str:
+    """Give the key of a server: the host as DNS has it, with the port unless it is the usual one.
+
+    >>> origin("https", "Example.ORG.", 443), origin("http", "127.0.0.1", 8080)
+    ('example.org', '127.0.0.1:8080')
+    """
+    host = host.lower().rstrip(".")
+    if port is None or port == _DEFAULT_PORTS.get(scheme):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_retry(retry: Retry) -> None:
+    """Refuse what is no `Retry`."""
+    if not isinstance(retry, Retry):
+        raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {retry!r}")
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Refuse what is neither None nor a duration."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"{name} is a number of seconds or None, not {seconds!r}")
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{name} is a finite number of seconds, 0 or more, not {seconds!r}")

@@ -1,0 +1,80 @@
+"""A budget for second attempts: when everything fails, more attempts make it worse."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+__all__ = ["RetryBudget", "RetryQuota"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryBudget:
+    """How many second attempts a server gets, all requests together: a value.
+
+    A quota that is full at first. Each further attempt takes its cost out; where too little is
+    left there is no further attempt, at once: nobody waits for quota. Each success fills it up by
+    `refund`, or by what its own last attempt has cost if that is more. (The quota of the AWS SDKs'
+    standard retry mode, with its costs of 2026.)
+
+    Args:
+        capacity: What a full quota holds.
+        cost: Of an attempt after a failure: the connection, a 5xx.
+        refusal_cost: Of an attempt after a refusal, such as 429. The server has said when to
+            come, so it is the cheaper one.
+        refund: What a success at the first attempt fills up.
+
+    Raises:
+        TypeError: An argument is no number.
+        ValueError: An argument is out of range.
+
+    >>> quota = RetryQuota(RetryBudget(capacity=20, cost=14))
+    >>> quota.pay("example.org", refusal=False), quota.pay("example.org", refusal=False)
+    (14, None)
+    >>> quota.pay("example.net", refusal=False)
+    14
+    """
+
+    capacity: float = 500.0
+    cost: float = 14.0
+    refusal_cost: float = 5.0
+    refund: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("capacity", "cost", "refusal_cost", "refund"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} of a retry budget is a number, not {value!r}")
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} of a retry budget is 0 or more, not {value!r}")
+
+
+class RetryQuota:
+    """What is left of the budget for each key. A key whose quota is full takes no memory."""
+
+    __slots__ = ("_spent", "budget")
+
+    def __init__(self, budget: RetryBudget) -> None:
+        self.budget = budget
+        self._spent: dict[Hashable, float] = {}
+
+    def pay(self, key: Hashable, *, refusal: bool) -> float | None:
+        """Take the cost of another attempt and give it; None if too little is left."""
+        cost = self.budget.refusal_cost if refusal else self.budget.cost
+        spent = self._spent.get(key, 0.0) + cost
+        if spent > self.budget.capacity:
+            return None
+        if spent:
+            self._spent[key] = spent
+        return cost
+
+    def give_back(self, key: Hashable, paid: float) -> None:
+        """Fill up after a success whose last attempt has cost `paid`, 0 for a first one."""
+        spent = self._spent.get(key)
+        if spent is None:
+            return
+        spent -= max(self.budget.refund, paid)
+        if spent > 0.0:
+            self._spent[key] = spent
+        else:
+            del self._spent[key]

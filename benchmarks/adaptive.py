@@ -1,0 +1,344 @@
+"""Limits that nobody tells, found and followed: `uv run benchmarks/adaptive.py [--write]`.
+
+`--write` puts the tables into docs/adaptive.md, between the markers there. Nothing is measured: it
+is simulated, on virtual time, by real limiters, so every machine gives the same figures. Takes
+about a quarter of an hour; `--seeds 2` is quicker.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import rivals
+from measure import Report, Rows, show
+
+from aiothrottle import AdaptiveRate, RateLimiter
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulate
+from aiothrottle.testing.server import LawName
+
+PAGE = Path(__file__).parents[1] / "docs" / "adaptive.md"
+BEGIN, END = "<!-- begin: benchmarks/adaptive.py -->", "<!-- end: benchmarks/adaptive.py -->"
+
+LAWS: tuple[LawName, ...] = ("rolling-window", "fixed-window", "token-bucket")
+RATES = (Rate(10, 1), Rate(100, 1), Rate(500, 60))
+STARTS = {"4 times too fast": 4.0, "10 times too slow": 0.1}
+# Windows in which to find the limit, and then windows in which it is watched.
+SEARCH = 10
+WATCHED = {1: 300, 60: 40}
+WORKERS = 50
+# Seconds each way where it stands beside others: one of them goes by that alone.
+LATENCY = 0.02
+JITTERS = (0.0, 0.01, 0.03, 0.1)
+
+
+class Part(NamedTuple):
+    """What a server saw in some part of the time: shares of what was sent, and of the limit."""
+
+    refused: float
+    used: float
+    fairness: float = 1.0
+
+
+def part(arrivals: Iterable[Arrival], rate: Rate, since: float, until: float) -> Part:
+    """Tell what a server saw in that part of the time."""
+    admitted: dict[int, int] = {}
+    sent = 0
+    for arrival in arrivals:
+        if since <= arrival.at < until:
+            sent += 1
+            admitted[arrival.client] = admitted.get(arrival.client, 0) + (not arrival.refused)
+    total = sum(admitted.values())
+    squares = sum(count**2 for count in admitted.values())
+    return Part(
+        1.0 - total / sent if sent else 0.0,
+        total * rate.period / rate.limit / (until - since),
+        total**2 / (len(admitted) * squares) if squares else 1.0,
+    )
+
+
+def mean(parts: list[Part]) -> Part:
+    """Give the mean of each figure."""
+    return Part(*(statistics.mean(column) for column in zip(*parts, strict=True)))
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Write a share."""
+    return f"{share * 100:.{digits}f}"
+
+
+def per_second(rate: Rate) -> float:
+    """Give the requests per second."""
+    return rate.limit / rate.period
+
+
+def adaptive(rate: Rate, start: float) -> RateLimiter:
+    """Make the limiter that is told nothing but where to begin."""
+    truth = per_second(rate)
+    return RateLimiter(AdaptiveRate(start * truth, minimum=truth / 100, maximum=20 * truth))
+
+
+def named(rate: Rate) -> str:
+    """Write a rate as a user does."""
+    return f"{rate.limit:g}/{'s' if rate.period == 1 else 'min'}"
+
+
+def watch(
+    rate: Rate, law: LawName, start: float, seed: int, retry_after: RetryAfter = "seconds"
+) -> tuple[Part, float]:
+    """Simulate one search; give what came after it, and the windows until the limit was found.
+
+    It is found when ten windows (one, where they are long) end that were used to 90 % or more.
+    """
+    period = rate.period
+    end = (SEARCH + WATCHED[int(period)]) * period
+    outcome = simulate(
+        partial(adaptive, rate, start),
+        Server(rate, law, retry_after=retry_after),
+        workers=WORKERS,
+        seconds=end,
+        seed=seed,
+    )
+    return part(outcome.arrivals, rate, SEARCH * period, end), found_after(outcome, rate, 0.0, end)
+
+
+def found_after(outcome: Outcome, rate: Rate, since: float, end: float) -> float:
+    """Give the windows from `since` until those begin that were used to 90 % or more."""
+    length = 10 if rate.period == 1 else 1
+    admitted = [0] * (int(end / rate.period) + 1)
+    for arrival in outcome.arrivals:
+        admitted[int(arrival.at / rate.period)] += not arrival.refused
+    wanted = 0.9 * rate.limit * length
+    for first in range(int(since / rate.period), len(admitted) - length):
+        if sum(admitted[first : first + length]) >= wanted:
+            return first - since / rate.period
+    return float("inf")
+
+
+def constant(report: Report, seeds: range) -> None:
+    """Find a limit that stays."""
+    rows: Rows = [["server", "begun", "refused, %", "used, %", "found after, windows (most)"]]
+    worst = Part(0.0, 1.0)
+    slowest = 0.0
+    cases: list[tuple[RetryAfter, tuple[Rate, ...]]] = [("seconds", RATES), ("none", RATES[:1])]
+    for retry_after, rates in cases:
+        for law in LAWS:
+            for rate in rates:
+                for name, start in STARTS.items():
+                    runs = [watch(rate, law, start, seed, retry_after) for seed in seeds]
+                    figures = mean([after for after, _ in runs])
+                    found = [windows for _, windows in runs]
+                    if retry_after == "seconds":
+                        worst = Part(
+                            max(worst.refused, figures.refused), min(worst.used, figures.used)
+                        )
+                        slowest = max(slowest, *found)
+                    rows.append(
+                        [
+                            f"{law}, {named(rate)}, Retry-After: {retry_after}",
+                            name,
+                            percent(figures.refused),
+                            percent(figures.used, 1),
+                            f"{statistics.mean(found):.1f} ({max(found):.0f})",
+                        ]
+                    )
+    report.add("A limit that stays, seen from the eleventh window on", rows)
+    report.want("refused after 10 windows, the worst server", worst.refused * 100, 1.0, " %")
+    report.want_share("used after 10 windows, the worst server", worst.used, 0.95)
+    report.want("windows until it is used to 90 %, the slowest of all", slowest, 10, "")
+
+
+def changing(report: Report, seeds: range) -> None:
+    """Follow a limit that halves or doubles."""
+    rows: Rows = [["server", "limit", "refused, %", "used, %", "followed after, s (most)"]]
+    for law in LAWS:
+        for rate in (RATES[0], RATES[2]):
+            for name, factor in (("halves", 0.5), ("doubles", 2.0)):
+                begin = 300 if rate.period == 1 else 20 * 60.0
+                end = 3 * begin
+                new = Rate(rate.limit * factor, rate.period)
+                outcomes = [
+                    simulate(
+                        partial(adaptive, rate, 1.0),
+                        Server(rate, law),
+                        workers=WORKERS,
+                        seconds=end,
+                        changes={begin: Server(new, law)},
+                        seed=seed,
+                    )
+                    for seed in seeds
+                ]
+                figures = mean([part(it.arrivals, new, begin, end) for it in outcomes])
+                found = [found_after(it, new, begin, end) * rate.period for it in outcomes]
+                rows.append(
+                    [
+                        f"{law}, {named(rate)}",
+                        name,
+                        percent(figures.refused),
+                        percent(figures.used, 1),
+                        f"{statistics.mean(found):.0f} ({max(found):.0f})",
+                    ]
+                )
+    report.add("A limit that changes, seen from the change on", rows)
+
+
+def sharing(report: Report, seeds: range) -> None:
+    """Share a limit among four that know nothing of each other."""
+    rows: Rows = [["server", "refused, %", "used, %", "fairness (least)"]]
+    worst, fairness = 0.0, 1.0
+    for law in LAWS:
+        for rate in RATES:
+            begin, end = (300.0, 600.0) if rate.period == 1 else (1200.0, 2400.0)
+            parts = [
+                part(
+                    simulate(
+                        partial(adaptive, rate, 1.0),
+                        Server(rate, law),
+                        clients=4,
+                        workers=WORKERS // 2,
+                        seconds=end,
+                        seed=seed,
+                    ).arrivals,
+                    rate,
+                    begin,
+                    end,
+                )
+                for seed in seeds
+            ]
+            figures = mean(parts)
+            worst = max(worst, figures.refused)
+            fairness = min(fairness, figures.fairness)
+            rows.append(
+                [
+                    f"{law}, {named(rate)}",
+                    percent(figures.refused),
+                    percent(figures.used, 1),
+                    f"{figures.fairness:.3f} ({min(it.fairness for it in parts):.3f})",
+                ]
+            )
+    report.add("Four clients on one limit, each begun at all of it, after a while", rows)
+    report.want("four clients: refused, the worst server", worst * 100, 1.5, " %")
+    report.want_share("four clients: Jain's fairness, the worst server", fairness, 0.95)
+
+
+def rival(make: Callable[[], rivals.Rival], server: Server, seed: int) -> Iterable[Arrival]:
+    """Let a rival's rule loose on the server."""
+    end = float(SEARCH + WATCHED[1])
+    return rivals.run(make, server, workers=20, latency=LATENCY, seconds=end, seed=seed)
+
+
+def beside(report: Report, seeds: range) -> None:
+    """Set it beside what others do, at 10/s."""
+    rate = Rate(10, 1)
+    end = float(SEARCH + WATCHED[1])
+    run = partial(simulate, partial(adaptive, rate, 4.0), workers=20, latency=LATENCY, seconds=end)
+    contestants: dict[str, Callable[[Server, int], Iterable[Arrival]]] = {
+        "**`AdaptiveRate`**": lambda server, seed: run(server, seed=seed).arrivals,
+        "exponential back-off": partial(rival, rivals.BackOff),
+        "Retry-After per request": partial(rival, rivals.RetryAfterAlone),
+        "AWS's cubic": partial(rival, rivals.AwsCubic),
+        "AutoThrottle's rule": partial(rival, rivals.AutoThrottle),
+    }
+    rows: Rows = [["client", *LAWS]]
+    for name, ask in contestants.items():
+        cells: list[str] = []
+        for law in LAWS:
+            server = Server(rate, law)
+            figures = mean([part(ask(server, seed), rate, SEARCH, end) for seed in seeds])
+            cells.append(f"{percent(figures.refused)} / {percent(figures.used, 1)}")
+        rows.append([name, *cells])
+    report.add(
+        "Beside what others do, 10/s and 20 workers, 20 to 30 ms each way: refused, % / used, %",
+        rows,
+    )
+
+
+def guards(report: Report, seeds: range) -> None:
+    """Let the guard tune itself, before a server that counts to the last request."""
+    rows: Rows = [["jitter", "limit", "no guard", "the right guard", 'guard="auto"']]
+    worst, least = 0.0, 1.0
+    for jitter in JITTERS:
+        for rate in RATES[:2]:
+            cells: list[Part] = []
+            for guard in (0.0, jitter, "auto"):
+                make = partial(RateLimiter, rate, guard=guard)
+                outcomes = [
+                    simulate(
+                        make, Server(rate), jitter=jitter, workers=WORKERS, seconds=100, seed=seed
+                    )
+                    for seed in seeds
+                ]
+                cells.append(mean([Part(it.refused_share, it.utilisation) for it in outcomes]))
+            worst = max(worst, cells[2].refused)
+            least = min(least, cells[2].used / cells[1].used)
+            rows.append(
+                [
+                    f"{jitter * 1000:g} ms",
+                    named(rate),
+                    *(f"{percent(cell.refused)} / {percent(cell.used, 1)}" for cell in cells),
+                ]
+            )
+    report.add("The guard that tunes itself: refused, % / used, %", rows)
+    report.want('guard="auto": refused, the worst jitter', worst * 100, 0.1, " %")
+    report.want_share('guard="auto": used, of what the right guard uses', least, 0.9)
+
+
+PARTS = {
+    "constant": constant,
+    "beside": beside,
+    "changing": changing,
+    "sharing": sharing,
+    "guards": guards,
+}
+
+
+def markdown(report: Report, seeds: int) -> str:
+    """Give the text that stands between the markers."""
+    terms = (
+        f"*Simulated by `python benchmarks/adaptive.py --write` on {time.strftime('%Y-%m-%d')}: "
+        f"{WORKERS} workers that always have something to ask unless said otherwise, 50 to 60 ms "
+        f"each way, Retry-After in whole seconds, the mean of {seeds} seeds.*"
+    )
+    text = [terms]
+    for caption, rows in report.tables:
+        head, *body = rows
+        rule = [":--", *["--:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
+        text += [f"### {caption}", "\n".join(lines)]
+    text.append("### What was to be reached")
+    text.append(
+        "\n".join(
+            f"- {it.what}: {it.found} (wanted {it.wanted}): "
+            f"{'reached' if it.reached else '**not reached**'}"
+            for it in report.targets
+        )
+    )
+    return "\n\n".join(text)
+
+
+def main() -> None:
+    """Simulate and print, or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; by default all")
+    parser.add_argument("--seeds", type=int, default=20, help="how many (20)")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    options = parser.parse_args()
+    report = Report("Limits that nobody tells")
+    for name in options.parts or PARTS:
+        PARTS[name](report, range(options.seeds))
+        print(f"{name}: done", flush=True)
+    show(report)
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        after = rest.split(END)[1]
+        text = markdown(report, options.seeds)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,391 @@
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive import ClientThrottling, SelfTuningGuard
+from aiothrottle.adaptive.extremes import Extremes
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.adaptive.rate import RateState
+
+LATENCY = 0.05
+
+
+def drive(
+    adaptive: AdaptiveRate,
+    state: RateState,
+    seconds: float,
+    *,
+    limit: float = math.inf,
+    demand: float = math.inf,
+    begin: float = 0.0,
+) -> float:
+    """Send as fast as it and the demand allow; a server refuses what comes faster than its limit.
+
+    There is no window and no burst, so every rate above the limit is refused at once.
+    """
+    now = begin
+    while now < begin + seconds:
+        rate = state.rate
+        now += 1.0 / min(rate, demand)
+        if rate > limit:
+            adaptive.refused(state, now + LATENCY, now, pause=1.0)
+            now += 1.0
+        else:
+            adaptive.succeeded(state, now + LATENCY, now)
+    return now
+
+
+# --- What may be given ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((0, 1, 10), ValueError),
+        ((20, 1, 10), ValueError),
+        ((0.5, 1, 10), ValueError),
+        ((5, 10, 1), ValueError),
+        ((5, 1, math.inf), ValueError),
+        ((math.nan, 1, 10), ValueError),
+        ((True, 1, 10), TypeError),
+        ((None, 1, 10), TypeError),
+    ],
+)
+def test_a_rate_begins_between_its_bounds(
+    arguments: tuple[float, float, float], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        AdaptiveRate(*arguments)
+
+
+def test_rates_are_given_as_everywhere() -> None:
+    adaptive = AdaptiveRate("600/min", minimum="1/s", maximum=100)
+    assert (adaptive.initial, adaptive.minimum, adaptive.maximum) == (10.0, 1.0, 100.0)
+
+
+# --- The rate ---
+
+
+def test_it_doubles_while_nothing_is_refused() -> None:
+    adaptive = AdaptiveRate(1, 1, 1000)
+    state = adaptive.start()
+    seen = {state.rate}
+    now = 0.0
+    while now < 12.0:
+        now = drive(adaptive, state, 0.01, begin=now)
+        seen.add(state.rate)
+    assert sorted(seen)[:5] == [1, 2, 4, 8, 16]
+
+
+def test_many_refusals_of_one_event_cut_once() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.refused(state, now=1.0, sent_at=0.9)
+    cut = state.rate
+    assert cut < 100
+    for sent_at in (0.5, 0.91, 0.99, 1.0):
+        adaptive.refused(state, now=1.1, sent_at=sent_at)
+    assert state.rate == cut
+
+
+def test_what_was_sent_after_the_cut_and_is_refused_cuts_again() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.refused(state, now=1.0, sent_at=0.9)
+    cut = state.rate
+    adaptive.refused(state, now=1.2, sent_at=1.1)
+    assert state.rate < cut
+
+
+@pytest.mark.parametrize("limit", [2.5, 10.0, 40.0])
+def test_it_finds_a_plain_limit_and_stays_near_it(limit: float) -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    now = drive(adaptive, state, 300, limit=limit)
+    lowest, highest = math.inf, 0.0
+    end = now + 600
+    while now < end:
+        now = drive(adaptive, state, 0.01, limit=limit, begin=now)
+        lowest, highest = min(lowest, state.rate), max(highest, state.rate)
+    assert 0.85 * limit <= lowest <= highest <= 1.02 * limit
+
+
+def test_refusals_that_return_at_once_cut_deeper() -> None:
+    adaptive = AdaptiveRate(1000, 1, 1000)
+    state = adaptive.start()
+    rates = [state.rate]
+    for i in range(1, 5):
+        adaptive.succeeded(state, i + 0.1, float(i))
+        adaptive.refused(state, i + 0.3, i + 0.2)
+        rates.append(state.rate)
+    assert rates == [1000, 750, 375, 187.5, 93.75]
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0, 10.0])
+def test_it_follows_a_limit_that_changes(factor: float) -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    now = drive(adaptive, state, 300, limit=10.0)
+    drive(adaptive, state, 300, limit=10.0 * factor, begin=now)
+    assert 0.8 * factor * 10 <= state.rate <= 1.05 * factor * 10
+
+
+def test_it_does_not_grow_while_it_is_not_used() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    drive(adaptive, state, 600, demand=5.0)
+    assert state.rate == 10  # searching
+    now = drive(adaptive, state, 60, limit=10.0, begin=600)
+    rate = state.rate
+    drive(adaptive, state, 600, demand=0.8 * rate, begin=now)
+    assert state.rate == rate  # on the cubic
+
+
+def test_a_pause_is_no_use() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    adaptive.succeeded(state, 0.1, 0.0)
+    # Ten in a row, but a minute lies between them.
+    for i in range(5):
+        adaptive.succeeded(state, 0.2 + i / 10, 0.1 + i / 10)
+    for i in range(5):
+        adaptive.succeeded(state, 60.2 + i / 10, 60.1 + i / 10)
+    assert state.rate <= 20
+
+
+def test_beyond_the_ceiling_it_probes_slowly_at_first() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    now = drive(adaptive, state, 400, limit=10.0)
+    rates = [state.rate]
+    for _ in range(60):
+        now = drive(adaptive, state, 1.0, begin=now)
+        rates.append(state.rate)
+    assert all(a <= b for a, b in pairwise(rates))
+    near = [rate for rate in rates if rate > 9.9]
+    assert all(b - a < 0.1 for a, b in pairwise(near[:10]))
+
+
+def test_a_long_outage_tells_the_limit() -> None:
+    # 500 a minute in a window: they are gone within 12 s, and the server is shut for 48.
+    adaptive = AdaptiveRate(42, 0.1, 1000)
+    state = adaptive.start()
+    for i in range(500):
+        adaptive.succeeded(state, i / 42 + LATENCY, i / 42)
+    adaptive.refused(state, now=12.0, sent_at=11.95, pause=48.0)
+    assert 500 / 60 * 0.9 <= state.rate <= 500 / 60 * 1.15
+
+
+REPORTS = st.lists(
+    st.tuples(
+        st.floats(0, 100),
+        st.floats(0, 10),
+        st.one_of(st.none(), st.sampled_from([0.0, 1.0, 120.0, 1e9, 1e300])),
+        st.floats(0, 1000),
+    ),
+    max_size=60,
+)
+
+
+@given(REPORTS)
+def test_whatever_is_reported_the_rate_stays_within_its_bounds(
+    reports: list[tuple[float, float, float | None, float]],
+) -> None:
+    adaptive = AdaptiveRate(10, 2, 50)
+    state = adaptive.start()
+    now = 0.0
+    for gap, age, pause, cost in reports:
+        now += gap
+        if pause is None:
+            adaptive.succeeded(state, now, now - age, cost)
+        else:
+            adaptive.refused(state, now, now - age, pause)
+        assert 2 <= state.rate <= 50
+
+
+# --- The pace ---
+
+
+def test_a_new_rate_moves_what_is_due() -> None:
+    pace = Pace(10.0, 100.0)
+    state = pace.start()
+    for _ in range(10):
+        pace.take(state, 0.0, 1)
+    assert state.empty_at == pytest.approx(1.0)
+    pace.follow(state, 0.5, 5.0)
+    assert state.empty_at == pytest.approx(1.5)
+    pace.follow(state, 0.5, 50.0)
+    assert state.empty_at == pytest.approx(0.6)
+    pace.follow(state, 2.0, 1.0)
+    assert state.empty_at == pytest.approx(0.6)
+
+
+def test_a_heavy_cost_goes_at_any_rate() -> None:
+    pace = Pace(0.5, 100.0)
+    assert pace.delay(pace.start(), 0.0, 60) == 0.0
+    assert pace.delay(pace.start(), 0.0, 101) == math.inf
+
+
+# --- The number of slots ---
+
+
+def rounds(
+    adaptive: AdaptiveConcurrency, count: int, took: Callable[[float], float]
+) -> list[float]:
+    """Answer rounds of requests; give the limit after each. `took` tells the time at that limit."""
+    state = adaptive.start()
+    now = 0.0
+    limits: list[float] = []
+    for _ in range(count):
+        slots = int(state.limit)
+        seconds = took(state.limit)
+        for _ in range(slots):
+            adaptive.succeeded(state, now + seconds, now, in_flight=slots)
+        now += seconds + 0.001
+        limits.append(state.limit)
+    return limits
+
+
+# The server works on 20 at once; more of them wait.
+
+
+def test_slots_settle_where_the_server_begins_to_queue() -> None:
+    adaptive = AdaptiveConcurrency(4, 1, 200, tolerance=1.5)
+    limits = rounds(adaptive, 2000, lambda limit: 0.1 * max(1.0, limit / 20))
+    assert all(18 <= limit <= 33 for limit in limits[50:])
+
+
+def test_gradient2_holds_back_for_some_hundred_rounds() -> None:
+    adaptive = AdaptiveConcurrency(4, 1, 200, controller="gradient2", tolerance=1.5)
+    limits = rounds(adaptive, 200, lambda limit: 0.1 * max(1.0, limit / 20))
+    assert all(20 <= limit <= 60 for limit in limits[30:])
+
+
+def test_slots_do_not_grow_while_less_than_half_is_used() -> None:
+    adaptive = AdaptiveConcurrency(10, 1, 100)
+    state = adaptive.start()
+    for i in range(1000):
+        adaptive.succeeded(state, i + 0.1, float(i), in_flight=4)
+    assert state.limit == 10
+
+
+def test_many_refusals_of_one_event_take_slots_once() -> None:
+    adaptive = AdaptiveConcurrency(10, 1, 100)
+    state = adaptive.start()
+    for sent_at in (0.1, 0.2, 0.3):
+        adaptive.refused(state, now=1.0, sent_at=sent_at)
+    assert state.limit == 9.0
+    adaptive.refused(state, now=2.0, sent_at=1.5)
+    assert state.limit == pytest.approx(8.1)
+
+
+@given(
+    st.sampled_from(["aimd", "gradient2"]),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e6), st.integers(1, 50), st.booleans())),
+)
+def test_whatever_is_reported_the_slots_stay_within_their_bounds(
+    controller: str, reports: list[tuple[float, float, int, bool]]
+) -> None:
+    adaptive = AdaptiveConcurrency(5, 2, 9, controller=controller)  # type: ignore[arg-type]
+    state = adaptive.start()
+    now = 0.0
+    for gap, age, in_flight, refused in reports:
+        now += gap
+        if refused:
+            adaptive.refused(state, now, now - age)
+        else:
+            adaptive.succeeded(state, now, now - age, in_flight)
+        assert 2 <= state.limit <= 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((0, 0, 1), ValueError),
+        ((1, 2, 3), ValueError),
+        ((4, 1, 3), ValueError),
+        ((1.0, 1, 3), TypeError),
+        ((True, 1, 3), TypeError),
+        ((2, 1, 3, "vegas"), ValueError),
+        ((2, 1, 3, "aimd", 1.0), ValueError),
+        ((2, 1, 3, "aimd", math.nan), ValueError),
+        ((2, 1, 3, "aimd", "2"), TypeError),
+    ],
+)
+def test_slots_begin_between_their_bounds(
+    arguments: tuple[int, int, int], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        AdaptiveConcurrency(*arguments)
+
+
+# --- The guard ---
+
+
+def test_the_guard_is_at_least_the_spread_and_at_most_a_quarter_of_the_period() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    for i in range(100):
+        guard.observe(0.1 + (i % 10) / 1000)
+    assert 0.009 <= guard.seconds <= 0.011
+    guard.observe(5.0)
+    assert guard.seconds == 0.25
+
+
+def test_the_guard_forgets_a_time_of_jitter() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    guard.observe(0.1)
+    guard.observe(0.2)
+    changes = sum(guard.observe(0.1) for _ in range(1500))
+    assert guard.seconds == 0.0
+    assert changes < 40
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 20))
+def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> None:
+    extremes = Extremes(size)
+    for value in values:
+        extremes.add(value)
+    assert extremes.least <= min(values[-size:])
+    assert extremes.greatest >= max(values[-size:])
+    assert extremes.least >= min(values[-2 * size :])
+    assert extremes.greatest <= max(values[-2 * size :])
+
+
+# --- Overload ---
+
+
+def test_who_is_accepted_is_never_rejected_here() -> None:
+    throttling = ClientThrottling()
+    state = throttling.start()
+    for i in range(1000):
+        throttling.request(state, i / 10)
+        throttling.accepted(state, i / 10)
+        assert throttling.rejected_share(state, i / 10) == 0.0
+
+
+def test_a_server_that_is_down_gets_less_and_is_tried_again() -> None:
+    throttling = ClientThrottling(k=2.0, window=10.0)
+    state = throttling.start()
+    for i in range(100):
+        throttling.request(state, i / 100)
+    assert throttling.rejected_share(state, 1.0) == pytest.approx(100 / 101)
+    assert 0.0 < throttling.rejected_share(state, 15.0) < 100 / 101
+    assert throttling.rejected_share(state, 31.0) == 0.0
+    throttling.request(state, 40.0)
+    assert throttling.rejected_share(state, 400.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [((0.5,), ValueError), ((math.inf,), ValueError), ((2, 0), ValueError), (("2",), TypeError)],
+)
+def test_throttling_refuses_what_makes_no_sense(
+    arguments: tuple[float, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        ClientThrottling(*arguments)

@@ -1,0 +1,340 @@
+"""What servers say about their limits, and what limiters and sessions make of it."""
+
+import asyncio
+import math
+from typing import Any, cast
+
+import httpx
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from aiothrottle import (
+    AdaptiveConcurrency,
+    Cooldown,
+    KeyedRateLimiter,
+    Rate,
+    RateLimiter,
+    RollingWindow,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
+from aiothrottle.announcements import Announcements
+from aiothrottle.headers import Profile, ServerLimits
+from aiothrottle.httpx import ThrottledTransport
+from tests.serving import Handler, answer, serving
+from tests.virtually import now, virtual
+
+ONCE = Retry(attempts=1)
+
+
+# ---- a limiter that is told ----------------------------------------------------------------------
+
+
+@virtual
+async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_new_quota() -> None:
+    limiter = RateLimiter("100/s")
+    permit = await limiter.acquire()
+    permit.told(3, reset_after=30)
+    begun = now()
+    for expected in (0, 0, 0, 30):
+        async with limiter.throttle():
+            assert now() - begun == pytest.approx(expected)
+    assert limiter.statistics().announced_left is None
+
+
+@virtual
+async def test_spread_evenly_it_lasts_until_then() -> None:
+    limiter = RateLimiter("100/s")
+    permit = await limiter.acquire()
+    permit.told(3, reset_after=30, evenly=True)
+    begun = now()
+    for expected in (0, 10, 20, 30):
+        async with limiter.throttle():
+            assert now() - begun == pytest.approx(expected, abs=0.01)
+
+
+@virtual
+async def test_what_was_sent_since_is_taken_off() -> None:
+    limiter = RateLimiter("100/s")
+    permits = [await limiter.acquire() for _ in range(3)]
+    permits[0].told(5, reset_after=30)
+    assert limiter.statistics().announced_left == 3
+    for _ in range(2):
+        await asyncio.sleep(1)
+        permits.append(await limiter.acquire())
+    assert limiter.statistics().announced_left == 1
+    permits[3].told(2, reset_after=28)  # one was sent after this one
+    permits[2].told(5, reset_after=28)  # overtaken by the others
+    assert limiter.statistics().announced_left == 1
+    permits[4].told(0, reset_after=28)
+    assert (await limiter.peek()).retry_after == 28
+
+
+@virtual
+async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
+    limiter = RateLimiter("2/s", 5)
+    permit = await limiter.acquire()
+    permit.told(1000, reset_after=100)
+    assert await limiter.try_acquire()
+    assert (await limiter.try_acquire()).retry_after == 1
+    limiter.update(rate_limit="3/s")
+    assert await limiter.try_acquire()
+    assert not await limiter.try_acquire()
+    assert limiter.statistics().announced_left == 998
+
+
+@virtual
+async def test_those_who_wait_are_told_too() -> None:
+    limiter = RateLimiter("2/s")
+    permit = await limiter.acquire()
+    await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(0.5)
+    permit.told(1, reset_after=9.5)  # one was sent since
+    await waiter
+    assert now() == 10
+
+
+@virtual
+async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
+    limiter = KeyedRateLimiter("100/s")
+    async with limiter.throttle("host") as permit:
+        pass
+    permit.told(0, reset_after=300)
+    await asyncio.sleep(250)
+    assert "host" in limiter
+    assert not await limiter.peek("host")
+    await asyncio.sleep(150)
+    assert "host" not in limiter
+
+
+@pytest.mark.parametrize(
+    ("left", "reset_after", "error", "named"),
+    [
+        (-1, 1, ValueError, "left"),
+        (math.nan, 1, ValueError, "left"),
+        ("3", 1, TypeError, "left"),
+        (1, math.inf, ValueError, "reset_after"),
+        (1, True, TypeError, "reset_after"),
+    ],
+)
+@virtual
+async def test_nonsense_is_refused_and_changes_nothing(
+    left: object, reset_after: object, error: type[Exception], named: str
+) -> None:
+    limiter = RateLimiter("100/s")
+    permit = await limiter.acquire()
+    with pytest.raises(error, match=named):
+        cast("Any", permit).told(left, reset_after)
+    assert limiter.statistics().announced_left is None
+    with pytest.raises(RuntimeError, match="not held"):
+        limiter.throttle().told(1, 1)
+
+
+# ---- a limiter that follows ------------------------------------------------------------------
+
+
+@virtual
+async def test_until_the_server_has_said_something_one_request_is_under_way() -> None:
+    limiter = RateLimiter("server", 10)
+    assert limiter.follows_server
+    first = await limiter.acquire()
+    assert not await limiter.try_acquire()
+    limiter.follow("4/s")
+    rest = [await limiter.acquire() for _ in range(3)]
+    assert (await limiter.try_acquire()).retry_after == 1  # the first one counts too
+    assert limiter.statistics().in_flight == len([first, *rest]) == 4
+    assert limiter._line.concurrency_limit == 10
+
+
+@virtual
+async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> None:
+    limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
+    limiter.follow("10/s")
+    law = limiter._line.algorithm
+    assert law == TokenBucket(Rate(10, 2), burst=10)
+    limiter.follow("10/s")
+    assert limiter._line.algorithm is law
+    limiter.follow("2/s", "100/min")
+    async with limiter.throttle(), limiter.throttle():
+        assert not await limiter.try_acquire()
+
+
+@virtual
+async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_others() -> None:
+    limiter = RateLimiter("server", AdaptiveConcurrency(8, minimum=1, maximum=64))
+    for _ in range(3):
+        async with limiter.throttle() as permit:
+            assert not await limiter.try_acquire()
+        permit.succeeded()
+    limiter.follow("5000/s")
+    async with limiter.throttle() as permit:
+        assert limiter.statistics().concurrency_limit == 8
+    permit.refused()
+    cut = limiter.statistics().concurrency_limit
+    assert cut is not None
+    assert cut < 8
+    limiter.follow("5000/s")
+    limiter.follow("4000/s")
+    assert limiter.statistics().concurrency_limit == cut
+
+
+async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
+    limiter = RateLimiter("10/s")
+    with pytest.raises(ValueError, match="rate of its own"):
+        limiter.follow("20/s")
+    following = RateLimiter("server", 5)
+    following.update(rate_limit="1/s")
+    assert not following.follows_server
+    assert following._line.concurrency_limit == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"burst": "1"}, TypeError),
+        ({"burst": 0}, ValueError),
+        ({"guard": -1}, ValueError),
+        ({"guard": "Auto"}, TypeError),
+        ({"algorithm": WaitUntil(1, 2, 3)}, ValueError),
+        ({"algorithm": RollingWindow("20/s")}, ValueError),
+        ({"algorithm": Cooldown}, TypeError),
+    ],
+)
+def test_what_goes_with_it_is_checked_at_once(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        RateLimiter("server", **options)
+
+
+# ---- sessions that pass it on ----------------------------------------------------------------
+
+
+def says(remaining: int, reset: float) -> Handler:
+    return answer(X_RateLimit_Remaining=str(remaining), X_RateLimit_Reset=str(reset))
+
+
+async def get(front: str, limiter: RateLimiter, url: URL, **options: object) -> None:
+    """Send one request through each kind of client."""
+    make: Any = {"session": ThrottledSession, "middleware": throttled_session}.get(front)
+    if make is None:
+        make = ThrottledTransport
+        transport: ThrottledTransport = make(limiter, retry=ONCE, **options)
+        async with httpx.AsyncClient(transport=transport) as client:
+            await client.get(str(url))
+        return
+    async with make(limiter, retry=ONCE, **options) as session, session.get(url) as response:
+        await response.read()
+
+
+fronts = pytest.mark.parametrize("front", ["session", "middleware", "httpx"])
+
+
+@fronts
+async def test_the_limiter_hears_what_every_response_says(front: str) -> None:
+    limiter = RateLimiter(1000)
+    async with serving(says(7, 60), says(1, 55), says(0, 50), answer()) as (url, _):
+        for left in (7, 1, 0):
+            await get(front, limiter, url)
+            assert limiter.statistics().announced_left == left
+        assert 49 < (await limiter.peek()).retry_after <= 60
+
+
+@fronts
+async def test_it_can_be_told_not_to_listen(front: str) -> None:
+    limiter = RateLimiter(1000)
+    async with serving(says(0, 50)) as (url, _):
+        await get(front, limiter, url, heed=None)
+    assert limiter.statistics().announced_left is None
+
+
+@fronts
+async def test_the_word_of_a_server_counts_no_longer_than_a_pause_may_be(front: str) -> None:
+    limiter = RateLimiter(1000)
+    async with serving(says(0, 86400)) as (url, _):
+        await get(front, limiter, url)
+    assert 115 < (await limiter.peek()).retry_after <= 120
+
+
+@fronts
+async def test_a_limiter_that_follows_takes_the_announced_rate(front: str) -> None:
+    limiter = RateLimiter("server", 10)
+    announced = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
+    async with serving(announced) as (url, _):
+        await get(front, limiter, url)
+    assert limiter._line.algorithm == RateLimiter(["50/10s", "1000/h"])._line.algorithm
+    assert limiter._line.concurrency_limit == 10
+
+
+@fronts
+async def test_a_profile_of_ones_own_is_used(front: str) -> None:
+    limiter = RateLimiter(1000)
+    profile = Profile(name="ours", hosts=("127.0.0.1",), refusals=frozenset({418}))
+    async with serving(answer(418, Retry_After="9")) as (url, _):
+        await get(front, limiter, url)
+        assert limiter.statistics().paused_for == 0
+        await get(front, limiter, url, profiles=[profile])
+        assert 8 < limiter.statistics().paused_for <= 10
+
+
+@fronts
+async def test_a_refusal_may_have_another_status_or_say_it_in_the_body(front: str) -> None:
+    async def in_the_body(_: web.Request) -> web.Response:
+        details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9s"}]
+        return web.json_response({"error": {"code": 429, "details": details}}, status=429)
+
+    forbidden = answer(403, X_RateLimit_Remaining="0", X_RateLimit_Reset="9")
+    for refusing in (forbidden, in_the_body):
+        limiter = RateLimiter(1000)
+        async with serving(refusing) as (url, _):
+            await get(front, limiter, url)
+        assert 8 < limiter.statistics().paused_for <= 10
+
+
+async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> None:
+    quick = Retry(backoff=0.001)
+    refusal = answer(403, Retry_After="0.001", X_RateLimit_Remaining="0")
+    async with ThrottledSession(RateLimiter(1000), retry=quick, heed=None) as session:
+        async with serving(refusal, answer()) as (url, seen):
+            assert (await session.post(url)).status == 200
+            assert len(seen) == 2
+        async with serving(answer(403), answer()) as (url, seen):
+            assert (await session.post(url)).status == 403
+            assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ServerLimits(remaining=0.0, reset_after=60.0, unit="tokens"),
+        ServerLimits(remaining=0.0),
+        ServerLimits(limit=1e30, window=1.0),
+        ServerLimits(limit=5.0, window=1e9),
+        ServerLimits(throttled=True, retry_after=1.0, remaining=0.0, reset_after=60.0),
+    ],
+)
+async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
+    for limiter in (RateLimiter(100), RateLimiter("server", 9)):
+        permit = await limiter.acquire()
+        Announcements("at once", (), 120).pass_on(limiter, permit, limits)
+        assert limiter.statistics().announced_left is None
+        assert not limiter._line.followed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"heed": "later"}, ValueError, "heed"),
+        ({"profiles": ["GitHub"]}, TypeError, "profiles"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    arguments: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    makers: list[Any] = [ThrottledSession, throttled_session, ThrottledTransport]
+    for make in makers:
+        with pytest.raises(error, match=named):
+            make(RateLimiter(1), **arguments)

@@ -1,0 +1,43 @@
+"""The retry budget: a quota that fails fast, and fills up with successes."""
+
+import pytest
+
+from aiothrottle.budget import RetryBudget, RetryQuota
+
+
+def test_each_further_attempt_takes_its_cost_until_there_is_too_little() -> None:
+    quota = RetryQuota(RetryBudget(capacity=30, cost=10, refusal_cost=4))
+    paid = [quota.pay("a", refusal=refusal) for refusal in (False, True, False, True, True, True)]
+    assert paid == [10, 4, 10, 4, None, None]  # 28 are gone
+
+
+def test_a_success_fills_up_what_its_last_attempt_has_cost_or_the_refund() -> None:
+    quota = RetryQuota(RetryBudget(capacity=10, cost=10, refund=1))
+    assert quota.pay("a", refusal=False) == 10
+    assert quota.pay("a", refusal=False) is None
+    for _ in range(9):
+        quota.give_back("a", 0.0)
+        assert quota.pay("a", refusal=False) is None
+    quota.give_back("a", 0.0)
+    assert quota.pay("a", refusal=False) == 10
+    quota.give_back("a", 10)
+    assert quota.pay("a", refusal=False) == 10
+
+
+def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
+    quota = RetryQuota(RetryBudget(capacity=10, cost=10))
+    quota.give_back("never failed", 0.0)
+    assert quota.pay("a", refusal=False) == 10
+    assert quota.pay("b", refusal=False) == 10
+    quota.give_back("a", 10)
+    quota.give_back("b", 10)
+    assert quota._spent == {}
+
+
+@pytest.mark.parametrize("name", ["capacity", "cost", "refusal_cost", "refund"])
+def test_nonsense_is_refused_and_named(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        RetryBudget(**{name: "1"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    for value in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=name):
+            RetryBudget(**{name: value})

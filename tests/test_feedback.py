@@ -1,0 +1,422 @@
+"""What a limiter makes of how its requests end."""
+
+import asyncio
+import gc
+import math
+import weakref
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from aiothrottle import (
+    AdaptiveConcurrency,
+    AdaptiveRate,
+    KeyedRateLimiter,
+    RateLimiter,
+    TokenBucket,
+)
+from aiothrottle.aiohttp import ThrottledSession, throttled_session
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.retry import Retry
+from aiothrottle.simulation import Outcome, Server, simulate
+from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop
+from tests.virtually import now, virtual
+
+
+async def send(limiter: RateLimiter, *, took: float = 0.1) -> None:
+    async with limiter.throttle() as permit:
+        await asyncio.sleep(took)
+        permit.succeeded()
+
+
+def admitted(limiter: RateLimiter) -> float:
+    """Tell of how many successes it has heard."""
+    feedback = limiter._line.feedback
+    assert feedback is not None
+    assert feedback.rate is not None
+    return feedback.rate.state.admitted
+
+
+# --- A refusal ---
+
+
+@virtual
+async def test_a_refusal_pauses_the_limiter() -> None:
+    limiter = RateLimiter(100)
+    async with limiter.throttle() as permit:
+        permit.refused(2.0)
+    assert 2.0 <= limiter.statistics().paused_for <= 2.2
+    async with limiter.throttle():
+        assert 2.0 <= now() <= 2.2
+
+
+@virtual
+async def test_it_may_be_said_after_the_release_and_counts_once() -> None:
+    limiter = RateLimiter(100)
+    permit = await limiter.acquire()
+    permit.release()
+    permit.refused(2.0)
+    permit.refused(50.0)
+    permit.succeeded()
+    assert limiter.statistics().paused_for <= 2.2
+
+
+@virtual
+async def test_of_many_at_once_the_first_makes_the_pause_and_others_lengthen_it_if_told() -> None:
+    limiter = RateLimiter(100)
+    permits = [await limiter.acquire() for _ in range(5)]
+    await asyncio.sleep(0.1)
+    permits[0].refused(1.0)
+    paused_for = limiter.statistics().paused_for
+    permits[1].refused()
+    permits[2].refused(0.5)
+    assert limiter.statistics().paused_for == paused_for
+    permits[3].refused(3.0)
+    assert limiter.statistics().paused_for == 3.0
+
+
+@virtual
+async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() -> None:
+    limiter = RateLimiter(1000)
+    pauses: list[float] = []
+    for _ in range(3):
+        async with limiter.throttle() as permit:
+            await asyncio.sleep(0.01)
+            permit.refused()
+        pauses.append(limiter.statistics().paused_for)
+    for pause, least in zip(pauses, [0.5, 1.0, 2.0], strict=True):
+        assert least <= pause <= 1.1 * least
+    await send(limiter)
+    async with limiter.throttle() as permit:
+        await asyncio.sleep(0.01)
+        permit.refused()
+    assert limiter.statistics().paused_for <= 0.55
+    assert limiter._line.feedback is not None
+    await send(limiter)
+    assert limiter._line.feedback is None
+
+
+@virtual
+async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so() -> None:
+    limiter = RateLimiter(100)
+    permits = [await limiter.acquire() for _ in range(3)]
+    await asyncio.sleep(0.1)
+    assert permits[0].refused_for(1.0, told=False, spread=0.0, longest=10.0)
+    assert not permits[1].refused_for(5.0, told=False, spread=0.0, longest=10.0)
+    assert limiter.statistics().paused_for == 1.0
+    assert permits[2].refused_for(50.0, told=True, spread=0.0, longest=10.0)
+    assert limiter.statistics().paused_for == 10.0
+
+
+@pytest.mark.parametrize("retry_after", [None, 0, -1.0, math.nan, -math.inf])
+def test_what_says_nothing_counts_as_nothing(retry_after: float | None) -> None:
+    async def main() -> None:
+        limiter = RateLimiter(100)
+        async with limiter.throttle() as permit:
+            permit.refused(retry_after)
+        assert 0.4 <= limiter.statistics().paused_for <= 0.6
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("retry_after", [math.inf, 1e300, 10**400, 121])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_no_refusal_pauses_for_longer_than_two_minutes(retry_after: float, adaptive: bool) -> None:
+    async def main() -> None:
+        limiter = RateLimiter(AdaptiveRate(10, 1, 100) if adaptive else 10)
+        async with limiter.throttle() as permit:
+            permit.refused(retry_after)
+        assert 119 <= limiter.statistics().paused_for <= 120
+        rate = limiter.statistics().rate_limit
+        assert rate is None or 1 <= rate <= 10
+
+    asyncio.run(main())
+
+
+async def test_a_permit_that_was_never_held_has_no_outcome() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
+    with pytest.raises(RuntimeError, match="not held yet"):
+        limiter.throttle().refused()
+    with pytest.raises(RuntimeError, match="not held yet"):
+        limiter.throttle().succeeded()
+    async with limiter.throttle() as permit:
+        for wrong in ("2", True):
+            with pytest.raises(TypeError):
+                permit.refused(wrong)  # type: ignore[arg-type]
+
+
+# --- An adaptive rate ---
+
+
+@virtual
+async def test_the_rate_is_the_pace_and_can_be_seen() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
+    assert limiter.statistics().rate_limit == 10
+    assert "at 10/s" in repr(limiter)
+    for _ in range(6):
+        async with limiter.throttle():
+            pass
+    assert now() == pytest.approx(0.5, abs=0.01)  # nothing is reported, so nothing changes
+    async with limiter.throttle() as permit:
+        await asyncio.sleep(0.1)
+        permit.refused(1.0)
+    rate = limiter.statistics().rate_limit
+    assert rate is not None
+    assert rate < 10
+
+
+@virtual
+async def test_the_rate_grows_for_those_who_wait() -> None:
+    limiter = RateLimiter(AdaptiveRate(1, 1, 64))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(200):
+            group.create_task(send(limiter))
+    assert now() < 20  # 200 s at the initial rate
+    assert limiter.statistics().rate_limit == 64
+
+
+@virtual
+async def test_who_waits_goes_by_the_new_rate() -> None:
+    limiter = RateLimiter(AdaptiveRate(0.1, 0.1, 100))
+    feedback = limiter._line.feedback
+    assert feedback is not None
+    assert feedback.rate is not None
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(send(limiter))
+        await asyncio.sleep(1.0)
+        feedback.rate.state.rate = 10.0
+        feedback.rate._move(limiter._line)
+    assert now() == pytest.approx(1.0 + 0.09 + 0.1, abs=0.01)
+
+
+@virtual
+async def test_each_key_has_a_rate_of_its_own_and_keeps_it_for_a_while() -> None:
+    limiter = KeyedRateLimiter(AdaptiveRate(10, 1, 100), AdaptiveConcurrency(10, 1, 16))
+    async with limiter.throttle("a") as permit:
+        await asyncio.sleep(0.01)
+        permit.refused(1.0)
+    assert limiter["a"].statistics().concurrency_limit == 9
+    async with limiter.throttle("b") as permit:
+        permit.succeeded()
+    assert limiter["a"].statistics().rate_limit == 7.5
+    assert limiter["b"].statistics().rate_limit == 10
+    await asyncio.sleep(300)
+    assert len(limiter) == 2
+    await asyncio.sleep(900)
+    async with limiter.throttle("c"):
+        pass
+    await asyncio.sleep(120)
+    assert "a" not in limiter._limiters
+
+
+@virtual
+async def test_a_parent_hears_of_its_childrens_requests_but_is_not_paused() -> None:
+    parent = RateLimiter(AdaptiveRate(10, 1, 100))
+    child = RateLimiter(1000, parent=parent)
+    await send(child)
+    assert admitted(parent) == 1
+    async with child.throttle() as permit:
+        await asyncio.sleep(0.01)
+        permit.refused(1.0)
+    assert parent.statistics().rate_limit == 7.5
+    assert parent.statistics().paused_for == 0
+    assert child.statistics().paused_for >= 1
+
+
+def test_on_another_clock_it_begins_anew() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100))
+
+    async def refuse() -> None:
+        async with limiter.throttle() as permit:
+            assert limiter.statistics().rate_limit == 10
+            await asyncio.sleep(0.01)
+            permit.refused(0.01)
+        assert limiter.statistics().rate_limit == 7.5
+
+    asyncio.run(refuse())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(refuse())
+
+
+def test_an_adaptive_rate_has_a_law_of_its_own() -> None:
+    adaptive = AdaptiveRate(10, 1, 100)
+    wrong: list[dict[str, Any]] = [
+        {"burst": 1},
+        {"guard": 0.1},
+        {"guard": "auto"},
+        {"algorithm": TokenBucket},
+    ]
+    for options in wrong:
+        with pytest.raises(ValueError, match="law of its own"):
+            RateLimiter(adaptive, **options)
+
+
+@virtual
+async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100), 4)
+    limiter.update(rate_limit=5)
+    assert limiter.statistics().rate_limit is None
+    limiter.update(
+        rate_limit=AdaptiveRate(20, 1, 100), concurrency_limit=AdaptiveConcurrency(2, 1, 9)
+    )
+    figures = limiter.statistics()
+    assert (figures.rate_limit, figures.concurrency_limit) == (20, 2)
+    await send(limiter)
+    await send(limiter)
+    limiter.update(rate_limit=3)
+    assert limiter.statistics().concurrency_limit == 3
+    limiter.update(concurrency_limit=7)
+    assert limiter.statistics().concurrency_limit == 7
+    assert limiter._line.feedback is None
+
+
+# --- An adaptive number of slots ---
+
+
+@virtual
+async def test_slots_grow_while_they_are_used() -> None:
+    limiter = RateLimiter(None, AdaptiveConcurrency(2, 1, 16))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(300):
+            group.create_task(send(limiter))
+    assert limiter.statistics().concurrency_limit == 16
+
+
+@virtual
+async def test_a_refusal_takes_slots() -> None:
+    limiter = RateLimiter(None, AdaptiveConcurrency(10, 1, 16))
+    async with limiter.throttle() as permit:
+        await asyncio.sleep(0.1)
+        permit.refused(1.0)
+    assert limiter.statistics().concurrency_limit == 9
+
+
+# --- The guard that tunes itself ---
+
+
+@virtual
+async def test_the_guard_follows_the_round_trips() -> None:
+    limiter = RateLimiter("10/s", guard="auto")
+    assert limiter.statistics().guard == 0.0
+    for i in range(100):
+        await send(limiter, took=0.1 + 0.02 * (i % 2))
+    guard = limiter.statistics().guard
+    assert guard is not None
+    assert 0.02 <= guard <= 0.025
+    assert f"period={1 + guard!r}" in repr(limiter)
+
+
+def test_a_guard_needs_a_rate() -> None:
+    with pytest.raises(ValueError, match="guard"):
+        RateLimiter(None, 4, guard="auto")
+
+
+def test_the_guard_that_tunes_itself_is_enough() -> None:
+    for jitter in (0.0, 0.02, 0.1):
+        outcome = simulate(lambda: RateLimiter(20, guard="auto"), 20, jitter=jitter, seconds=60)
+        right = simulate(partial(RateLimiter, 20, guard=jitter), 20, jitter=jitter, seconds=60)
+        assert outcome.refused_share <= 0.001
+        assert outcome.utilisation >= 0.9 * right.utilisation
+
+
+# --- All together, against servers ---
+
+
+def after(outcome: Outcome, since: float) -> tuple[float, float]:
+    """Tell the refused share and the admitted per second from some instant on."""
+    arrivals = [arrival for arrival in outcome.arrivals if arrival.at >= since]
+    admitted = sum(not arrival.refused for arrival in arrivals)
+    return 1 - admitted / len(arrivals), admitted / (outcome.arrivals[-1].at - since)
+
+
+@pytest.mark.parametrize("law", ["rolling-window", "fixed-window", "token-bucket"])
+@pytest.mark.parametrize("start", [40.0, 1.0])
+def test_an_unknown_limit_is_found(law: str, start: float) -> None:
+    outcome = simulate(
+        lambda: RateLimiter(AdaptiveRate(start, 0.1, 200)),
+        Server("10/s", law),  # type: ignore[arg-type]
+        seconds=250,
+    )
+    refused, used = after(outcome, 10)
+    assert refused <= 0.01
+    assert used >= 0.93 * 10
+
+
+def test_a_limit_that_halves_and_doubles_is_followed() -> None:
+    outcome = simulate(
+        lambda: RateLimiter(AdaptiveRate(10, 0.1, 200)),
+        "10/s",
+        workers=50,
+        seconds=700,
+        changes={150.0: Server("5/s"), 300.0: Server("10/s")},
+    )
+    assert after(outcome, 500)[1] >= 9
+    halved = [arrival for arrival in outcome.arrivals if 190 <= arrival.at < 300]
+    assert 0.85 * 5 * 110 <= sum(not arrival.refused for arrival in halved) <= 5 * 111
+    assert sum(arrival.refused for arrival in halved) <= 0.02 * len(halved)
+
+
+# --- What it costs who has none ---
+
+
+async def report(limiter: RateLimiter) -> None:
+    async with limiter.throttle() as permit:
+        permit.succeeded()
+        assert not hasattr(permit, "_reported")
+
+
+def test_a_limiter_without_a_controller_keeps_nothing_of_outcomes() -> None:
+    async def main() -> None:
+        limiter = RateLimiter(1_000_000)
+        for _ in range(100):
+            await report(limiter)
+        assert limiter._line.feedback is None
+        reference = weakref.ref(limiter)
+        del limiter
+        gc.collect()
+        assert reference() is None
+
+    asyncio.run(main())
+
+
+# --- Who tells it ---
+
+
+async def test_sessions_tell_how_requests_ended() -> None:
+    async with RateLimitedServer() as server:
+        for make in (ThrottledSession, throttled_session):
+            limiter = RateLimiter(AdaptiveRate(100, 1, 100))
+            async with make(limiter) as session:
+                for _ in range(3):
+                    async with session.get(server.url) as response:
+                        assert response.status == 200
+            assert admitted(limiter) == 3
+    async with RateLimitedServer("1/10s") as server:
+        for make in (ThrottledSession, throttled_session):
+            limiter = RateLimiter(AdaptiveRate(100, 1, 100))
+            async with make(limiter, retry=Retry(attempts=1)) as session:
+                for _ in range(2):
+                    async with session.get(server.url) as response:
+                        await response.read()
+                    limiter._line.paused_until = -math.inf
+            rate = limiter.statistics().rate_limit
+            assert rate is not None
+            assert rate < 100
+
+
+async def test_a_transport_tells_how_requests_ended() -> None:
+    answers = iter([200, 200, 429])
+    transport = httpx.MockTransport(lambda _: httpx.Response(next(answers)))
+    limiter = RateLimiter(AdaptiveRate(100, 1, 100))
+    throttled = ThrottledTransport(limiter, transport=transport, retry=Retry(attempts=1))
+    async with httpx.AsyncClient(transport=throttled) as client:
+        for _ in range(2):
+            await client.get("http://example.org/")
+        assert admitted(limiter) == 2
+        await client.get("http://example.org/")
+    rate = limiter.statistics().rate_limit
+    assert rate is not None
+    assert rate < 100
