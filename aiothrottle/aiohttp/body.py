@@ -1,0 +1,294 @@
+"""Request bodies that can be sent again, byte for byte, and those that cannot.
+
+aiohttp makes a payload of whatever it is given, and closes it after each request. A file is then
+closed, what was read from memory or from a generator is spent, and a second request with the same
+object fails or, worse, sends nothing and is answered with 200. So the payload is made once, kept
+open for all attempts, and closed after the last.
+"""
+
+import asyncio
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
+
+import aiohttp
+from aiohttp import BytesIOPayload, BytesPayload, ClientRequest, FormData, MultipartWriter, Payload
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import IOBasePayload
+from aiohttp.payload import LookupError as NoSuchPayload
+
+__all__ = ["Body", "buffer_request", "is_replayable", "prepare_again"]
+
+_PLAIN_DATA = str | bytes | bytearray | memoryview
+_PLAIN_VALUE = str | int | float
+
+
+def is_replayable(body: object) -> bool:
+    """Tell whether a request's body may be sent, or sent again, and comes out whole.
+
+    An allow-list: of a class that nobody knows, nobody knows what a second writing gives. Ask
+    before the first sending and after each one: some bodies show only then that they are spent.
+
+    Args:
+        body: What `aiohttp.ClientRequest.body` gives, or any payload.
+    """
+    if body is None or isinstance(body, bytes):
+        return True
+    if isinstance(body, _KeptPayload):
+        return is_replayable(body.content)
+    if not isinstance(body, Payload) or body.consumed:
+        return False
+    if isinstance(body, MultipartWriter):  # before aiohttp 3.14 it did not ask its parts
+        return all(is_replayable(part) for part, _, _ in body)
+    if isinstance(body, IOBasePayload):
+        return _can_rewind(body)
+    return isinstance(body, BytesPayload)
+
+
+class Body:
+    """What one request sends, however many attempts it takes.
+
+    >>> async def twice(session, url, data):
+    ...     body = Body.of(data)
+    ...     if body is None:  # aiohttp makes the same of it each time
+    ...         await session.post(url, data=data)
+    ...         await session.post(url, data=data)
+    ...         return
+    ...     try:
+    ...         await session.post(url, data=body.data)
+    ...         if body.is_replayable():
+    ...             await session.post(url, data=body.data)
+    ...     finally:
+    ...         await body.close()
+    """
+
+    __slots__ = ("_kept", "_payload")
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._kept = _KeptPayload(payload)
+
+    @classmethod
+    def of(cls, data: object) -> Self | None:
+        """Prepare `data`; None if aiohttp makes the same body of it each time it is given.
+
+        Raises:
+            TypeError: aiohttp can not send that.
+            ValueError: The same.
+        """
+        if data is None or isinstance(data, _PLAIN_DATA) or _is_plain_form(data):
+            return None
+        return cls(_make_payload(data))
+
+    @property
+    def data(self) -> Payload:
+        """What to give to aiohttp as ``data=``, for each attempt."""
+        return self._kept
+
+    def is_replayable(self) -> bool:
+        """Tell whether it may be sent, or sent again. Ask anew after each attempt."""
+        return is_replayable(self._kept)
+
+    async def buffer(self) -> None:
+        """Read a body that can be sent only once into memory, so that it can be sent again.
+
+        To be done before the first attempt. What describes the body to the server stays as it is.
+        """
+        if not self.is_replayable():
+            self._kept.content = await _read_into_memory(self._payload)
+
+    async def close(self) -> None:
+        """Close what aiohttp would have closed by now, after the last attempt."""
+        if self._kept.closed:
+            await self._payload.close()
+
+
+async def buffer_request(request: ClientRequest) -> None:
+    """Read the body of a request that is not sent yet into memory, if it can be sent only once."""
+    body = request.body
+    if isinstance(body, Payload) and not is_replayable(body):
+        # It stays chunked, or as long, as it was, and keeps its headers.
+        length = request.headers.get("Content-Length")
+        content = await _read_into_memory(body)
+        await request.update_body(content)
+        if length is not None:
+            request.headers["Content-Length"] = length
+
+
+async def prepare_again(request: ClientRequest) -> None:
+    """Make a request ready to be sent again, after the response to it has been let go.
+
+    Do not ask sooner: what is still being uploaded would be waited for.
+    """
+    # aiohttp 4 makes both private.
+    if hasattr(request, "close"):
+        await request.close()  # the upload may have been cut short, but not be over yet
+    if hasattr(request, "update_expect_continue"):
+        request.update_expect_continue()  # the next "100 Continue" is another one
+
+
+class _KeptPayload(Payload):
+    """What aiohttp is given instead of the payload: the same, but closing it is only noted."""
+
+    def __init__(self, payload: Payload) -> None:
+        super().__init__(
+            payload,
+            headers=payload.headers,
+            filename=payload.filename,
+            encoding=payload.encoding,
+        )
+        # Whatever is left of the content later, and also when it has been read into memory.
+        self._announced_size = payload.size
+        self.content = payload
+        self.closed = False
+        self._upload: asyncio.Task[None] | None = None
+
+    @property
+    def size(self) -> int | None:
+        return self._announced_size
+
+    @property
+    def consumed(self) -> bool:
+        return self.content.consumed
+
+    @property
+    def autoclose(self) -> bool:
+        return True  # or aiohttp warns when it is replaced, as nothing tells that it is closed
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.content.decode(encoding, errors)
+
+    async def as_bytes(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return await self.content.as_bytes(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        if is_replayable(self) and _is_read_by_threads(self.content):
+            await self._upload_from_threads(writer, content_length)
+        else:
+            await self.content.write_with_length(writer, content_length)
+
+    async def _upload_from_threads(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        """Write a file, and leave no thread that reads it when another attempt rewinds it.
+
+        Cancelling a task does not stop its thread. What that one reads would be missing in what
+        the next attempt sends.
+        """
+        if self._upload is not None:
+            await asyncio.wait([self._upload])
+        upload = _Upload(writer)
+        self._upload = asyncio.create_task(self.content.write_with_length(upload, content_length))
+        try:
+            await asyncio.shield(self._upload)
+        except asyncio.CancelledError:
+            upload.give_up(self._upload)
+            raise
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class _BodyWriter(AbstractStreamWriter):
+    """A writer as far as a payload needs one."""
+
+    async def write_eof(self, chunk: bytes = b"") -> None:
+        await self.write(chunk)
+
+    async def drain(self) -> None:
+        pass
+
+    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
+        pass
+
+    def enable_chunking(self) -> None:
+        pass
+
+    async def write_headers(self, status_line: str, headers: object) -> None:
+        pass
+
+
+class _Memory(_BodyWriter):
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self.content += chunk
+
+
+class _Upload(_BodyWriter):
+    """Passes a body on, until it is given up: then at once, but never while the body is read."""
+
+    def __init__(self, writer: AbstractStreamWriter) -> None:
+        self._writer = writer
+        self._is_writing = False
+        self._is_given_up = False
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        if self._is_given_up:
+            raise asyncio.CancelledError
+        self._is_writing = True
+        await self._writer.write(chunk)
+        self._is_writing = False
+
+    def give_up(self, task: asyncio.Task[None]) -> None:
+        self._is_given_up = True
+        if self._is_writing:
+            task.cancel()
+
+
+def _make_payload(data: object) -> Payload:
+    """Do what aiohttp does with ``data=``."""
+    made = data() if isinstance(data, FormData) else data
+    try:
+        return aiohttp.get_payload(made, disposition=None)
+    except NoSuchPayload:
+        return FormData(cast("Any", made))()
+
+
+async def _read_into_memory(payload: Payload) -> Payload:
+    """Write a payload to memory: `as_bytes` of aiohttp forgets how parts are encoded."""
+    memory = _Memory()
+    await payload.write(memory)
+    # Not bytes, which would go out in one piece however long they are.
+    return BytesIOPayload(io.BytesIO(memory.content))
+
+
+def _can_rewind(payload: IOBasePayload) -> bool:
+    # No public name leads to the file. Were there none, it would count as read only once.
+    file: Any = getattr(payload, "_value", None)
+    try:
+        return bool(file.seekable())
+    except (AttributeError, ValueError):  # a ValueError if it is closed
+        return False
+
+
+def _is_read_by_threads(payload: Payload) -> bool:
+    if isinstance(payload, MultipartWriter):
+        return any(_is_read_by_threads(part) for part, _, _ in payload)
+    return isinstance(payload, IOBasePayload) and not isinstance(payload, BytesIOPayload)
+
+
+def _is_plain_form(data: object) -> bool:
+    """Tell whether it is a form of short values only. Parts get another boundary each time."""
+    if isinstance(data, dict | Mapping):  # the first is told at once
+        return all(map(_is_plain, cast("Mapping[object, object]", data).values()))
+    if isinstance(data, list | tuple):
+        return all(map(_is_plain_field, cast("Sequence[object]", data)))
+    return False
+
+
+def _is_plain_field(field: object) -> bool:
+    if not isinstance(field, list | tuple):
+        return False
+    pair = cast("Sequence[object]", field)
+    return len(pair) == 2 and _is_plain(pair[1])
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, _PLAIN_VALUE)

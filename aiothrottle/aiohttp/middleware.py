@@ -1,0 +1,279 @@
+"""Middlewares that throttle and retry, for a genuine `aiohttp.ClientSession`.
+
+They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
+
+from aiothrottle.admission import Admission, AnyLimiter, Key, check_retry, check_seconds
+from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
+from aiothrottle.aiohttp.lease import Leases
+from aiothrottle.aiohttp.response import (
+    FAILURES,
+    SWITCHING_PROTOCOLS,
+    discard,
+    hear,
+    is_certain,
+    is_plain,
+    judged,
+    origin_of,
+    read_limits,
+    trusts_successes,
+)
+from aiothrottle.announcements import Announcements, Heed
+from aiothrottle.attempts import Attempts, Outcome, failed
+from aiothrottle.budget import RetryQuota
+from aiothrottle.headers import Profile
+from aiothrottle.permit import Permit
+from aiothrottle.retry import Retry
+
+__all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
+
+
+class ThrottleMiddleware:
+    """Has each request of an `aiohttp.ClientSession` wait its turn and hold its slot.
+
+    A refusal (429, or 503 with Retry-After) pauses the limiter, and so all who share it.
+
+    Args:
+        limiter: Whose limits; may be shared. A `KeyedRateLimiter` has limits for each host, or
+            whatever `key` says.
+        key: As for `ThrottledSession`; each hop of a chain of redirects has its own.
+        retry: What is a refusal, and how long a pause may be. Nothing is sent again here: see
+            `RetryMiddleware`.
+        queue_timeout: Seconds that a request waits at the most. None: as long as aiohttp's own
+            `total` allows, which runs meanwhile.
+        max_hold: Seconds that a response may hold its slot, after which its connection is closed.
+            None: as long as aiohttp keeps the connection, which is for ever if a response is
+            dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
+        hold_websockets: Whether a websocket holds its slot until it is closed; by default only
+            for the handshake.
+        heed: As for `ThrottledSession`.
+        profiles: As for `ThrottledSession`.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+
+    >>> from aiothrottle import RateLimiter
+    >>> async def main():
+    ...     throttle = ThrottleMiddleware(RateLimiter(20, 10))
+    ...     async with ClientSession(middlewares=[throttle]) as session:
+    ...         async with session.get("https://example.org/") as response:
+    ...             print(response.status, await response.text())
+    """
+
+    def __init__(
+        self,
+        limiter: AnyLimiter,
+        *,
+        key: Key | None = None,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        queue_timeout: float | None = None,
+        max_hold: float | None = None,
+        hold_websockets: bool = False,
+        heed: Heed = "at once",
+        profiles: Iterable[Profile] = (),
+    ) -> None:
+        self._admission = Admission(
+            limiter,
+            key=key,
+            default_key=origin_of,
+            queue_timeout=queue_timeout,
+            retry=retry,
+            heed=heed,
+            profiles=profiles,
+        )
+        check_seconds("max_hold", max_hold)
+        self._retry = retry
+        self._trusting = trusts_successes(retry)
+        self._max_hold = max_hold
+        self._hold_websockets = hold_websockets
+        self._leases = Leases()
+        self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
+
+    @property
+    def limiter(self) -> AnyLimiter:
+        """The limiter that is waited for."""
+        return self._admission.limiter
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Wait, send, and hold the slot until the response ends."""
+        _, limiter = self._admission.target(request.method, request.url)
+        if self._permits and (before := self._permits.get(request)) is not None:
+            # A middleware around this one sends the request again, for digest authentication, say,
+            # and need not have released the first response: at one slot it would wait for itself.
+            before.release()
+        permit = await self._admission.enter(limiter)
+        try:
+            response = await handler(request)
+        except BaseException:
+            permit.release()
+            raise
+        self._hold(permit, request, response)
+        announcements = self._admission.announcements
+        if self._trusting and announcements.has_none(response.status, response.headers):
+            permit.succeeded()
+            return response
+        limits = hear(announcements, limiter, permit, response)
+        if not is_plain(self._retry, response.status, limits):
+            outcome = await judged(self._retry, announcements, response, limits)
+            delay = Attempts(self._retry, request.method, None).delay(outcome)
+            self._admission.ended(permit, outcome, delay)
+        else:
+            permit.succeeded()
+        return response
+
+    def _hold(self, permit: Permit, request: ClientRequest, response: ClientResponse) -> None:
+        """Release the permit when the response ends, whichever way it ends."""
+        switched = response.status == SWITCHING_PROTOCOLS
+        if response.connection is None or (switched and not self._hold_websockets):
+            permit.release()
+        else:
+            self._permits[request] = permit
+            self._leases.hold(permit, response, self._longest_hold(request, response))
+
+    def _longest_hold(self, request: ClientRequest, response: ClientResponse) -> float | None:
+        if self._max_hold is not None or response.status == SWITCHING_PROTOCOLS:
+            return self._max_hold
+        timeout = getattr(request, "timeout", None)  # since aiohttp 3.15
+        return timeout.total if isinstance(timeout, ClientTimeout) else None
+
+    def __repr__(self) -> str:
+        return f"<ThrottleMiddleware {self.limiter!r}>"
+
+
+class RetryMiddleware:
+    """Sends a request of an `aiohttp.ClientSession` again, as a `Retry` says.
+
+    Put it before, that is around, a `ThrottleMiddleware`: each attempt then pays its token, and
+    nothing is held in between. The waits are inside of aiohttp's `total` timeout.
+
+    Args:
+        retry: When to try again.
+        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
+            into memory first, so that it can.
+        profiles: As for `ThrottledSession`.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+    """
+
+    def __init__(
+        self,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        *,
+        buffer_body: bool = False,
+        profiles: Iterable[Profile] = (),
+    ) -> None:
+        check_retry(retry)
+        self._announcements = Announcements(None, profiles, retry.max_retry_after)
+        self._retry = retry
+        self._trusting = trusts_successes(retry)
+        self._failures = FAILURES if retry.exceptions is None else retry.exceptions
+        self._quota = None if retry.budget is None else RetryQuota(retry.budget)
+        self._buffer_body = buffer_body
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Send until it ends well, or is not to be sent again."""
+        attempts: Attempts | None = None
+        if self._buffer_body and not is_replayable(request.body):
+            await buffer_request(request)
+        while True:
+            # Some bodies show only afterwards that they are spent, and others only before.
+            replayable = is_replayable(request.body)
+            outcome: Outcome[ClientResponse]
+            try:
+                response = await handler(request)
+            except self._failures as error:
+                if is_certain(self._retry, error):
+                    raise
+                outcome = failed(error)
+            else:
+                announcements = self._announcements
+                if self._trusting and announcements.has_none(response.status, response.headers):
+                    return response
+                limits = read_limits(announcements, response)
+                if is_plain(self._retry, response.status, limits):
+                    return response
+                outcome = await judged(self._retry, announcements, response, limits)
+            attempts = attempts or self._begin(request)
+            delay = attempts.delay(outcome)
+            replayable = replayable and is_replayable(request.body)
+            if delay is None or not replayable or not attempts.again(outcome, delay):
+                attempts.ended(outcome)
+                return outcome.result()
+            if outcome.response is not None:
+                await discard(outcome.response)
+            await asyncio.sleep(delay)
+            await prepare_again(request)
+
+    def _begin(self, request: ClientRequest) -> Attempts:
+        host = origin_of(request.method, request.url)
+        return Attempts(self._retry, request.method, self._quota, host)
+
+    def __repr__(self) -> str:
+        return f"<RetryMiddleware {self._retry!r}>"
+
+
+def throttled_session(
+    limiter: AnyLimiter,
+    *,
+    key: Key | None = None,
+    retry: Retry = Retry(),  # noqa: B008 - a frozen value
+    queue_timeout: float | None = None,
+    max_hold: float | None = None,
+    hold_websockets: bool = False,
+    buffer_body: bool = False,
+    heed: Heed = "at once",
+    profiles: Iterable[Profile] = (),
+    **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
+) -> ClientSession:
+    """Make an `aiohttp.ClientSession` that throttles and retries, for who demands a genuine one.
+
+    `ThrottledSession` does more: it waits outside of aiohttp's timeouts.
+
+    Args:
+        limiter: As for `ThrottleMiddleware`, like `key`, `queue_timeout`, `max_hold` and
+            `hold_websockets`.
+        key: See there.
+        retry: When to try again.
+        queue_timeout: See there.
+        max_hold: See there.
+        hold_websockets: See there.
+        buffer_body: As for `RetryMiddleware`.
+        heed: As for `ThrottledSession`, like `profiles`.
+        profiles: See there.
+        client_session_arguments: For the `aiohttp.ClientSession`. Its own `middlewares` are put
+            around these.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+
+    >>> from aiothrottle import RateLimiter
+    >>> async def main():
+    ...     async with throttled_session(RateLimiter(20, 10)) as session:
+    ...         async with session.get("https://example.org/") as response:
+    ...             print(response.status, await response.text())
+    """
+    profiles = tuple(profiles)
+    retrying = RetryMiddleware(retry, buffer_body=buffer_body, profiles=profiles)
+    throttling = ThrottleMiddleware(
+        limiter,
+        key=key,
+        retry=retry,
+        queue_timeout=queue_timeout,
+        max_hold=max_hold,
+        hold_websockets=hold_websockets,
+        heed=heed,
+        profiles=profiles,
+    )
+    around = client_session_arguments.pop("middlewares", None) or ()
+    middlewares = (*around, retrying, throttling)
+    return ClientSession(middlewares=middlewares, **client_session_arguments)

@@ -1,0 +1,125 @@
+"""Many requests at once, of which many go wrong: no slot and no token is lost."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import aiohttp
+import pytest
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
+from tests.misbehaving_server import MisbehavingServer
+
+REQUESTS, SLOTS = 1000, 20
+PATHS = [
+    *("whole", "later", "unread", "chunked", "gzipped", "until-eof", "large", "error"),
+    *("cut", "reset", "drop", "reset-early", "stall", "silent", "no-content", "broken-gzip"),
+]
+
+Front: TypeAlias = Callable[..., Any]
+
+
+class Witness:
+    """The innermost middleware: it sees when each request is really sent, and when refused."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        self.refused: list[float] = []
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        self.sent.append(time.monotonic())
+        response = await handler(request)
+        if response.status == 429:
+            self.refused.append(time.monotonic())
+        return response
+
+
+def with_session(limiter: RateLimiter, witness: Witness, retry: Retry) -> ThrottledSession:
+    return ThrottledSession(limiter, retry=retry, max_hold=0.1, middlewares=[witness])
+
+
+def with_middlewares(limiter: RateLimiter, witness: Witness, retry: Retry) -> ClientSession:
+    throttle = ThrottleMiddleware(limiter, retry=retry, max_hold=0.1)
+    return ClientSession(middlewares=[RetryMiddleware(retry), throttle, witness])
+
+
+both_fronts = pytest.mark.parametrize("front", [with_session, with_middlewares])
+
+
+async def use(response: ClientResponse, chance: random.Random) -> None:
+    """Read it, or leave it in one of the ways in which people leave responses."""
+    way = chance.choice(["read", "read", "leave", "leave", "release", "close", "drop"])
+    if way == "read":
+        async with response, asyncio.timeout(0.02):
+            await response.read()
+    elif way == "leave":
+        async with response:
+            await response.content.readany()
+    elif way == "release":
+        response.release()
+    elif way == "close":
+        response.close()
+
+
+@both_fronts
+async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) -> None:
+    limiter, witness, chance = RateLimiter(None, SLOTS), Witness(), random.Random(7)
+    timeout = ClientTimeout(sock_read=0.03)
+
+    async def one(session: Any, url: Any) -> None:  # noqa: ANN401 - one of both
+        try:
+            # No GET, which aiohttp itself sends again where a connection was lost.
+            response = await session.post(url, timeout=timeout)
+            await use(response, chance)
+        except (aiohttp.ClientError, TimeoutError):
+            pass
+
+    async def cancel_some(tasks: list[asyncio.Task[None]]) -> None:
+        while running := [task for task in tasks if not task.done()]:
+            chance.choice(running[:SLOTS]).cancel()  # one that is under way
+            chance.choice(running).cancel()  # or in line
+            await asyncio.sleep(0.01)
+
+    async with MisbehavingServer() as server, front(limiter, witness, Retry(attempts=1)) as session:
+        urls = [server.url / chance.choice(PATHS) for _ in range(REQUESTS)]
+        tasks = [asyncio.create_task(one(session, url)) for url in urls]
+        await cancel_some(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(SLOTS):  # all of them come back
+            async with asyncio.timeout(5):
+                await limiter.acquire()
+        assert SLOTS / 2 <= server.peak <= SLOTS
+        statistics = limiter.statistics()
+        assert (statistics.in_flight, statistics.waiting) == (SLOTS, 0)
+        assert statistics.granted == len(witness.sent) + SLOTS
+        assert server.hits.total() <= len(witness.sent)
+        assert REQUESTS / 2 <= len(witness.sent) <= REQUESTS
+
+
+@both_fronts
+async def test_a_server_that_refuses_three_in_ten_serves_all_in_the_end(
+    front: Front,
+) -> None:
+    limiter, witness, pause = RateLimiter(None, SLOTS), Witness(), 0.02
+    retry = Retry(attempts=12)
+    async with MisbehavingServer() as server, front(limiter, witness, retry) as session:
+        server.retry_after = f"Retry-After: {pause}\r\n"
+
+        async def fetch() -> int:
+            async with session.get(server.url / "moody") as response:
+                return int(response.status)
+
+        statuses = await asyncio.gather(*(fetch() for _ in range(REQUESTS)))
+        assert statuses == [200] * REQUESTS
+        assert server.hits.total() == len(witness.sent) <= 1.6 * REQUESTS
+        assert server.peak <= SLOTS
+    assert len(witness.refused) > REQUESTS / 5
+    for at in witness.refused:
+        assert not [sent for sent in witness.sent if at < sent < at + pause]
+    statistics = limiter.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
+    assert statistics.granted == len(witness.sent)
