@@ -1,0 +1,74 @@
+"""httpx, throttled: a transport for `httpx.AsyncClient` that waits, holds its slot and retries.
+
+For httpx2 there is the same in `aiothrottle.httpx2`.
+"""
+
+from typing import ClassVar
+
+import httpx
+
+from aiothrottle.retry import Retry, RetryBudget
+from aiothrottle.transport import HeldStream, Transport
+
+__all__ = ["Retry", "RetryBudget", "ThrottledTransport"]
+
+
+class _HeldStream(HeldStream, httpx.AsyncByteStream):
+    """The body of a response."""
+
+
+class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport):
+    """Has each request of an `httpx.AsyncClient` wait its turn, hold its slot, and try again.
+
+    A request
+
+    - waits for the limiter first, outside of all timeouts of httpx, `pool` included;
+    - holds its slot until its response is closed, which httpx does when the body is read, or fails,
+      or the block of ``client.stream()`` is left; or until a response that was dropped is
+      collected. A websocket holds it only for the handshake;
+    - is tried again as `retry` says, and each attempt pays its token. A refusal (429, or 503 with
+      Retry-After) pauses the limiter, and so all who share it. A body that cannot be sent twice
+      is not: the refusal is given back.
+
+    The client follows redirects above its transport: each hop is a request of its own, pays its
+    own token, and has its own key.
+
+    What is said to the client about connections (`verify`, `cert`, `http2`, `limits`) it ignores
+    when it is given a transport, and `proxy` and `mounts` lead past it: give those arguments to an
+    `httpx.AsyncHTTPTransport`, and that to `transport`.
+
+    Args:
+        limiter: Whose limits; may be shared with other clients and other code. A
+            `KeyedRateLimiter` has limits for each host, or whatever `key` says.
+        transport: The transport to send with; it is closed with this one. By default an
+            `httpx.AsyncHTTPTransport`.
+        key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `httpx.URL`. By
+            default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
+            it is the usual one: ``"localhost:8080"``.
+        retry: When to try again; ``Retry(attempts=1)`` for never. By default these exceptions
+            are: `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
+            `httpx.PoolTimeout`.
+        queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
+        max_hold: Seconds that a response may hold its slot, after which it is closed. None: no
+            limit.
+        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
+            into memory first, so that it can.
+        heed: What is done when the server says how much is left of its quota, and until when: that
+            may be used up "at once", or is spread "evenly". None: it is not heeded.
+        profiles: What has to be known of servers that the package does not know, to read their
+            headers: see `aiothrottle.headers.Profile`.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range; or a key is given, and a limiter that has none.
+
+    >>> from aiothrottle import RateLimiter
+    >>> async def main():
+    ...     transport = ThrottledTransport(RateLimiter(20, 10))
+    ...     async with httpx.AsyncClient(transport=transport) as client:
+    ...         response = await client.get("https://example.org/")
+    ...         print(response.status_code, response.text)
+    """
+
+    _library: ClassVar = httpx
+    _held_stream: ClassVar = _HeldStream

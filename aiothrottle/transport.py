@@ -1,0 +1,438 @@
+"""What the transports for httpx and for httpx2 share, which is nearly all; neither is imported.
+
+A transport sends one request of a client, which follows redirects, authenticates and decodes above
+it. Here it waits its turn first, outside of the client's timeouts: those are of single steps of the
+wrapped transport (pool, connect, write, read), and begin with each step.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from aiothrottle.admission import Admission, AnyLimiter, Key, check_seconds, origin
+from aiothrottle.announcements import Heed, may_say_more
+from aiothrottle.attempts import Attempts, Outcome, failed, judge
+from aiothrottle.headers import Profile
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
+from aiothrottle.retry import Retry
+
+__all__ = ["HeldStream", "Transport"]
+
+_SWITCHING_PROTOCOLS = 101
+
+# A short body is read, so that the connection can be used again; a longer one costs more than a
+# new connection.
+_SHORT_BODY = 1 << 16
+_SHORT_TIME = 1.0
+
+
+class Request(Protocol):
+    """What is needed of the library's `Request`."""
+
+    method: str
+    url: Any
+    stream: Any
+
+    async def aread(self) -> bytes:
+        """Read the body into memory."""
+        ...
+
+
+class Response(Protocol):
+    """What is needed of the library's `Response`."""
+
+    status_code: int
+    stream: Any
+    request: Any
+    is_closed: bool
+    is_stream_consumed: bool
+
+    @property
+    def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library
+        """Without regard to case."""
+        ...
+
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """Read the body as it is sent, then close."""
+        ...
+
+    async def aread(self) -> bytes:
+        """Read the body into memory."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the stream, if that has not been done."""
+        ...
+
+
+class Stream(Protocol):
+    """What is needed of the library's `AsyncByteStream`."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it."""
+        ...
+
+
+_Request = TypeVar("_Request", bound=Request)
+_Response = TypeVar("_Response", bound=Response)
+_Request_contra = TypeVar("_Request_contra", contravariant=True)
+_Response_co = TypeVar("_Response_co", covariant=True)
+
+
+class AsyncTransport(Protocol[_Request_contra, _Response_co]):
+    """What is needed of the library's `AsyncBaseTransport`."""
+
+    async def handle_async_request(self, request: _Request_contra, /) -> _Response_co:
+        """Send a request."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+    async def __aenter__(self) -> Any: ...  # noqa: ANN401 - nobody uses it
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None: ...
+
+
+class Lease:
+    """The slot of a response, and the stream that has to be closed before it is given back."""
+
+    __slots__ = ("_all", "_loop", "_permit", "_timer", "stream")
+
+    def __init__(
+        self, permit: Permit, stream: Stream, seconds: float | None, leases: "set[Lease]"
+    ) -> None:
+        self.stream = stream
+        self._permit = permit
+        self._loop = asyncio.get_running_loop()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
+        self._all = leases
+        leases.add(self)
+
+    async def end(self) -> None:
+        """Close the stream, then give the slot back. Idempotent.
+
+        Who asks may be cancelled meanwhile. A stream whose closing is interrupted is lost: it stays
+        open, and counts as closed. So that is left to a task.
+        """
+        if self in self._all:
+            await asyncio.shield(self._close_soon())
+
+    def release(self) -> None:
+        """Give the slot back: the connection is closed, or as good as."""
+        self._all.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._permit.release()
+
+    def abandon(self) -> None:
+        """End it on its loop, as nobody else will. Any thread may call it."""
+        if self not in self._all:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._expire)
+        except RuntimeError:  # the loop is closed, and cannot close the stream any more
+            self.release()
+
+    def _expire(self) -> None:
+        if self in self._all:
+            self._close_soon()
+
+    def _close_soon(self) -> asyncio.Task[None]:
+        self._all.discard(self)
+        task = self._loop.create_task(self._close())
+        _closing.add(task)
+        task.add_done_callback(_closed)
+        return task
+
+    async def _close(self) -> None:
+        try:
+            await self.stream.aclose()
+        finally:
+            self.release()
+
+
+# The loop itself refers to its tasks only weakly.
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _closed(task: asyncio.Task[None]) -> None:
+    _closing.discard(task)
+    if not task.cancelled():
+        task.exception()  # who waits for it is told; often nobody does
+
+
+class HeldStream:
+    """The body of a response, that holds a slot until it is closed, fails, or is collected.
+
+    A subclass for each library is an `AsyncByteStream` too.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._lease.stream:
+                yield chunk
+        except BaseException:  # also that of who leaves early
+            await self._lease.end()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the body, and give the slot back."""
+        await self._lease.end()
+
+    def __del__(self) -> None:
+        # The client's pool would keep the connection of a response that is dropped for ever.
+        self._lease.abandon()
+
+
+class Transport(Generic[_Request, _Response]):
+    """A transport that waits its turn, holds its slot, and tries again when refused.
+
+    A subclass for each library is an `AsyncBaseTransport` too, and tells the arguments.
+    """
+
+    #: The library itself: the names in it are the same in both.
+    _library: ClassVar[Any]
+    _held_stream: ClassVar[type[HeldStream]]
+
+    def __init__(
+        self,
+        limiter: AnyLimiter,
+        *,
+        transport: AsyncTransport[_Request, _Response] | None = None,
+        key: Key | None = None,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        queue_timeout: float | None = None,
+        max_hold: float | None = None,
+        buffer_body: bool = False,
+        heed: Heed = "at once",
+        profiles: Iterable[Profile] = (),
+    ) -> None:
+        library = self._library
+        self._admission = Admission(
+            limiter,
+            key=key,
+            default_key=_origin_of,
+            queue_timeout=queue_timeout,
+            retry=retry,
+            heed=heed,
+            profiles=profiles,
+        )
+        check_seconds("max_hold", max_hold)
+        if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
+            name = f"{library.__name__}.AsyncBaseTransport"
+            raise TypeError(f"transport is an {name}, not {transport!r}")
+        self._transport: AsyncTransport[_Request, _Response] = (
+            transport or library.AsyncHTTPTransport()
+        )
+        self._retry = retry
+        self._failures = _failures(library) if retry.exceptions is None else retry.exceptions
+        self._max_hold = max_hold
+        self._buffer_body = buffer_body
+        self._multipart = _multipart(library)
+        self._leases: set[Lease] = set()
+
+    @property
+    def limiter(self) -> AnyLimiter:
+        """The limiter that is waited for."""
+        return self._admission.limiter
+
+    async def handle_async_request(self, request: _Request) -> _Response:
+        """Send a request of the client, as often as `retry` says.
+
+        Raises:
+            LimiterClosed: The limiter is closed.
+            ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
+            TransportError: Of the library, as the wrapped transport does, after the last attempt.
+        """
+        target = self._admission.target(request.method, request.url)
+        replayable = self._is_replayable(request.stream)
+        if self._buffer_body and not replayable:
+            await request.aread()
+            replayable = True
+        attempts = Attempts(self._retry, request.method, self._admission.quota, target.key)
+        while True:
+            permit = await self._admission.enter(target.limiter)
+            outcome = await self._attempt(request, target.limiter, permit)
+            delay = attempts.delay(outcome)
+            # Also if this request is not tried again: its siblings would be refused as well.
+            paused = self._admission.ended(permit, outcome, delay)
+            if delay is None or not replayable or not attempts.again(outcome, delay):
+                attempts.ended(outcome)
+                return outcome.result()
+            if outcome.response is not None:
+                await self._discard(outcome.response)
+            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
+            if not paused:
+                await asyncio.sleep(delay)
+
+    async def aclose(self) -> None:
+        """Close the wrapped transport. The limiter stays as it is."""
+        try:
+            await self._transport.aclose()
+        finally:
+            self._release_all()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        try:
+            await self._transport.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            self._release_all()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.limiter!r}, {self._retry!r}>"
+
+    async def _attempt(
+        self, request: _Request, limiter: RateLimiter, permit: Permit
+    ) -> Outcome[_Response]:
+        """Send once. The permit is released when the response ends, whichever way it ends."""
+        try:
+            response = await self._transport.handle_async_request(request)
+        except self._failures as error:
+            permit.release()
+            if self._retry.exceptions is None and _is_of_a_certificate(error):
+                raise
+            return failed(error)
+        except BaseException:
+            permit.release()
+            raise
+        self._hold(permit, response)
+        response.request = request  # the client does so later; `should_retry` may ask for it now
+        try:
+            return await self._judge(request, limiter, permit, response)
+        except BaseException:  # of the user's should_retry, or cancelled
+            await response.aclose()
+            raise
+
+    async def _judge(
+        self, request: _Request, limiter: RateLimiter, permit: Permit, response: _Response
+    ) -> Outcome[_Response]:
+        """Tell how a response ends an attempt, and the limiter what it says."""
+        announcements, host = self._admission.announcements, request.url.host
+        status, headers = response.status_code, response.headers.multi_items()
+        limits = announcements.read(host, status, headers)
+        # What is packed is short only until it is unpacked.
+        readable = _is_short(response.headers) and "Content-Encoding" not in response.headers
+        if readable and may_say_more(status, limits):
+            try:
+                body = await self._read(response)
+            except self._library.TransportError as error:
+                # It cannot be given back any more, as nobody could read it.
+                await response.aclose()
+                return failed(error, status, limits)
+            limits = announcements.read(host, status, headers, body)
+        announcements.pass_on(limiter, permit, limits)
+        return await judge(self._retry, response, status, limits)
+
+    async def _read(self, response: _Response) -> bytes:
+        try:
+            async with asyncio.timeout(_SHORT_TIME):
+                return await response.aread()
+        except TimeoutError as error:
+            raise self._library.ReadTimeout("the body of a refusal does not come") from error
+
+    def _hold(self, permit: Permit, response: _Response) -> None:
+        # What a mock or a cache gives is closed already, and nobody will close it once more.
+        if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
+            permit.release()
+        else:
+            lease = Lease(permit, response.stream, self._max_hold, self._leases)
+            response.stream = self._held_stream(lease)
+
+    async def _discard(self, response: _Response) -> None:
+        """Let go of a refused response, and of its slot."""
+        try:
+            if _is_short(response.headers) and not response.is_stream_consumed:
+                # Nobody wants that body.
+                with suppress(TimeoutError, self._library.TransportError):
+                    async with asyncio.timeout(_SHORT_TIME):
+                        async for _ in response.aiter_raw():
+                            pass
+        finally:
+            await response.aclose()
+
+    def _is_replayable(self, stream: Any) -> bool:  # noqa: ANN401 - of either library
+        """Tell whether a request's body can be sent again, and comes out the same."""
+        if isinstance(stream, self._library.ByteStream):
+            return True
+        return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
+
+    def _release_all(self) -> None:
+        for lease in tuple(self._leases):
+            lease.release()
+
+
+def _origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
+    """Give the host of the URL as DNS has it, with the port unless it is the usual one."""
+    return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
+
+
+def _failures(library: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - a module
+    """Give what is raised because a connection failed.
+
+    Neither a full pool, since nothing was sent then, nor a proxy that refuses is such a failure.
+    """
+    return (
+        library.NetworkError,
+        library.RemoteProtocolError,
+        library.ConnectTimeout,
+        library.ReadTimeout,
+        library.WriteTimeout,
+    )
+
+
+def _is_of_a_certificate(error: BaseException | None) -> bool:
+    """Tell whether another attempt would fail as well: it would meet the same certificate.
+
+    The libraries have no class for it, but what they have met is in the chain.
+    """
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
+    """Give the class of a form with files, which has no public name."""
+    form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
+    return type(form)
+
+
+def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
+    """Tell whether a field of a form can be sent again. The libraries go back to its beginning."""
+    if not hasattr(field, "file"):
+        return hasattr(field, "value")
+    content = field.file
+    return isinstance(content, str | bytes) or (hasattr(content, "seekable") and content.seekable())
+
+
+def _is_short(headers: Mapping[str, str]) -> bool:
+    try:
+        return int(headers.get("Content-Length", "")) <= _SHORT_BODY
+    except ValueError:
+        return False
