@@ -1,0 +1,404 @@
+"""A line whose budget is in a store that other processes share.
+
+Strategy. The line stays as it is, and knows only what is reserved: its law (`Reserved`) lets go
+what the store has let go, as soon as it is ready. Beside the consumer there is one more task, the
+talk: while there is something to say to the store it says it, one call after the other, and then
+it ends. An idle limiter has none. It gives back what was not needed, charges what is owed, and
+then reserves for those at the head of the line, in one call. What it has reserved belongs to no
+one: whoever is the head when it is ready goes. When the line is empty the rest is given back.
+
+The store answers with durations. Here they begin when the answer is read, which is later than when
+it was given: so nobody goes too early, however long it was under way.
+"""
+
+import asyncio
+import math
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, cast
+
+from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
+from aiothrottle.decision import Decision
+from aiothrottle.errors import LimiterClosed, StoreUnavailable
+from aiothrottle.line import Line, fail, is_granted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiothrottle.permit import Permit
+    from aiothrottle.stores.store import Answer, Key, Store
+
+__all__ = ["SharedLine"]
+
+# One call asks for as many as go in so many seconds, and for this number at the most.
+_SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
+# Seconds ahead. Enough for sixteen processes that have reserved one each: with less they would be
+# refused in turns, and ask again.
+_PROCESSES = 16
+_LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
+# Seconds. Who asks again just when it may can be too early by a rounding.
+_SHORTEST_BREAK = 0.001
+# Seconds that a slot may be used late. The store counts it at its instant: what goes much later
+# goes together with what the store lets go then.
+_PATIENCE = 0.02
+
+
+class SharedLine(Line):
+    """The waiting line in front of a record in a store."""
+
+    __slots__ = (
+        "_ask_at",
+        "_asking",
+        "_batch",
+        "_given_horizon",
+        "_horizon",
+        "_key",
+        "_refused_cost",
+        "_refused_until",
+        "_store",
+        "_talk",
+    )
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        concurrency_limit: int | None,
+        clock: "Callable[[], float]",
+        *,
+        store: "Store",
+        key: "Key",
+        horizon: float | None = None,
+        max_queue: int | None = None,
+    ) -> None:
+        super().__init__(Reserved(algorithm), concurrency_limit, clock, max_queue=max_queue)
+        self._store = store
+        self._key = key
+        self._given_horizon = horizon
+        self._talk: asyncio.Task[None] | None = None
+        # Questions whose askers were cancelled: what they are given goes back.
+        self._asking: set[asyncio.Task[Answer]] = set()
+        self._learn_pace(algorithm)
+
+    def _learn_pace(self, algorithm: Algorithm[Any]) -> None:
+        """Find out how much to ask for, and forget what the store said of another law."""
+        interval = _interval(algorithm)
+        self._batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
+        self._horizon = self._given_horizon
+        if self._horizon is None:
+            self._horizon = min(max(_LEAST_HORIZON, _PROCESSES * interval), _MOST_HORIZON)
+        # The store has refused this cost, until that instant: until shortly before it need not be
+        # asked.
+        self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
+
+    @property
+    def _law(self) -> Algorithm[Any]:
+        return cast("Reserved", self.own_law[0]).law
+
+    @property
+    def _reserved(self) -> ReservedState:
+        return cast("ReservedState", self.own_law[1])
+
+    # ---- the line, with what a store makes different -------------------------------------------
+
+    def settle(self, permit: "Permit", cost: float) -> None:
+        """Charge the permit `cost` in place of what it was charged; the store hears of it soon."""
+        super().settle(permit, cost)
+        self._start_talk()
+
+    def use(self, algorithm: Algorithm[Any]) -> None:
+        """Go on with another algorithm; the record stays."""
+        self._learn_pace(algorithm)
+        super().use(Reserved(algorithm))
+
+    def delay(self, now: float, permit: "Permit", *, ahead: float | None = None) -> float:
+        """Seconds until the permit may go, as far as that is known here: it may be longer."""
+        if ahead is None:
+            ahead = self._waiters.cost_ahead(permit)
+        wait = super().delay(now, permit, ahead=ahead)
+        if wait < math.inf:
+            return wait
+        ready = self._reserved.ready
+        wait = until(max(self.paused_until, ready[-1].at if ready else now), now)
+        if ahead or permit.cost >= self._refused_cost:
+            wait = max(wait, until(self._refused_until, now))
+        return wait
+
+    def is_forgettable(self) -> bool:
+        """Tell whether a new line would do the same."""
+        return self._talk is None and not self._asking and super().is_forgettable()
+
+    async def close(self, *, drain: bool) -> None:
+        """Turn away newcomers, give back what is reserved, and leave no task."""
+        await super().close(drain=drain)
+        if self.loop is asyncio.get_running_loop():
+            self._give_back()
+            while tasks := [*self._asking, *([self._talk] if self._talk else [])]:
+                await asyncio.wait(tasks)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._move_to(loop)
+        self._talk = None
+        self._asking.clear()
+        self._reserved.give_back()
+        self._refused_until = self._ask_at = -math.inf
+
+    def _consumer_ended(self, consumer: "asyncio.Task[None]") -> None:
+        super()._consumer_ended(consumer)
+        if not self._waiters.count:
+            # Whoever sweeps up all tasks is about to close the loop: no new one then.
+            self._give_back(talk=not consumer.cancelling())
+
+    def _serve(self) -> float | None:
+        """Grant to as many as fit now, and ask the store for those behind them."""
+        now = self.now()
+        if now < self.paused_until:
+            self._reserved.give_back()
+        elif not self._resuming:
+            self._reserved.give_back_older(now - _PATIENCE)
+        seconds = super()._serve()
+        self._start_talk()
+        if seconds is None:
+            return None
+        costs = self._missing()
+        wait = self._wait_to_ask(now, costs[0]) if costs else 0.0
+        seconds = min(seconds, wait or math.inf)
+        return None if seconds == math.inf else seconds  # the answer, or who starts, has it look
+
+    def _give_back(self, *, talk: bool = True) -> None:
+        self.now()  # whoever has just started has used a slot
+        self._reserved.give_back()
+        if talk:
+            self._start_talk()
+
+    # ---- the talk ------------------------------------------------------------------------------
+
+    def _start_talk(self) -> None:
+        """See to it that what there is to say to the store is said."""
+        if self._talk is None and self.loop is not None and not self.loop.is_closed():
+            reserved = self._reserved
+            if reserved.returned or reserved.owed or self._wanted():
+                # As with the consumer: a plain Task, in an empty context.
+                self._talk = asyncio.Task(
+                    self._say_all(), loop=self.loop, name="aiothrottle store", context=Context()
+                )
+                self._talk.add_done_callback(self._talk_ended, context=Context())
+
+    async def _say_all(self) -> None:
+        while True:
+            if self._reserved.returned or self._reserved.owed:
+                await self._settle_up()
+            elif costs := self._wanted():
+                await self._reserve(costs)
+            else:
+                self._talk = None  # now: whoever comes in this turn starts another one
+                return
+
+    def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
+        if self._talk is talk:  # it was cancelled, but who still waits still needs an answer
+            self._talk = None
+            self.wake()
+
+    async def _settle_up(self) -> None:
+        """Give back one slot, or charge what one request owes.
+
+        If that fails nobody is there to hear of it: what was to be given back stays spent, and
+        what was owed is not counted.
+        """
+        reserved = self._reserved
+        try:
+            if reserved.returned:
+                slot = reserved.returned.popleft()
+                await self._store.refund(self._key, self._law, slot.cost, slot.instant)
+            else:
+                slot = reserved.owed.popleft()
+                answer = await self._store.record(self._key, self._law, slot.cost)
+                slot.instant = answer.now
+                reserved.charged.append(slot)
+        except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
+            reserved.returned.clear()
+            reserved.owed.clear()
+
+    async def _reserve(self, costs: list[float]) -> None:
+        """Ask for the costs, and have the line look at what it was given."""
+        law, horizon = cast("Reserved", self.own_law[0]), self._horizon
+        assert horizon is not None
+        try:
+            answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
+            for permit in self._waiters:
+                fail(permit, _twin(error))
+            return
+        now = self._note(answer)
+        taken = len(answer.instants)
+        at = [now + delay for delay in answer.delays]
+        law.hold(self._reserved, costs[:taken], at, answer.instants)
+        if taken < len(costs):
+            self._refused_cost = costs[taken]
+            self._refused_until = now + answer.retry_after
+            self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
+        if self._consumer is not None:
+            self._look()
+        else:
+            self._give_back()
+
+    def _note(self, answer: "Answer") -> float:
+        """Remember how the record stands. Gives the instant."""
+        now, reserved = self.now(), self._reserved
+        reserved.left, reserved.known_until = answer.remaining, now + answer.reset_after
+        return now
+
+    def _wanted(self) -> list[float]:
+        """Give the costs to ask for now; none if it is not the time to ask."""
+        now = self.now()
+        if self._turned_away or now < self.paused_until:
+            return []
+        costs = self._missing()
+        return costs if costs and not self._wait_to_ask(now, costs[0]) else []
+
+    def _wait_to_ask(self, now: float, cost: float) -> float:
+        """Seconds for which it is of no use to ask for the cost."""
+        wait = until(self._ask_at, now) if cost >= self._refused_cost else 0.0
+        if self._announced is not None:
+            wait = max(wait, self._announced.delay(self.state[1], now, cost))
+        return wait
+
+    def _missing(self) -> list[float]:
+        """Give the costs at the head of the line for which nothing is reserved.
+
+        None while many are reserved still, and none for those for whom there is no slot.
+        """
+        reserved = self._reserved
+        tokens, covered, free = reserved.tokens, 0, self.free
+        costs: list[float] = []
+        for permit in self._waiters:
+            future = permit._future
+            if future is None or (future.done() and not is_granted(future)):
+                continue
+            if not future.done():
+                if not free or len(costs) == self._batch or 2 * covered > self._batch:
+                    break
+                free -= 1
+            if not permit.cost:
+                continue
+            if not costs and tokens >= permit.cost - 1e-9:
+                tokens -= permit.cost
+                covered += 1
+            else:
+                if not covered and tokens > 0.0:
+                    # Scraps, each ready at another time: they would never be all there at once.
+                    reserved.give_back()
+                costs.append(permit.cost)
+                tokens = 0.0
+        return costs if 2 * covered <= self._batch else []
+
+    # ---- a question of its own -----------------------------------------------------------------
+
+    async def try_acquire(self, permit: "Permit") -> Decision:
+        """Spend the permit's cost if it may go now and nobody waits."""
+        if not self._has_room():
+            self.refused += 1
+            return await self._refusal(permit)
+        self.free -= 1  # nobody else gets it while the store is asked
+        try:
+            answer = await self._ask(permit.cost)
+        except BaseException:
+            self._free_slot()
+            raise
+        now = self._note(answer)
+        if not answer.instants:
+            self._free_slot()
+            self.refused += 1
+            return self._decide(answer, allowed=False)
+        permit._at = now
+        permit._held = True
+        self._granted += 1
+        self._reserved.used.append(Slot(now, permit.cost, answer.instants[0]))
+        return self._decide(answer, allowed=True, permit=permit)
+
+    async def peek(self, permit: "Permit") -> Decision:
+        """Tell what `try_acquire` would say."""
+        if not self._has_room():
+            return await self._refusal(permit)
+        answer = await self._store.peek(self._key, self._law, permit.cost)
+        self._note(answer)
+        return self._decide(answer, allowed=answer.retry_after == 0.0)
+
+    async def count(self, cost: float) -> None:
+        """Count in the store what has happened already."""
+        self._note(await self._store.record(self._key, self._law, cost))
+
+    def _has_room(self) -> bool:
+        """Tell whether all but the store would let somebody go now."""
+        if self.closed:
+            raise LimiterClosed
+        return not self._waiters.count and self.now() >= self.paused_until and self.free > 0
+
+    async def _refusal(self, permit: "Permit") -> Decision:
+        """Refuse what would not be the next to go."""
+        permit._at = now = self.now()
+        wait = self.delay(now, permit)
+        answer = await self._store.peek(self._key, self._law, permit.cost)
+        return self._decide(answer, allowed=False, wait=wait)
+
+    async def _ask(self, cost: float) -> "Answer":
+        """Reserve what may go now. Who is cancelled meanwhile gets nothing, and nothing is lost."""
+        reserve = self._store.reserve(self._key, self._law, [cost])
+        asking = asyncio.create_task(reserve, name="aiothrottle store")
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda _: self._return(asking, cost))
+            raise
+
+    def _return(self, asking: "asyncio.Task[Answer]", cost: float) -> None:
+        """Give back what nobody is there to use."""
+        if not asking.cancelled() and asking.exception() is None:
+            for instant in asking.result().instants:
+                self._reserved.returned.append(Slot(math.nan, cost, instant))
+            self._start_talk()
+
+    def _free_slot(self) -> None:
+        self.give_back_slot()
+        if self._starved:
+            self.wake()
+
+    def _decide(
+        self,
+        answer: "Answer",
+        *,
+        allowed: bool,
+        wait: float = 0.0,
+        permit: "Permit | None" = None,
+    ) -> Decision:
+        return Decision(
+            allowed=allowed,
+            limit=self.capacity,
+            remaining=answer.remaining,
+            retry_after=max(wait, answer.retry_after),
+            reset_after=answer.reset_after,
+            permit=permit,
+        )
+
+
+def _interval(algorithm: Algorithm[Any]) -> float:
+    """Seconds between two tokens, on average, at the pace of the fastest limit."""
+    laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    return min(_drained_in(law) / law.capacity for law in laws)
+
+
+def _drained_in(law: Algorithm[Any]) -> float:
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.reset_after(state, 0.0)
+
+
+def _twin(error: Exception) -> Exception:
+    """Give each who waits an error of its own: what is raised twice collects two tracebacks."""
+    if type(error) not in {StoreUnavailable, TypeError, ValueError}:
+        return error
+    twin = type(error)(*error.args)
+    twin.__cause__ = error
+    return twin

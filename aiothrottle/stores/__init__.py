@@ -1,0 +1,12 @@
+"""Where limits live that many share: in this process, or in a server that they all reach.
+
+`MemoryStore` is here; each of the others is in a module of its own, which imports its driver:
+`aiothrottle.stores.redis`, `aiothrottle.stores.mongo`, `aiothrottle.stores.memcached`.
+`Store` is what they all are; `SwapStore` is for one of your own.
+"""
+
+from aiothrottle.stores.memory import MemoryStore
+from aiothrottle.stores.store import Answer, Key, Store
+from aiothrottle.stores.swap import Loaded, SwapStore
+
+__all__ = ["Answer", "Key", "Loaded", "MemoryStore", "Store", "SwapStore"]

@@ -1,0 +1,67 @@
+"""The verbs of a store that decides in Python: each is one step on one record."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores.ledger import Record
+from aiothrottle.stores.store import Answer, Key, Store, check_costs, check_horizon, check_instant
+
+__all__ = ["Keeper", "Step"]
+
+Step: TypeAlias = Callable[[Record, float], Answer]
+"""What is done to a record at an instant of the store's clock."""
+
+
+class Keeper(Store):
+    """A store of which only `_apply` and `clear` are missing."""
+
+    __slots__ = ()
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        check_costs(*costs)
+        check_horizon(horizon)
+        return await self._apply(
+            key,
+            algorithm,
+            lambda record, clock: record.reserve(algorithm, clock, costs, horizon),
+        )
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        """Give back `cost` tokens of what was taken for `instant`, as the answer told it."""
+        check_costs(cost)
+        check_instant(instant)
+        await self._apply(
+            key,
+            algorithm,
+            lambda record, clock: record.refund(algorithm, clock, cost, instant),
+        )
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        """Tell what `reserve` would say of the cost, and spend nothing."""
+        check_costs(cost)
+        return await self._apply(
+            key, algorithm, lambda record, clock: record.peek(algorithm, clock, cost)
+        )
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        """Count what has happened already, without asking: there may be a debt afterwards."""
+        check_costs(cost)
+        return await self._apply(
+            key, algorithm, lambda record, clock: record.record(algorithm, clock, cost)
+        )
+
+    @abstractmethod
+    async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        """Do the step on the record of the key, a fresh one if there is none, atomically."""

@@ -1,0 +1,187 @@
+-- What stores/ledger.py does to a record, once more, on the server's clock and atomically.
+--
+-- KEYS: the record, the answer to this request, a log for each rolling window
+-- ARGV: verb; the time, or '' for the server's; seal of the law; numbers of the law; numbers of the
+--       verb; milliseconds for which the answer is kept; 'text' for an answer that survives a client
+--       which decodes it. All other numbers, there and here, are packed doubles.
+--
+-- What a verb has changed is changed once: when the driver sends the same request again it gets the
+-- same answer.
+
+local EPOCH = 1767225600  -- as in ledger.py
+local LONGEST = 1e13  -- milliseconds: three hundred years
+
+local verb, given_time, seal = ARGV[1], ARGV[2], ARGV[3]
+
+local BULK = 128  -- so many at once: a call can only take so many arguments
+
+local function unpacked(packed)
+  local numbers, count = {}, #packed / 8
+  for first = 0, count - 1, BULK do
+    local format = '<' .. string.rep('d', min(count - first, BULK))
+    local some = {struct.unpack(format, packed, 8 * first + 1)}
+    some[#some] = nil  -- where it stopped
+    if count <= BULK then return some end
+    for _, number in ipairs(some) do numbers[#numbers + 1] = number end
+  end
+  return numbers
+end
+
+local function pack_all(numbers)
+  local packed = {}
+  for first = 1, #numbers, BULK do
+    local last = min(first + BULK - 1, #numbers)
+    local format = '<' .. string.rep('d', last - first + 1)
+    packed[#packed + 1] = struct.pack(format, unpack(numbers, first, last))
+  end
+  return table.concat(packed)
+end
+
+local answered = verb ~= 'peek' and call('GET', KEYS[2])
+if answered then return answered end
+
+local clock
+if given_time ~= '' then
+  clock = struct.unpack('<d', given_time)
+else
+  local time = call('TIME')
+  clock = (time[1] - EPOCH) + time[2] / 1e6
+end
+
+-- ---- the record ----------------------------------------------------------------------------------
+
+local kept = call('GET', KEYS[1])
+if kept and string.sub(kept, 1, 8) ~= seal then return 'other law' end
+local seen, ahead, last = -huge, 0, -huge
+local state = {}
+if kept then
+  state = unpacked(string.sub(kept, 9))
+  seen, ahead, last = state[1], state[2], state[3]
+end
+
+local law_numbers = unpacked(ARGV[4])
+local all_of = law_numbers[1] == 1
+local laws, logs = {}, {}
+
+local place, at = 2, 4  -- the state follows the three times
+while law_numbers[place] do
+  local kind, law, count = law_numbers[place]
+  if kind == 1 then
+    count = 9
+    law = arrival_law(state, at, unpack(law_numbers, place + 1, place + count))
+  elseif kind == 2 then
+    count = 3
+    logs[#logs + 1] = KEYS[3 + #logs]
+    law = rolling_law(state, at, logs[#logs], function() return last end,
+      unpack(law_numbers, place + 1, place + count))
+  elseif kind == 3 then
+    count = 3
+    law = fixed_law(state, at, unpack(law_numbers, place + 1, place + count))
+  else
+    count = 4
+    law = sliding_law(state, at, unpack(law_numbers, place + 1, place + count))
+  end
+  laws[#laws + 1] = law
+  place, at = place + 1 + count, at + law.size
+end
+
+local function greatest(verb_of_law, ...)
+  local most = 0
+  for _, law in ipairs(laws) do most = max(most, law[verb_of_law](...)) end
+  return most
+end
+
+local function delay(now, cost)
+  local wait = greatest('delay', now, cost)
+  while all_of and 0 < wait and wait < huge do
+    local more = greatest('delay', now + wait, cost)
+    if more <= 0 then break end
+    wait = max(wait + more, wait + ulp(abs(now) + wait))
+  end
+  return wait
+end
+
+-- ---- the verbs -----------------------------------------------------------------------------------
+
+local now = max(clock + ahead, seen)
+local changed = false
+
+local function ready_at(cost)
+  local begin = max(now, last)
+  return begin + delay(begin, cost)
+end
+
+local function see()
+  ahead, seen, changed = max(ahead, now - clock), now, true
+end
+
+local function take(instant, cost)
+  see()
+  for _, law in ipairs(laws) do law.take(instant, cost) end
+  last = max(last, instant)
+end
+
+local given = unpacked(ARGV[5])
+local instants, retry_after = {}, 0
+
+if verb == 'reserve' then
+  local horizon = given[1]
+  if clock + ahead < seen then see() end
+  for place = 2, #given do
+    local cost, instant = given[place], now
+    if cost ~= 0 then
+      instant = ready_at(cost)
+      local wait = wait_until(instant, now)
+      if wait > horizon or wait == huge then
+        retry_after = wait
+        break
+      end
+      take(instant, cost)
+    end
+    instants[#instants + 1] = instant
+  end
+elseif verb == 'peek' then
+  if given[1] ~= 0 then retry_after = wait_until(ready_at(given[1]), now) end
+elseif verb == 'record' then
+  if given[1] ~= 0 then take(now, given[1]) end
+elseif verb == 'refund' then
+  for _, law in ipairs(laws) do law.refund(now, given[1], given[2]) end
+  see()
+end
+
+-- ---- the answer ----------------------------------------------------------------------------------
+
+local remaining = 0
+if last <= now then
+  remaining = huge
+  for _, law in ipairs(laws) do remaining = min(remaining, law.remaining(now)) end
+end
+local reset_after = max(greatest('reset_after', now), wait_until(last, now))
+
+local numbers = {now, retry_after, remaining, reset_after}
+for place, instant in ipairs(instants) do numbers[4 + place] = instant end
+local answer
+if ARGV[7] == 'text' then
+  for place, number in ipairs(numbers) do numbers[place] = string.format('%.17g', number) end
+  answer = table.concat(numbers, ' ')
+else
+  answer = pack_all(numbers)
+end
+
+if changed then
+  state[1], state[2], state[3] = seen, ahead, last
+  -- An injected clock is not the one by which keys expire.
+  local expires = given_time == ''
+  local milliseconds = min(ceil(reset_after * 1000) + 1, LONGEST)
+  if reset_after <= 0 then
+    call('DEL', KEYS[1], unpack(logs))
+  elseif expires then
+    call('SET', KEYS[1], seal .. pack_all(state), 'PX', milliseconds)
+    for _, log in ipairs(logs) do call('PEXPIRE', log, milliseconds) end
+  else
+    call('SET', KEYS[1], seal .. pack_all(state))
+  end
+  call('SET', KEYS[2], answer, 'PX', ARGV[6])
+end
+
+return answer

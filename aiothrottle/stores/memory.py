@@ -1,0 +1,83 @@
+"""The store of one process: a dict. It answers as the shared ones do, and at once."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores.keeper import Keeper, Step
+from aiothrottle.stores.ledger import Record, other_law, portable, seal
+from aiothrottle.stores.store import Answer, Key, name_of
+
+__all__ = ["MemoryStore"]
+
+# So many records may be there before any is looked at.
+_FEW = 128
+
+
+@dataclass(slots=True)
+class _Entry:
+    algorithm: Algorithm[Any]
+    record: Record
+    #: The effective instant from which on the record may be forgotten.
+    expires: float = -math.inf
+
+    def is_over(self, clock: float) -> bool:
+        """Tell whether the record is as good as none."""
+        return self.record.now(clock) >= self.expires
+
+
+class MemoryStore(Keeper):
+    """Keeps the records in this process: for several limiters on one event loop, and for tests.
+
+    Args:
+        clock: Gives the time in seconds. It may step back.
+
+    >>> import asyncio
+    >>> from aiothrottle.algorithms import RollingWindow
+    >>> store = MemoryStore(clock=lambda: 0.0)
+    >>> mails = RollingWindow("1/min")
+    >>> asyncio.run(store.reserve(("mail", "ann"), mails, [1, 1], horizon=60)).delays
+    (0.0, 60.0)
+    """
+
+    __slots__ = ("_clock", "_entries", "_many")
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._many = _FEW
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def clear(self, key: Key) -> None:
+        """Forget the record of the key."""
+        self._entries.pop(name_of(key), None)
+
+    async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
+        name = name_of(key)
+        clock = self._clock()
+        entry = self._entries.get(name)
+        if entry is None or entry.is_over(clock):
+            if len(self._entries) >= self._many:
+                self._forget(clock)
+            entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
+        elif entry.algorithm != algorithm:
+            if seal(entry.algorithm) != seal(algorithm):
+                raise other_law(key, algorithm)
+            portable(entry.algorithm, entry.record.state)
+            entry.algorithm = algorithm
+        answer = step(entry.record, clock)
+        # Not sooner than was known before: who asked may have a shorter period.
+        entry.expires = max(entry.expires, answer.now + answer.reset_after)
+        return answer
+
+    def _forget(self, clock: float) -> None:
+        """Drop what is as good as new; look again when there are twice as many as are left."""
+        self._entries = {
+            name: entry for name, entry in self._entries.items() if not entry.is_over(clock)
+        }
+        self._many = max(_FEW, 2 * len(self._entries))

@@ -1,0 +1,137 @@
+"""Limits in MongoDB: every law by compare and swap, on the server's clock."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.store import Key, name_of
+from aiothrottle.stores.swap import Loaded, SwapStore
+
+__all__ = ["MongoStore"]
+
+_Document: TypeAlias = dict[str, Any]
+_Result = TypeVar("_Result")
+
+_LONGEST = 3e9  # seconds: a hundred years
+
+
+class MongoStore(SwapStore):
+    """Keeps the records in a collection of MongoDB 4.4 or later, each in a document of its own.
+
+    The key is the document's ``_id``, which no two can share, so any number of processes may begin
+    with the same key at once. The server removes what may be forgotten, by an index that is made
+    with the first call; it looks about once a minute, `purge` does so at once.
+
+    Args:
+        client: An `AsyncMongoClient`. With ``retryWrites=False`` it sends nothing twice.
+        database: Its name.
+        collection: Its name.
+        timeout: Seconds after which a call is given up, whatever the client's own patience.
+        clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
+
+    Raises:
+        TypeError: The client is no `AsyncMongoClient`.
+
+    >>> from pymongo import AsyncMongoClient
+    >>> async def make():
+    ...     return MongoStore(AsyncMongoClient(retryWrites=False), database="crawler")
+    """
+
+    __slots__ = ("_clock", "_indexed", "_records", "_timeout")
+
+    def __init__(
+        self,
+        client: AsyncMongoClient[Any],
+        database: str = "aiothrottle",
+        *,
+        collection: str = "limits",
+        timeout: float = 1.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not isinstance(client, AsyncMongoClient):
+            raise TypeError(f"client is a pymongo.AsyncMongoClient, not {client!r}")
+        self._records = client[database][collection]
+        self._timeout = timeout
+        self._clock = clock
+        self._indexed = False
+
+    async def clear(self, key: Key) -> None:
+        """Forget the record of the key."""
+        await self._told(self._records.delete_one({"_id": name_of(key)}))
+
+    async def purge(self) -> int:
+        """Delete all that may be forgotten. Tells how many records there were of it."""
+        over: _Document = {"expires": {"$lt": await self._time()}}
+        return (await self._told(self._records.delete_many(over))).deleted_count
+
+    async def load(self, key: Key) -> Loaded:
+        """Give what is there, a mark of it, and the server's time."""
+        if not self._indexed:
+            await self._told(self._records.create_index("expires", expireAfterSeconds=0))
+            self._indexed = True
+        found = await self._told(self._find(name_of(key)))
+        if not found:
+            time = await self._time()
+            return None, _Mark(None, time), self._seconds(time)
+        (record,) = found
+        time = record["now"]
+        return bytes(record["data"]), _Mark(record["mark"], time), self._seconds(time)
+
+    async def swap(self, key: Key, mark: "_Mark", data: bytes | None, seconds: float) -> bool:
+        """Put `data` there if what is there still has the mark."""
+        name = name_of(key)
+        this = {"_id": name, "mark": mark.written}
+        if data is None:
+            return (await self._told(self._records.delete_one(this))).deleted_count == 1
+        record: _Document = {"data": data, "mark": secrets.token_bytes(8)}
+        if self._clock is None:
+            record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
+        if mark.written is not None:
+            update = self._records.update_one(this, {"$set": record})
+            return (await self._told(update)).matched_count == 1
+        try:
+            await self._told(self._records.insert_one({"_id": name, **record}))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, DuplicateKeyError):
+                return False  # another process was the first with this key
+            raise
+        return True
+
+    async def _find(self, name: str) -> list[_Document]:
+        """Find the record, and the time with it: a plain `find` tells none."""
+        cursor = await self._records.aggregate(
+            [{"$match": {"_id": name}}, {"$set": {"now": "$$NOW"}}]
+        )
+        return await cursor.to_list()
+
+    async def _time(self) -> datetime:
+        """Ask the server for the time."""
+        hello = await self._told(self._records.database.command("hello"))
+        return cast("datetime", hello["localTime"])
+
+    def _seconds(self, time: datetime) -> float:
+        if self._clock is not None:
+            return self._clock()
+        return time.replace(tzinfo=UTC).timestamp() - EPOCH
+
+    async def _told(self, call: Awaitable[_Result]) -> _Result:
+        """Wait for the call, but not for ever; tell of what is no answer."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await call
+        except (PyMongoError, TimeoutError) as error:
+            raise StoreUnavailable(f"MongoDB: {error or type(error).__name__}") from error
+
+
+class _Mark(NamedTuple):
+    """What was written last, None if nothing is there; and when that was seen, by the server."""
+
+    written: bytes | None
+    time: datetime

@@ -1,0 +1,269 @@
+"""Limits in Redis or Valkey: one script call, on the server's clock, for everybody who waits.
+
+The built-in laws, several at once too, are decided by a script (`lua/laws.lua`, `lua/record.lua`).
+A law of one's own lives there as well, by compare and swap.
+"""
+
+import asyncio
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.client import Pipeline
+from redis.asyncio.cluster import ClusterPipeline
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.request import LOAD, RECORD, SWAP, Requests, Script, read_answer, read_text
+from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, check_instant
+from aiothrottle.stores.swap import Loaded, SwapStore
+
+__all__ = ["Queued", "RedisPipeline", "RedisStore"]
+
+Client: TypeAlias = Redis | RedisCluster
+
+_OLDEST = (6, 2)
+_LONGEST = 10**13  # milliseconds: three hundred years
+
+
+class RedisStore(SwapStore):
+    """Keeps the records in Redis 6.2 or later, or Valkey: single, behind Sentinel, or a cluster.
+
+    Each verb is one call of a script that decides on the server's clock, and a record expires when
+    it may be forgotten. Whatever the driver sends twice counts once: the server keeps each answer
+    for a while, five seconds or two time-outs, by the id of the request. A script that the server
+    has lost is sent again. A key may be any text; the prefix, the parts of the key and a few
+    letters of the store's own make the names, and those of one record have a hash tag in common.
+
+    An algorithm of one's own needs `dump` and `load`; it costs two calls per attempt, and an
+    attempt fails when another process was faster.
+
+    Args:
+        client: A client of redis-py's `asyncio` part. With or without `decode_responses`.
+        prefix: The beginning of the name of every record.
+        timeout: Seconds after which a call is given up, whatever the client's own patience.
+        clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
+
+    Raises:
+        TypeError: The client is none of redis-py's `asyncio` part.
+
+    >>> from redis.asyncio import Redis
+    >>> store = RedisStore(Redis(), prefix="crawler")
+    """
+
+    __slots__ = ("_checked", "_clock", "_driver", "_requests", "_timeout")
+
+    def __init__(
+        self,
+        client: Client,
+        prefix: str = "aiothrottle",
+        *,
+        timeout: float = 1.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not isinstance(client, Redis | RedisCluster):
+            raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {client!r}")
+        self._driver: Any = client  # its own types are half unknown
+        self._clock = clock
+        self._requests = Requests(prefix, timeout, clock)
+        self._timeout = timeout
+        self._checked = False
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        check_costs(*costs)
+        check_horizon(horizon)
+        answer = await self._decide("reserve", key, algorithm, horizon, *costs)
+        return answer or await super().reserve(key, algorithm, costs, horizon=horizon)
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        """Give back `cost` tokens of what was taken for `instant`, as the answer told it."""
+        check_costs(cost)
+        check_instant(instant)
+        if await self._decide("refund", key, algorithm, cost, instant) is None:
+            await super().refund(key, algorithm, cost, instant)
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        """Tell what `reserve` would say of the cost, and spend nothing."""
+        check_costs(cost)
+        answer = await self._decide("peek", key, algorithm, cost)
+        return answer or await super().peek(key, algorithm, cost)
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        """Count what has happened already, without asking: there may be a debt afterwards."""
+        check_costs(cost)
+        answer = await self._decide("record", key, algorithm, cost)
+        return answer or await super().record(key, algorithm, cost)
+
+    async def clear(self, key: Key) -> None:
+        """Forget the record of the key."""
+        await self._ask("UNLINK", self._requests.name(key))
+
+    def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
+        """Give the same verbs, for a pipeline or transaction of yours that they are to join.
+
+        >>> async def send(client, store, window):
+        ...     async with client.pipeline() as pipe:
+        ...         taken = store.pipeline(pipe).reserve(("mail", "ann"), window, [1])
+        ...         pipe.incr("mails")
+        ...         replies = await pipe.execute()
+        ...     return taken.answer(replies).instants
+        """
+        return RedisPipeline(self._requests, pipe)
+
+    async def _decide(
+        self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+    ) -> Answer | None:
+        """Have the script decide; None if it does not know the law."""
+        request = self._requests.make(verb, key, algorithm, *numbers)
+        if request is None:
+            return None
+        return read_answer(await self._run(RECORD, *request), key, algorithm)
+
+    # ---- a law that the script does not know -----------------------------------------------------
+
+    async def load(self, key: Key) -> Loaded:
+        """Give what is there, which is the mark too, and the server's time."""
+        data, (seconds, microseconds) = await self._run(LOAD, 1, self._requests.name(key))
+        time = int(seconds) - EPOCH + int(microseconds) / 1e6
+        return data, data, time if self._clock is None else self._clock()
+
+    async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:
+        """Put `data` there if what is there is still the mark."""
+        milliseconds = int(min(seconds * 1000 + 1, _LONGEST))
+        if self._clock is not None:
+            milliseconds = _LONGEST
+        name = self._requests.name(key)
+        return bool(await self._run(SWAP, 1, name, mark or b"", data or b"", milliseconds))
+
+    # ---- the server ------------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        script: Script,
+        *arguments: str | bytes | int,
+    ) -> Any:  # noqa: ANN401 - as the driver has it
+        if not self._checked:
+            await self._check()
+        try:
+            return await self._ask("EVALSHA", script.digest, *arguments)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, NoScriptError):
+                raise
+        return await self._ask("EVAL", script.text, *arguments)
+
+    async def _ask(self, command: str, *arguments: str | bytes | int) -> Any:  # noqa: ANN401 - as the driver has it
+        try:
+            async with asyncio.timeout(self._timeout):
+                # Untouched by `decode_responses`: a state is no text.
+                return await self._driver.execute_command(command, *arguments, NEVER_DECODE=True)
+        except (RedisError, RedisClusterException, OSError) as error:  # TimeoutError is an OSError
+            raise StoreUnavailable(f"{command}: {error or type(error).__name__}") from error
+
+    async def _check(self) -> None:
+        """Look once, before the first script, whether the server can keep its promises."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                info = cast("dict[str, Any]", await self._driver.info())
+        except ResponseError:
+            info = {}  # it may not be asked
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreUnavailable(f"INFO: {error or type(error).__name__}") from error
+        version = str(info.get("redis_version", "6.2"))
+        if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+            raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
+        if info.get("maxmemory") and info.get("maxmemory_policy") != "noeviction":
+            warnings.warn(
+                f"maxmemory-policy is {info['maxmemory_policy']!r}: when the memory is full the "
+                "server drops records, and with them what was spent; limits hold with noeviction",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._checked = True
+
+
+class RedisPipeline:
+    """The verbs of `RedisStore`, queued on a pipeline or a transaction of the caller's.
+
+    Each gives a `Queued`, whose answer is in what ``execute()`` gives. The script is sent in full,
+    since nobody can send it again in the midst of a transaction. Only for the built-in laws.
+    """
+
+    __slots__ = ("_pipe", "_requests")
+
+    def __init__(self, requests: Requests, pipe: Pipeline | ClusterPipeline) -> None:
+        self._requests = requests
+        self._pipe: Any = pipe
+
+    def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> "Queued":
+        """Queue `Store.reserve`."""
+        check_costs(*costs)
+        check_horizon(horizon)
+        return self._queue("reserve", key, algorithm, horizon, *costs)
+
+    def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
+        """Queue `Store.refund`."""
+        check_costs(cost)
+        check_instant(instant)
+        return self._queue("refund", key, algorithm, cost, instant)
+
+    def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
+        """Queue `Store.peek`."""
+        check_costs(cost)
+        return self._queue("peek", key, algorithm, cost)
+
+    def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
+        """Queue `Store.record`."""
+        check_costs(cost)
+        return self._queue("record", key, algorithm, cost)
+
+    def clear(self, key: Key) -> None:
+        """Queue `Store.clear`."""
+        self._pipe.execute_command("UNLINK", self._requests.name(key))
+
+    def _queue(self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
+        request = self._requests.make(verb, key, algorithm, *numbers)
+        if request is None:
+            raise TypeError(f"a pipeline can only take laws of this package: {algorithm!r}")
+        queued = Queued(len(self._pipe), key, algorithm)
+        # The client may be one that decodes what it gets.
+        self._pipe.execute_command("EVAL", RECORD.text, *request, "text")
+        return queued
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A verb that waits in a pipeline."""
+
+    #: The place of its reply among the replies of the pipeline.
+    place: int
+    key: Key
+    algorithm: Algorithm[Any]
+
+    def answer(self, replies: Sequence[Any]) -> Answer:
+        """Give the answer, from what ``execute()`` gave.
+
+        Raises:
+            ValueError: The record of the key is of another law.
+        """
+        return read_text(replies[self.place], self.key, self.algorithm)

