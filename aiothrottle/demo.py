@@ -4,22 +4,17 @@ Everything happens on this machine. What the table says was counted by the serve
 crawlers.
 """
 
-# matplotlib leaves the types of its keyword arguments open.
-# pyright: reportUnknownMemberType=false
-
 import asyncio
 import contextlib
 import math
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TextIO, TypeAlias
 
 import aiohttp
 from aiohttp import web
@@ -27,22 +22,14 @@ from yarl import URL
 
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.picture import Panel, save
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["PICTURES", "Run", "Terms", "matplotlib_is_missing", "run_demo"]
-
-#: What a picture's name may end with.
-PICTURES = (".png", ".svg")
+__all__ = ["Run", "Terms", "run_demo"]
 
 # Plain crawlers wait so long before they ask for a refused page again.
 _BACK_OFF = 0.25
-# The picture has so many bars per period.
-_BARS = 10
 
 _LINK = re.compile(r'href="([^"]+)"')
 
@@ -133,7 +120,9 @@ def run_demo(terms: Terms, picture: Path | None = None, limiter: RateLimiter | N
         print("\nThe throttled crawl is complete: nothing was refused.")
     else:
         print(f"\nThe throttled crawl failed: {complaint}.", file=sys.stderr)
-    drawn = picture is None or _save(_draw(terms, runs), picture)
+    drawn = picture is None or save(
+        [_panel(run) for run in runs], f"The server admits {_words(terms)}", picture
+    )
     return 0 if complaint is None and drawn else 1
 
 
@@ -308,87 +297,11 @@ def _row(run: Run) -> tuple[str, ...]:
     )
 
 
-# ---- the picture -----------------------------------------------------------------------------
-
-
-def matplotlib_is_missing() -> bool:
-    """Tell whether there is nothing to draw a picture with."""
-    try:
-        _figure_class()
-    except ImportError:
-        return True
-    return False
-
-
-def _figure_class() -> "type[Figure]":
-    from matplotlib.figure import Figure  # noqa: PLC0415 - large, and only for the picture
-
-    return Figure
-
-
-def _draw(terms: Terms, runs: Sequence[Run]) -> "Figure":
-    figure = _figure_class()(figsize=(10, 9), layout="constrained")
-    panels = figure.subplots(len(runs), sharex=True)
-    for run, axes in zip(runs, panels, strict=True):
-        _draw_run(run, axes)
-    panels[-1].set_xlabel("seconds since the crawl began")
-    figure.suptitle(f"The server admits {_words(terms)}")
-    return figure
-
-
-def _save(figure: "Figure", picture: Path) -> bool:
-    """Write the picture, and tell whether that went well."""
-    try:
-        figure.savefig(picture, dpi=150)
-    except OSError as error:
-        print(f"The picture cannot be written: {error}.", file=sys.stderr)
-        return False
-    print(f"The picture is in {picture}.")
-    return True
-
-
-def _draw_run(run: Run, axes: "Axes") -> None:
-    """Draw one crawl: bars of what arrived, and what the law looks at, against the limit."""
-    rate, width = run.terms.rate, run.terms.rate.period / _BARS
-    admitted = _bars(run, width, refused=False)
-    refused = _bars(run, width, refused=True)
-    places = [(bar + 0.5) * width for bar in range(len(admitted))]
-    instants, counts = _rolling_count(run)
-    axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {width:g} s")
-    axes.bar(places, refused, width, admitted, color="#d55e00", label=f"refused per {width:g} s")
-    axes.step(
-        instants, counts, "#555555", where="post", label=f"sent in the last {rate.period:g} s"
-    )
-    axes.axhline(
-        rate.limit,
-        color="#009e73",
-        linestyle="--",
-        label=f"the limit, {rate.limit:g} in {rate.period:g} s",
-    )
-    axes.set_title(
+def _panel(run: Run) -> Panel:
+    """Give what the picture shows of a crawl."""
+    return Panel(
         f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {run.audit.refused} refused",
-        loc="left",
+        [(request.arrived_at - run.started_at, request.refused) for request in run.audit.requests],
+        run.seconds,
+        run.terms.rate,
     )
-    axes.set_ylabel("requests")
-    axes.set_ylim(0, 1.15 * max(rate.limit, *counts))
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-
-
-def _bars(run: Run, width: float, *, refused: bool) -> list[int]:
-    """Count the arrivals of one kind in each `width` seconds of the crawl."""
-    counts = Counter(
-        int((request.arrived_at - run.started_at) / width)
-        for request in run.audit.requests
-        if request.refused == refused
-    )
-    return [counts[bar] for bar in range(int(run.seconds / width) + 1)]
-
-
-def _rolling_count(run: Run) -> tuple[list[float], list[int]]:
-    """Give the instants at which the count of the last period changes, and what it becomes."""
-    arrivals = [request.arrived_at - run.started_at for request in run.audit.requests]
-    leaves = (instant + run.terms.rate.period for instant in arrivals)
-    # At the same instant the old leave first: the window is half-open.
-    changes = sorted([*((i, 1) for i in arrivals), *((i, -1) for i in leaves if i < run.seconds)])
-    counts = accumulate((change for _, change in changes), initial=0)
-    return [0.0, *(instant for instant, _ in changes)], list(counts)

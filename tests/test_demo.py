@@ -1,5 +1,6 @@
 """The demo, as it is: a real server, three real crawls, and what is said about them."""
 
+import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -8,10 +9,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from yarl import URL
 
-from aiothrottle.demo import Run, Terms, _bars, _rolling_count, run_demo
+from aiothrottle.demo import Run, Terms, _panel, run_demo
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.picture import Panel
 from aiothrottle.rate import Rate
-from aiothrottle.testing import Audit, RecordedRequest
+from aiothrottle.testing import Audit, RecordedRequest, greatest_count
 
 # All pages fit into one period.
 QUICK = Terms(rate=Rate(100), pages=40)
@@ -122,28 +124,36 @@ def test_the_part_of_the_limit_that_was_used_is_the_least_time_over_the_time() -
 # ---- the picture -----------------------------------------------------------------------------
 
 
-def crawl_of(*arrivals: float, refused: tuple[float, ...] = ()) -> Run:
+def crawl_of(*arrivals: float, refused: tuple[float, ...] = ()) -> Panel:
     """Make a crawl that began at 100 s, took 3 s, and whose requests arrived so long after."""
     run = Run("a crawl", Terms(rate=Rate(10, 1.0)), started_at=100.0, seconds=3.0, audit=Audit())
     for instant in sorted(arrivals + refused):
         request = RecordedRequest(100.0 + instant, "GET", "/", refused=instant in refused)
         run.audit.requests.append(request)
-    return run
+    return _panel(run)
 
 
 def test_the_bars_count_every_arrival_once() -> None:
-    run = crawl_of(0.0, 0.25, 0.75, 2.5, refused=(0.5, 2.625))
-    assert _bars(run, 0.5, refused=False) == [2, 1, 0, 0, 0, 1, 0]
-    assert _bars(run, 0.5, refused=True) == [0, 1, 0, 0, 0, 1, 0]
+    panel = crawl_of(0.0, 0.25, 0.75, 2.5, refused=(0.5, 2.625))
+    panel = dataclasses.replace(panel, rate=Rate(10, 5.0))
+    assert panel.width == 0.5
+    assert panel.bars(refused=False) == [2, 1, 0, 0, 0, 1, 0]
+    assert panel.bars(refused=True) == [0, 1, 0, 0, 0, 1, 0]
+
+
+def test_a_long_crawl_has_no_more_bars_than_can_be_seen() -> None:
+    panel = dataclasses.replace(crawl_of(0.0, 2999.0), seconds=3000.0)
+    assert len(panel.bars(refused=False)) == 401
+    assert sum(panel.bars(refused=False)) == 2
 
 
 def test_the_line_is_the_count_of_the_last_period() -> None:
-    run = crawl_of(0.0, 0.5, 1.0, refused=(2.5,))
-    assert _rolling_count(run) == (
+    panel = crawl_of(0.0, 0.5, 1.0, refused=(2.5,))
+    assert panel.rolling_count() == (
         [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5],
         [0, 1, 2, 1, 2, 1, 0, 1],
     )
-    assert max(_rolling_count(run)[1]) == run.audit.greatest_count(1.0)
+    assert max(panel.rolling_count()[1]) == greatest_count([0.0, 0.5, 1.0, 2.5], 1.0)
 
 
 def test_a_png_is_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,375 @@
+"""``aiothrottle fetch``: what it takes, and what that means for a run."""
+
+import argparse
+import asyncio
+import io
+import os
+import re
+import stat
+import sys
+from functools import partial
+from pathlib import Path
+
+from aiothrottle import __version__
+from aiothrottle.admission import AnyLimiter
+from aiothrottle.cli.arguments import (
+    header,
+    header_value,
+    method,
+    rate,
+    seconds,
+    some_seconds,
+    whole_number,
+)
+from aiothrottle.fetch.folder import Folder
+from aiothrottle.fetch.lines import Source
+from aiothrottle.fetch.output import OutputError, open_output
+from aiothrottle.fetch.run import Settings, run
+from aiothrottle.fetch.worker import Job
+from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.retry import Retry
+from aiothrottle.suggestion import usual_guard
+
+__all__ = ["add_fetch"]
+
+_DESCRIPTION = """\
+Fetch lists of URLs under limits. What became of each is a line of JSON:
+
+  {"url": ..., "status": 200, "body": ..., "attempts": 1, "waited": 0.1, "error": null}
+
+A list has a URL on each line; blank lines and those that begin with # are passed over. It is
+read as its URLs are fetched, however long it is. A line that is no URL is told in the output.
+Refusals (429, or 503 with Retry-After) are tried again when the server says so.
+"""
+
+_EPILOG = """\
+exit status:
+  0  every URL was fetched, with a status below 400
+  1  the run is complete, but some URLs failed: their records have an "error", or a status of
+     400 or more
+  2  the arguments make no sense, or input or output cannot be opened; nothing was sent
+  3  the run broke off, since the list or the output failed (a full disk, say)
+  130, 143  interrupted, by Ctrl-C or SIGTERM; 141: who read the output went away
+
+Ctrl-C once ends the run when what was sent is answered and written; twice ends it at once.
+After that, and after any other end, the same command with --resume does the rest.
+
+examples:
+  aiothrottle fetch https://example.org/ https://example.org/about
+  aiothrottle fetch -i urls.txt -o answers.jsonl --rate 10/s --rate 500/min
+  aiothrottle fetch -i urls.txt --output-dir pages --per-host 2/s --per-host-concurrency 2
+  zcat urls.gz | aiothrottle fetch - -o answers.jsonl --resume
+"""
+
+_MOST_AT_ONCE = 10_000
+# So many URLs are looked at ahead, if some of them wait for their host.
+_AHEAD = 1000
+# A record is in memory as a whole.
+_LONGEST_BODY = 16 << 20
+
+_SIZE = re.compile(r"(\d+)([kmg]?)", re.IGNORECASE)
+
+
+def add_fetch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "fetch",
+        help="fetch lists of URLs, under limits",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="aiothrottle fetch [options] [URL ...]",
+    )
+    parser.add_argument("urls", nargs="*", metavar="URL", help="what to fetch; - is standard input")
+    parser.add_argument(
+        "-i", "--input-file", metavar="FILE", help="a list of URLs; - is standard input"
+    )
+    _add_limits(parser.add_argument_group("limits"))
+    _add_requests(parser.add_argument_group("requests"))
+    _add_output(parser.add_argument_group("output"))
+    parser.set_defaults(run=partial(_run, parser))
+
+
+def _add_limits(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--rate",
+        type=rate,
+        action="append",
+        metavar="RATE",
+        help="all requests: 10 (per second), 10/s, 500/min, 1/250ms; several hold at once",
+    )
+    group.add_argument(
+        "--concurrency",
+        type=whole_number(_MOST_AT_ONCE),
+        default=10,
+        metavar="N",
+        help="all requests in flight (default: %(default)s)",
+    )
+    group.add_argument(
+        "--per-host",
+        type=rate,
+        action="append",
+        metavar="RATE",
+        help="the requests to each host; several hold at once",
+    )
+    group.add_argument(
+        "--per-host-concurrency",
+        type=whole_number(_MOST_AT_ONCE),
+        metavar="N",
+        help="the requests in flight to each host",
+    )
+    group.add_argument(
+        "--guard",
+        type=seconds,
+        metavar="SECONDS",
+        help="stretch the periods of all rates, since the network delays one request more than the "
+        "next (default: 5%% of the shortest, at most 0.05)",
+    )
+
+
+def _add_requests(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "-X",
+        "--request",
+        "--method",
+        type=method,
+        metavar="METHOD",
+        dest="method",
+        help="(default: GET, or POST with --data)",
+    )
+    group.add_argument(
+        "-I", "--head", action="store_true", help="ask for the headers only, by HEAD"
+    )
+    group.add_argument(
+        "-H",
+        "--header",
+        type=header,
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header to send; several may be given",
+    )
+    group.add_argument(
+        "-d",
+        "--data",
+        type=_data,
+        metavar="DATA",
+        help="a body to send, by POST unless -X says otherwise; @FILE is what is in the file",
+    )
+    group.add_argument(
+        "-A",
+        "--user-agent",
+        type=header_value,
+        default=f"aiothrottle/{__version__}",
+        metavar="NAME",
+        help="(default: %(default)s)",
+    )
+    group.add_argument(
+        "-L",
+        "--location",
+        action="store_true",
+        help="follow redirects; each step keeps to the limits of its host",
+    )
+    group.add_argument(
+        "--max-redirs",
+        type=whole_number(1000),
+        default=50,
+        metavar="N",
+        help="at most so many for a URL (default: %(default)s)",
+    )
+    group.add_argument(
+        "--retries",
+        "--retry",
+        type=whole_number(1000, least=0),
+        default=4,
+        metavar="N",
+        help="try again so often (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-retry-after",
+        type=some_seconds,
+        default=3600.0,
+        metavar="SECONDS",
+        help="give up a URL when the server asks for a longer wait (default: %(default)g)",
+    )
+    group.add_argument(
+        "-m",
+        "--max-time",
+        type=seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="for one request with its answer, not counting waits; 0: any (default: %(default)g)",
+    )
+    group.add_argument(
+        "--connect-timeout",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for the connection; 0: any (default: %(default)g)",
+    )
+
+
+def _add_output(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the records there, and not to standard output",
+    )
+    group.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="write each body to a file there; the records name it, and are in index.jsonl there "
+        "unless -o says otherwise",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the output: what it has a record of, also of a failure, is not "
+        "fetched again",
+    )
+    group.add_argument(
+        "--save-header",
+        type=str.lower,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep that header of the answers; * is all; several may be given",
+    )
+    group.add_argument(
+        "--max-filesize",
+        type=_size,
+        metavar="BYTES",
+        help="a longer body is a failure; 1k, 1m, 1g (default: 16m, and any with --output-dir)",
+    )
+    group.add_argument(
+        "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
+    )
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not options.urls and options.input_file is None:
+        parser.error("no URLs: name some, or a list by --input-file, or - for standard input")
+    if options.resume and options.output is None and options.output_dir is None:
+        parser.error("--resume goes on with a file: give --output or --output-dir")
+    if [*options.urls, options.input_file].count("-") > 1:
+        parser.error("- is there more than once, but standard input can be read only once")
+    if options.head and (options.method is not None or options.data is not None):
+        parser.error("--head is a request of its own: leave out --request and --data")
+    try:
+        settings = _settings(options)
+    except (OutputError, ValueError) as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(f"{error.filename} cannot be read: {error.strerror}")
+    try:
+        return asyncio.run(run(settings, sys.stderr))
+    finally:
+        settings.output.close()
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    limiter = _limiter(options)
+    sources = _sources(options)
+    folder = None if options.output_dir is None else Folder(options.output_dir)
+    index = options.output_dir / "index.jsonl" if options.output_dir else None
+    output = open_output(options.output or index, resume=options.resume)
+    if folder is not None:
+        folder.tidy()
+    longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)
+    keyed = isinstance(limiter, KeyedRateLimiter)
+    return Settings(
+        job=Job(
+            method=_chosen_method(options),
+            headers=_headers(options),
+            data=options.data,
+            redirects=options.max_redirs if options.location else 0,
+            kept_headers=frozenset(options.save_header),
+            longest_body=longest,
+        ),
+        sources=sources,
+        limiter=limiter,
+        retry=Retry(attempts=options.retries + 1, max_retry_after=options.max_retry_after),
+        workers=max(options.concurrency, _AHEAD) if keyed else options.concurrency,
+        user_agent=options.user_agent,
+        max_time=options.max_time or None,
+        connect_timeout=options.connect_timeout or None,
+        output=output,
+        folder=folder,
+        quiet=options.silent,
+    )
+
+
+def _limiter(options: argparse.Namespace) -> AnyLimiter:
+    guard = options.guard
+    if guard is None:
+        guard = usual_guard([*(options.rate or []), *(options.per_host or [])])
+    limiter = RateLimiter(options.rate, options.concurrency, guard=guard if options.rate else 0.0)
+    if options.per_host is None and options.per_host_concurrency is None:
+        return limiter
+    return KeyedRateLimiter(
+        options.per_host,
+        options.per_host_concurrency,
+        guard=guard if options.per_host else 0.0,
+        parent=limiter,
+    )
+
+
+def _sources(options: argparse.Namespace) -> list[Source]:
+    """Give what the URLs are read from: the arguments in their order, then the file."""
+    sources: list[Source] = []
+    for url in options.urls:
+        if url == "-":
+            sources.append(_file("-"))
+        else:
+            # What the shell could not decode comes back as it was.
+            line = os.fsencode(url) + b"\n"
+            sources.append(Source("", io.BytesIO(line).read, len(line)))
+    if options.input_file is not None:
+        sources.append(_file(options.input_file))
+    return sources
+
+
+def _file(name: str) -> Source:
+    descriptor = 0 if name == "-" else os.open(name, os.O_RDONLY)
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(21, "it is a folder", name)
+    size = about.st_size if stat.S_ISREG(about.st_mode) else None
+    # Without a buffer of Python's, which a thread would keep locked when the program ends.
+    read = partial(os.read, descriptor)
+    return Source("standard input" if name == "-" else name, read, size)
+
+
+def _chosen_method(options: argparse.Namespace) -> str:
+    if options.head:
+        return "HEAD"
+    if options.method is not None:
+        return str(options.method)
+    return "GET" if options.data is None else "POST"
+
+
+def _headers(options: argparse.Namespace) -> dict[str, str]:
+    headers = dict(options.header)
+    if options.data is not None and "content-type" not in map(str.lower, headers):
+        headers["Content-Type"] = "application/x-www-form-urlencoded"  # as curl does
+    return headers
+
+
+def _data(text: str) -> bytes:
+    if not text.startswith("@"):
+        return os.fsencode(text)
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"must be a number of bytes such as 100k, not {text!r}")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]

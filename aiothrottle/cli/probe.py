@@ -1,0 +1,243 @@
+"""``aiothrottle probe``: what it takes, what it says first, and what it has found."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import aiohttp
+from yarl import URL
+
+from aiothrottle import __version__
+from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
+from aiothrottle.fetch.addresses import read_address
+from aiothrottle.headers import Policy, ServerLimits
+from aiothrottle.probe import Answer, Inquiry, ask, find_limit, opened
+from aiothrottle.rate import Rate
+from aiothrottle.suggestion import Sighting, announced, limiter_line, seen
+from aiothrottle.terminal import printable, without_credentials
+
+__all__ = ["add_probe"]
+
+_EPILOG = """\
+exit status:
+  0  the server answered
+  1  it did not, or you did not agree
+  2  the arguments make no sense; nothing was sent
+
+examples:
+  aiothrottle probe https://api.github.com/
+  aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...' --find-limit --yes
+"""
+
+_MOST = 10_000
+
+
+def add_probe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "probe",
+        help="ask a server for its limits, and get the line of Python that keeps to them",
+        description="Ask a server what it says about its limits, by one request; with --find-limit "
+        "also see where it refuses. What is sent is told first, and only sent if you agree.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="aiothrottle probe [options] URL",
+    )
+    parser.add_argument("url", type=_url, metavar="URL", help="what to ask for")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="you agree: send it, without a question"
+    )
+    parser.add_argument(
+        "--find-limit",
+        action="store_true",
+        help="go on until a request is refused, or until --max-requests",
+    )
+    parser.add_argument(
+        "--max-requests",
+        type=whole_number(_MOST),
+        default=100,
+        metavar="N",
+        help="send no more than so many for --find-limit (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=whole_number(100),
+        default=1,
+        metavar="N",
+        help="so many of them at once (default: one after the other)",
+    )
+    parser.add_argument(
+        "-X",
+        "--request",
+        "--method",
+        type=method,
+        default="GET",
+        metavar="METHOD",
+        dest="method",
+        help="(default: %(default)s)",
+    )
+    parser.add_argument(
+        "-H",
+        "--header",
+        type=header,
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header to send; several may be given",
+    )
+    parser.add_argument(
+        "-A",
+        "--user-agent",
+        type=header_value,
+        default=f"aiothrottle/{__version__}",
+        metavar="NAME",
+        help="(default: %(default)s)",
+    )
+    parser.add_argument(
+        "-m",
+        "--max-time",
+        type=some_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for one request (default: %(default)g)",
+    )
+    parser.set_defaults(run=partial(_run, parser))
+
+
+def _url(text: str) -> URL:
+    address = read_address(text.encode(errors="surrogateescape"))
+    if address is None or address.url is None:
+        problem = "is empty" if address is None else address.problem
+        raise argparse.ArgumentTypeError(f"{without_credentials(text)!r} {problem}")
+    return address.url
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    inquiry = Inquiry(
+        url=options.url,
+        method=options.method,
+        headers=dict(options.header),
+        user_agent=options.user_agent,
+        most=options.max_requests,
+        at_once=options.concurrency,
+        max_time=options.max_time,
+    )
+    print(_intention(inquiry, find=options.find_limit), file=sys.stderr)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            parser.error("nobody is there to agree: say --yes")
+        if not _agreed():
+            print("Nothing was sent.", file=sys.stderr)
+            return 1
+    return asyncio.run(_probe(inquiry, find=options.find_limit))
+
+
+def _intention(inquiry: Inquiry, *, find: bool) -> str:
+    """Say what is going to be sent."""
+    url = printable(without_credentials(str(inquiry.url)))
+    one = f"This sends one {inquiry.method} request to {url}"
+    if not find:
+        return f"{one}."
+    pace = "one after the other" if inquiry.at_once == 1 else f"{inquiry.at_once} at once"
+    return (
+        f"{one},\nand then up to {inquiry.most} more, {pace}, as fast as it answers, "
+        "until one is refused."
+    )
+
+
+def _agreed() -> bool:
+    try:
+        return input("Go on? [y/N] ").strip().lower() in {"y", "yes"}
+    except EOFError:
+        return False
+
+
+async def _probe(inquiry: Inquiry, *, find: bool) -> int:
+    async with opened(inquiry) as session:
+        began_at = time.monotonic()
+        try:
+            answer = await ask(inquiry, session)
+            _print(_announcement(inquiry, answer))
+            rates = list(announced(answer.limits))
+            if find and not answer.limits.throttled:
+                sighting = await find_limit(inquiry, session, began_at)
+                _print(_seen(sighting))
+                rates += _new(seen(sighting), rates)
+        except (aiohttp.ClientError, OSError, ValueError, ExceptionGroup) as error:
+            if isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            said = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            print(f"aiothrottle probe: {printable(without_credentials(said))}", file=sys.stderr)
+            return 1
+    _print(_conclusion(rates))
+    return 0
+
+
+def _new(rate: Rate | None, rates: list[Rate]) -> list[Rate]:
+    """Give a rate that was seen, unless one of those that were announced explains it."""
+    if rate is None or any(rate.limit / rate.period >= r.limit / r.period for r in rates):
+        return []
+    return [rate]
+
+
+def _print(lines: Iterator[str]) -> None:
+    for line in lines:
+        print(printable(line), flush=True)
+
+
+def _announcement(inquiry: Inquiry, answer: Answer) -> Iterator[str]:
+    vendor = f", read as {inquiry.profile.name} means it" if inquiry.profile else ""
+    yield f"Status {answer.status}{vendor}."
+    if answer.location is not None:
+        yield f"It redirects to {without_credentials(answer.location)}: you may want to ask there."
+    limits = answer.limits
+    if limits.throttled:
+        when = "" if limits.retry_after is None else f", for {limits.retry_after:g} s"
+        yield f"It refuses requests now{when}."
+    policies = limits.policies or _only(limits)
+    yield "It announces:" if policies else "It announces no limit."
+    yield from (f"  {_words(policy)}" for policy in policies)
+
+
+def _only(limits: ServerLimits) -> tuple[Policy, ...]:
+    """Give the limit that has no name, if there is one."""
+    numbers = (limits.limit, limits.window, limits.remaining, limits.reset_after)
+    if all(number is None for number in numbers):
+        return ()
+    return (Policy(None, *numbers, limits.unit),)
+
+
+def _words(policy: Policy) -> str:
+    parts: list[str] = []
+    if policy.quota is not None:
+        parts.append(f"{policy.quota:g} {policy.unit or 'requests'}")
+    if policy.window is not None:
+        parts.append(f"in {policy.window:g} s")
+    if policy.remaining is not None:
+        parts.append(f"{policy.remaining:g} left")
+    if policy.reset_after is not None:
+        parts.append(f"reset in {policy.reset_after:g} s")
+    return f"{f'{policy.name}: ' if policy.name else ''}{', '.join(parts)}"
+
+
+def _seen(sighting: Sighting) -> Iterator[str]:
+    many = f"{sighting.admitted} requests in {sighting.seconds:.2f} s"
+    if not sighting.refused:
+        yield f"It refused none of {many}: the limit, if there is one, is above that."
+    elif sighting.retry_after is None:
+        yield f"It admitted {many}, then it refused, and did not say for how long."
+    else:
+        yield f"It admitted {many}, then it refused for {sighting.retry_after:g} s."
+
+
+def _conclusion(rates: list[Rate]) -> Iterator[str]:
+    yield ""
+    if rates:
+        yield "Use:"
+        yield f"  {limiter_line(rates)}"
+    else:
+        yield "No limit is known. Begin slowly, and read the server's documentation:"
+        yield '  RateLimiter("1/s", concurrency_limit=1)'

@@ -1,0 +1,249 @@
+"""``aiothrottle simulate``: what it takes, the table, the picture."""
+
+import argparse
+from functools import partial
+from typing import Any, get_args
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+)
+from aiothrottle.cli.arguments import (
+    number,
+    picture,
+    rate,
+    seconds,
+    some_seconds,
+    whole_number,
+    whole_rate,
+)
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.picture import SUFFIXES, Panel, save
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
+from aiothrottle.suggestion import usual_guard
+from aiothrottle.testing.server import LawName
+
+__all__ = ["add_simulate"]
+
+_NO_LIMITER = "none"
+# A picture shows so many periods: of more of them one would see none.
+_SHOWN = 12
+_LAWS: dict[str, type[Algorithm[Any]]] = {
+    "rolling-window": RollingWindow,
+    "token-bucket": TokenBucket,
+    "leaky-bucket": LeakyBucket,
+    "fixed-window": FixedWindow,
+    "sliding-window": SlidingWindow,
+}
+
+_DESCRIPTION = """\
+Let clients ask a server that has a limit, on a clock that waits for nobody, and see how many
+requests are refused, under each law and with each guard.
+"""
+
+_EPILOG = """\
+used: admitted requests, as a part of the most that the server could have admitted.
+in a period: the most requests, refused or not, in any window of the server's period.
+fairness: 1 if all clients got the same, 1/n if one of n got everything.
+
+examples:
+  aiothrottle simulate --rate 100/min --law rolling-window --law token-bucket
+  aiothrottle simulate --server-law fixed-window --guard 0 --guard 0.01 --plot guards.png
+  aiothrottle simulate --clients 4 --client-rate 5/s
+"""
+
+
+def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="see how a law and a guard get on with a server, before anything is sent",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="aiothrottle simulate [options]",
+    )
+    _add_server(parser.add_argument_group("the server"))
+    _add_clients(parser.add_argument_group("the clients"))
+    parser.add_argument(
+        "--seconds",
+        type=some_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to watch (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of all chance (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--plot",
+        type=picture,
+        metavar="FILE",
+        help=f"draw the first {_SHOWN} periods ({', '.join(SUFFIXES)}); needs matplotlib",
+    )
+    parser.set_defaults(run=partial(_run, parser))
+
+
+def _add_server(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--rate",
+        type=whole_rate,
+        default=Rate(20),
+        metavar="RATE",
+        help="what it admits: 20 (per second), 20/s, 300/min (default: 20/s)",
+    )
+    group.add_argument(
+        "--server-law",
+        choices=get_args(LawName),
+        default="rolling-window",
+        help="how it counts (default: %(default)s)",
+    )
+    group.add_argument(
+        "--server-burst",
+        type=whole_number(1_000_000),
+        metavar="N",
+        help="how many requests its token bucket holds (default: the limit)",
+    )
+    group.add_argument(
+        "--retry-after",
+        choices=get_args(RetryAfter),
+        default="seconds",
+        help="what it says when it refuses: whole seconds, the exact ones, nothing "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--latency",
+        type=some_seconds,
+        default=0.05,
+        metavar="SECONDS",
+        help="how long a request takes at the least, and its answer too (default: %(default)g)",
+    )
+    group.add_argument(
+        "--jitter",
+        type=seconds,
+        default=0.01,
+        metavar="SECONDS",
+        help="at most so much longer, by chance (default: %(default)g)",
+    )
+
+
+def _add_clients(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--law",
+        choices=[*_LAWS, _NO_LIMITER],
+        action="append",
+        help="how they count; several are compared (default: rolling-window)",
+    )
+    group.add_argument(
+        "--guard",
+        type=seconds,
+        action="append",
+        metavar="SECONDS",
+        help="stretches their period; several are compared (default: 0, and 5%% of the period or "
+        "0.05)",
+    )
+    group.add_argument(
+        "--client-rate",
+        type=rate,
+        metavar="RATE",
+        help="what each of them keeps to (default: what the server admits)",
+    )
+    group.add_argument(
+        "--burst", type=number, metavar="N", help="so many go back to back at the most"
+    )
+    group.add_argument(
+        "--clients",
+        type=whole_number(1000),
+        default=1,
+        metavar="N",
+        help="how many there are; they know nothing of each other (default: %(default)s)",
+    )
+    group.add_argument(
+        "--workers",
+        type=whole_number(10_000),
+        default=20,
+        metavar="N",
+        help="tasks of each that ask again and again (default: %(default)s)",
+    )
+    group.add_argument(
+        "--demand",
+        type=number,
+        metavar="N",
+        help="in place of the workers: so many requests per second of each, at random times",
+    )
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    try:
+        outcomes = _outcomes(options)
+    except ValueError as error:
+        parser.error(str(error))
+    print(f"{_setting(options)}\n\n{table(outcomes)}", flush=True)
+    if options.plot is None:
+        return 0
+    panels = [_panel(name, outcome, options) for name, outcome in outcomes.items()]
+    return 0 if save(panels, _setting(options), options.plot) else 1
+
+
+def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
+    server = Server(
+        options.rate,
+        options.server_law,
+        burst=options.server_burst,
+        retry_after=options.retry_after,
+    )
+    return {
+        name: simulate(
+            limiter,
+            server,
+            clients=options.clients,
+            workers=options.workers,
+            demand=options.demand,
+            latency=options.latency,
+            jitter=options.jitter,
+            seconds=options.seconds,
+            seed=options.seed,
+        )
+        for name, limiter in _limiters(options).items()
+    }
+
+
+def _limiters(options: argparse.Namespace) -> "dict[str, partial[RateLimiter]]":
+    """Give what makes each of the limiters that are compared."""
+    kept_to: Rate = options.client_rate or options.rate
+    guards = options.guard or [0.0, usual_guard([kept_to])]
+    limiters: dict[str, partial[RateLimiter]] = {}
+    for law in options.law or ["rolling-window"]:
+        if law == _NO_LIMITER:
+            limiters["no limiter"] = partial(RateLimiter)
+            continue
+        for guard in guards:
+            limiters[f"{law}, guard {guard:g} s"] = partial(
+                RateLimiter, kept_to, algorithm=_LAWS[law], burst=options.burst, guard=guard
+            )
+    return limiters
+
+
+def _setting(options: argparse.Namespace) -> str:
+    rate_, burst = options.rate, options.server_burst
+    holding = f" holding {burst}" if burst else ""
+    clients = "1 client" if options.clients == 1 else f"{options.clients} clients"
+    return (
+        f"A {options.server_law.replace('-', ' ')}{holding} of {rate_.limit:g} in "
+        f"{rate_.period:g} s, {clients}, jitter {options.jitter:g} s, {options.seconds:g} s"
+    )
+
+
+def _panel(name: str, outcome: Outcome, options: argparse.Namespace) -> Panel:
+    shown = min(options.seconds, _SHOWN * options.rate.period)
+    return Panel(
+        f"{name}: {outcome.sent} sent, {outcome.refused} refused, {outcome.utilisation:.1%} used",
+        [(arrival.at, arrival.refused) for arrival in outcome.arrivals if arrival.at < shown],
+        shown,
+        options.rate,
+    )

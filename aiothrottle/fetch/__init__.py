@@ -1,0 +1,1 @@
+"""Fetches lists of URLs, under limits, to JSON lines or to a folder: ``aiothrottle fetch``."""

@@ -1,0 +1,74 @@
+"""One line of a list of URLs: what it asks for. Pure."""
+
+import re
+from typing import NamedTuple
+
+from yarl import URL
+
+from aiothrottle.terminal import without_credentials
+
+__all__ = ["LONGEST", "Address", "read_address"]
+
+#: Bytes. Most servers take no more than 8,000.
+LONGEST = 1 << 16
+
+# Of a line that is no URL, so much is told.
+_TOLD = 200
+_UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+class Address(NamedTuple):
+    """What a line asks for; or, without a URL, what is wrong with it."""
+
+    #: As it may be told to anybody. In the output, it is what `--resume` knows it by.
+    shown: str
+    url: URL | None
+    problem: str | None = None
+
+
+def read_address(line: bytes) -> Address | None:
+    """Read a line; None: it is blank, or a comment.
+
+    >>> read_address(b" https://me:secret@example.org/ ").shown
+    'https://***@example.org/'
+    >>> read_address(b"example.org").problem
+    'is no URL: it does not begin with http:// or https://'
+    """
+    line = line.strip()
+    if not line or line.startswith(b"#"):
+        return None
+    try:
+        text = _text(line)
+        return Address(without_credentials(text), _url(text))
+    except ValueError as error:
+        return Address(_shown(line), None, without_credentials(str(error)))
+
+
+def _text(line: bytes) -> str:
+    if len(line) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} bytes")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise ValueError("is not in UTF-8") from None
+
+
+def _url(text: str) -> URL:
+    if not text.lower().startswith(("http://", "https://")):
+        raise ValueError("is no URL: it does not begin with http:// or https://")
+    if _UNFIT.search(text):
+        raise ValueError("is no URL: a space or a control character is in it")
+    try:
+        url = URL(text)
+        host = url.host
+    except ValueError as error:
+        raise ValueError(f"is no URL: {error}") from None
+    if not host:
+        raise ValueError("is no URL: it names no host")
+    return url
+
+
+def _shown(line: bytes) -> str:
+    """Give the beginning of what is no URL; what could be a password in it is hidden."""
+    text = line[:_TOLD].decode(errors="backslashreplace")
+    return re.sub(r"(?<=//).*@", "***@", text) + "…" * (len(line) > _TOLD)

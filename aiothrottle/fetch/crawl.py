@@ -1,0 +1,120 @@
+"""A run: so many workers over one list, the way to stop them, and how things stand."""
+
+import asyncio
+from collections.abc import Callable
+
+from yarl import URL
+
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.fetch.folder import Folder
+from aiothrottle.fetch.lines import Lines
+from aiothrottle.fetch.output import Output
+from aiothrottle.fetch.progress import Pauses
+from aiothrottle.fetch.record import Record
+from aiothrottle.fetch.tally import Tally
+from aiothrottle.fetch.worker import Job, Worker
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.retry import Retry
+
+__all__ = ["Crawl"]
+
+
+class Crawl:
+    """Fetches what the lines say, and writes what became of it. It is used once.
+
+    Args:
+        job: What is asked of each URL.
+        session: What asks. It has to have the middleware `worker.watched`.
+        retry: The session's.
+        lines: The list.
+        output: Gets a record of every URL.
+        folder: Gets the bodies; None: they are in the records.
+        on_failure: Is told every record of a failure.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        session: ThrottledSession,
+        retry: Retry,
+        lines: Lines,
+        output: Output,
+        folder: Folder | None = None,
+        on_failure: Callable[[Record], None] = lambda _: None,
+    ) -> None:
+        self.job = job
+        self.session = session
+        self.retry = retry
+        self.lines = lines
+        self.output = output
+        self.folder = folder
+        self.tally = Tally()
+        self.stopping = False
+        self._on_failure = on_failure
+        self._workers: list[Worker] = []
+        self._refusing = dict[str, None]()
+
+    async def run(self, workers: int) -> None:
+        """Fetch all with so many tasks: there are never more URLs in memory.
+
+        Raises:
+            OSError: The list cannot be read any further.
+            OutputError: The output cannot be written any more.
+        """
+        self._workers = [Worker(self, number) for number in range(workers)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers:
+                    group.create_task(worker.run())
+        except ExceptionGroup as failures:
+            error = failures.exceptions[0]
+            raise error from error.__cause__
+        finally:
+            self.lines.close()
+
+    def stop(self) -> None:
+        """Send nothing more, but let come to an end what has been sent."""
+        self.stopping = True
+        self.lines.close()
+        for worker in self._workers:
+            if not worker.busy:
+                worker.cancel()
+
+    def abort(self) -> None:
+        """End at once."""
+        self.stop()
+        for worker in self._workers:
+            worker.cancel()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are on their way, or their answers."""
+        return sum(worker.busy for worker in self._workers)
+
+    @property
+    def pauses(self) -> Pauses:
+        """How many limiters are paused, and how long the longest pause goes on."""
+        limiter = self.session.limiter
+        if isinstance(limiter, RateLimiter):
+            seconds = limiter.statistics().paused_for
+            return int(seconds > 0), seconds
+        # Only who has refused is paused. There may be millions of hosts, so the others are not
+        # asked, and who is not paused any more is forgotten.
+        pauses = {
+            host: limiter.statistics(host).paused_for for host in self._refusing if host in limiter
+        }
+        self._refusing = {host: None for host, seconds in pauses.items() if seconds > 0}
+        return len(self._refusing), max(pauses.values(), default=0.0)
+
+    def refused(self, url: URL) -> None:
+        """Count a refusal of the host."""
+        self.tally.refused += 1
+        self._refusing[origin_of("", url)] = None
+
+    def count(self, record: Record) -> None:
+        """Count a URL that is done."""
+        self.tally.count(record)
+        if record.failed:
+            self._on_failure(record)

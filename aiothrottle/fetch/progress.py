@@ -1,0 +1,83 @@
+"""How far a run has come, in a line. Pure: the time is an argument."""
+
+from collections import deque
+from datetime import datetime
+
+from aiothrottle.fetch.tally import Tally
+
+__all__ = ["Pace", "Pauses", "progress_line"]
+
+# Seconds that a speed is the average of: a pause shows, a single slow answer does not.
+_REMEMBERED = 30.0
+_BAR = 20
+_DAY = 86400
+
+#: How many limiters are paused, and for how many seconds the longest pause goes on.
+Pauses = tuple[int, float]
+
+
+class Pace:
+    """How fast it goes now, and how long it takes at that speed."""
+
+    def __init__(self) -> None:
+        self._marks = deque[tuple[float, int, float]]()
+
+    def mark(self, now: float, done: int, fraction: float | None) -> None:
+        """Note how far it has come."""
+        self._marks.append((now, done, fraction or 0.0))
+        while self._marks[0][0] < now - _REMEMBERED:
+            self._marks.popleft()
+
+    @property
+    def speed(self) -> float:
+        """URLs per second."""
+        (since, before, _), (now, done, _) = self._marks[0], self._marks[-1]
+        return (done - before) / (now - since) if now > since else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until all is done; None: nobody knows."""
+        (since, _, before), (now, _, fraction) = self._marks[0], self._marks[-1]
+        if not fraction > before:
+            return None
+        return (1.0 - fraction) * (now - since) / (fraction - before)
+
+
+def progress_line(
+    tally: Tally, pace: Pace, fraction: float | None, pauses: Pauses, now: datetime
+) -> str:
+    """Say how far it has come."""
+    parts = [] if fraction is None else [_bar(fraction)]
+    parts += [f"{tally.done} done", f"{pace.speed:.1f}/s"]
+    if tally.failed:
+        parts.append(f"{tally.failed} failed")
+    if tally.refused:
+        parts.append(f"{tally.refused} refused")
+    count, seconds = pauses
+    if count:
+        until = datetime.fromtimestamp(now.timestamp() + seconds, now.tzinfo)
+        several = f"{count} hosts " if count > 1 else ""
+        parts.append(f"{several}paused until {until:%H:%M:%S}")
+    if fraction is not None and fraction < 1 and pace.left is not None:
+        parts.append(f"{_duration(pace.left)} left")
+    return "  ".join(parts)
+
+
+def _bar(fraction: float) -> str:
+    full = int(_BAR * fraction)
+    return f"[{'#' * full:.<{_BAR}}] {int(100 * fraction):3} %"
+
+
+def _duration(seconds: float) -> str:
+    """Write it as clocks do.
+
+    >>> _duration(59), _duration(3661), _duration(200_000)
+    ('0:59', '1:01:01', '2 d 7 h')
+    """
+    whole = int(seconds)
+    minutes, hours = whole // 60, whole // 3600
+    if whole >= _DAY:
+        return f"{whole // _DAY} d {hours % 24} h"
+    if hours:
+        return f"{hours}:{minutes % 60:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,141 @@
+"""A run from its settings to its exit status: the session, the signals, the end."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TextIO
+
+import aiohttp
+
+from aiothrottle.admission import AnyLimiter
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.fetch.addresses import LONGEST
+from aiothrottle.fetch.crawl import Crawl
+from aiothrottle.fetch.folder import Folder
+from aiothrottle.fetch.lines import Lines, Source
+from aiothrottle.fetch.output import Output, OutputError
+from aiothrottle.fetch.report import Report
+from aiothrottle.fetch.worker import Job, watched
+from aiothrottle.retry import Retry
+
+__all__ = ["Settings", "Status", "run"]
+
+
+class Status(IntEnum):
+    """How a run ended, for scripts."""
+
+    FETCHED = 0
+    FAILURES = 1
+    BROKEN_OFF = 3
+    BROKEN_PIPE = 128 + 13  # as a shell reports of a program that SIGPIPE has ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run is asked to do.
+
+    Attributes:
+        workers: How many URLs are looked at ahead. More than may be in flight, if some of them
+            have to wait for their host.
+        max_time: Seconds for a request, without its waiting; None: any.
+        connect_timeout: Seconds until a connection has to be there; None: any.
+    """
+
+    job: Job
+    sources: Sequence[Source]
+    limiter: AnyLimiter
+    retry: Retry
+    workers: int
+    user_agent: str
+    max_time: float | None
+    connect_timeout: float | None
+    output: Output
+    folder: Folder | None
+    quiet: bool
+
+
+async def run(settings: Settings, screen: TextIO) -> int:
+    """Fetch everything, and give the exit status."""
+    report = Report(screen, quiet=settings.quiet)
+    async with (
+        _client(settings) as client,
+        ThrottledSession(settings.limiter, session=client, retry=settings.retry) as session,
+    ):
+        crawl = Crawl(
+            settings.job,
+            session=session,
+            retry=settings.retry,
+            lines=Lines(settings.sources, LONGEST),
+            output=settings.output,
+            folder=settings.folder,
+            on_failure=report.failure,
+        )
+        watch = asyncio.create_task(report.watch(crawl))
+        try:
+            with _signals(crawl, report) as caught:
+                await crawl.run(settings.workers)
+        except OutputError as error:
+            if isinstance(error.__cause__, BrokenPipeError):  # who reads has had enough
+                return Status.BROKEN_PIPE
+            report.say(f"aiothrottle fetch: {error}")
+            return Status.BROKEN_OFF
+        except OSError as error:
+            report.say(f"aiothrottle fetch: the list cannot be read any further: {error.strerror}")
+            return Status.BROKEN_OFF
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+        report.ended(crawl)
+    if caught:
+        rest = ": the same with --resume does the rest" if settings.output.is_file else ""
+        report.say(f"Interrupted{rest}.")
+        return 128 + caught[0]
+    return Status.FAILURES if crawl.tally.failed else Status.FETCHED
+
+
+def _client(settings: Settings) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        # The limiter bounds the connections; and a jar of a million hosts would be a large one.
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": settings.user_agent},
+        timeout=aiohttp.ClientTimeout(
+            total=settings.max_time, sock_connect=settings.connect_timeout
+        ),
+        middlewares=[watched],
+    )
+
+
+@contextlib.contextmanager
+def _signals(crawl: Crawl, report: Report) -> Generator[list[int], None, None]:
+    """End a run well at the first signal, and at once at the second. Gives those that came."""
+    loop = asyncio.get_running_loop()
+    caught: list[int] = []
+
+    def interrupt(number: int) -> None:
+        caught.append(number)
+        if len(caught) == 1:
+            crawl.stop()
+            if crawl.in_flight:
+                report.say(f"Finishing what was sent, {crawl.in_flight}; once more ends at once.")
+        else:
+            crawl.abort()
+
+    # Who is started in the background has Ctrl-C switched off, and it is to stay so.
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends at once
+        for number in numbers:
+            loop.add_signal_handler(number, interrupt, number)
+    try:
+        yield caught
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

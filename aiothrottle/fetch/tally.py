@@ -1,0 +1,61 @@
+"""What a run has done so far, in figures, and the lines that sum it up."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aiothrottle.fetch.record import Record
+
+__all__ = ["Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done so far.
+
+    Attributes:
+        statuses: URLs by the status of their last response.
+        failed: URLs of which there is no answer, or none of use, or an error.
+        skipped: URLs that the output had already.
+        requests: What was sent: attempts, and redirects.
+        refused: Requests of which the server said that they were too many.
+        waited: Seconds, of all URLs together.
+    """
+
+    done: int = 0
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    failed: int = 0
+    skipped: int = 0
+    requests: int = 0
+    refused: int = 0
+    waited: float = 0.0
+
+    def count(self, record: Record) -> None:
+        """Count a URL that is done."""
+        self.done += 1
+        self.failed += record.failed
+        self.waited += record.waited
+        if record.status is not None:
+            self.statuses[record.status] += 1
+
+    def summary(self, seconds: float) -> Iterator[str]:
+        """Give the lines to end with."""
+        speed = f", {self.requests / seconds:.1f} requests/s" if seconds >= 1 else ""
+        skipped = f", {self.skipped} were done before" if self.skipped else ""
+        yield (
+            f"{_urls(self.done)} in {seconds:.1f} s{speed}: "
+            f"{self.done - self.failed} fetched, {self.failed} failed{skipped}."
+        )
+        if self.requests:
+            yield (
+                f"{self.requests} requests, {self.refused} refused by the server; "
+                f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
+            )
+        none = self.done - self.statuses.total()
+        told = [f"{status}: {count}" for status, count in sorted(self.statuses.items())]
+        if self.failed:
+            yield f"By status: {', '.join([*told, f'none: {none}'] if none else told)}."
+
+
+def _urls(count: int) -> str:
+    return "1 URL" if count == 1 else f"{count} URLs"

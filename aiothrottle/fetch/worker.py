@@ -1,0 +1,239 @@
+"""Fetches one URL after the other, and knows at any time whether it may be interrupted."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+from aiothrottle.aiohttp.response import discard
+from aiothrottle.errors import ThrottleError
+from aiothrottle.fetch.addresses import Address, read_address
+from aiothrottle.fetch.folder import file_name
+from aiothrottle.fetch.lines import Line
+from aiothrottle.fetch.record import Record
+from aiothrottle.fetch.redirects import Request, redirected
+from aiothrottle.terminal import without_credentials
+
+if TYPE_CHECKING:
+    from aiothrottle.fetch.crawl import Crawl
+
+__all__ = ["Job", "Worker", "watched"]
+
+_CHUNK = 1 << 16
+# Whatever one URL or its server can do wrong. The next one has nothing to do with it.
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is asked of every URL, and what is kept of the answer.
+
+    Attributes:
+        redirects: How many are followed.
+        kept_headers: Names of the response's, in small letters; ``"*"`` is all.
+        longest_body: Bytes; None: any.
+    """
+
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    data: bytes | None = None
+    redirects: int = 0
+    kept_headers: frozenset[str] = frozenset()
+    longest_body: int | None = None
+
+
+# Whose request it is: the middleware runs in the worker's task.
+_worker: "ContextVar[Worker]" = ContextVar("worker")
+
+
+async def watched(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Tell the worker of each of its attempts: a middleware, as it costs less than a trace."""
+    worker = _worker.get()
+    worker.sent()
+    try:
+        response = await handler(request)
+    except BaseException:
+        worker.rest()
+        raise
+    worker.answered(response)
+    return response
+
+
+class Worker:
+    """A task of a crawl, and what its URL has been through.
+
+    Attributes:
+        busy: A request is on its way, or its answer on the way to the output.
+    """
+
+    __slots__ = ("_attempts", "_crawl", "_number", "_since", "_task", "_waited", "busy")
+
+    def __init__(self, crawl: "Crawl", number: int) -> None:
+        self._crawl = crawl
+        self._number = number
+        self._task: asyncio.Task[None] | None = None
+        self._attempts = 0
+        self._waited = 0.0
+        self._since = 0.0
+        self.busy = False
+
+    async def run(self) -> None:
+        """Take lines until there are none.
+
+        Raises:
+            OSError: They cannot be read any further.
+            OutputError: The output cannot be written any more.
+        """
+        self._task = asyncio.current_task()
+        _worker.set(self)
+        lines = self._crawl.lines
+        async for line in lines:
+            await self._handle(line)
+            self.busy = False
+            lines.finish(line)
+
+    def cancel(self) -> None:
+        """Stop at once, whatever is under way."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---- what the middleware tells
+
+    def sent(self) -> None:
+        """A request goes out."""
+        self.busy = True
+        self._attempts += 1
+        self._waited += time.monotonic() - self._since
+        self._crawl.tally.requests += 1
+
+    def answered(self, response: ClientResponse) -> None:
+        """An answer has begun; if it is one that is tried again, a wait has."""
+        retry = self._crawl.retry
+        if response.status in retry.statuses:
+            # Whatever Retry-After says, it tells a refusal from an error.
+            if retry.is_refusal(
+                response.status, 0.0 if "Retry-After" in response.headers else None
+            ):
+                self._crawl.refused(response.url)
+            self.rest()
+
+    def rest(self) -> None:
+        """Nothing is under way: it waits for its turn, or to be tried again."""
+        self._since = time.monotonic()
+        self.busy = False
+        if self._crawl.stopping:
+            self.cancel()
+
+    # ---- one URL
+
+    async def _handle(self, line: Line) -> None:
+        crawl = self._crawl
+        address = read_address(line.text)
+        if address is None:
+            return
+        if crawl.output.done.take(address.shown):
+            crawl.tally.skipped += 1
+            return
+        if address.url is None:
+            place = f"{line.source}, line {line.number}: " if line.source else ""
+            record = Record(url=address.shown, error=f"{place}{address.problem}")
+        else:
+            record = await self._fetch(
+                address, Request(crawl.job.method, address.url, crawl.job.headers, crawl.job.data)
+            )
+        self.busy = True
+        await crawl.output.write(record.line())
+        crawl.count(record)
+
+    async def _fetch(self, address: Address, request: Request) -> Record:
+        """Fetch one URL, and follow its redirects."""
+        self._attempts, self._waited, self._since = 0, 0.0, time.monotonic()
+        record = Record(url=address.shown)
+        followed = 0
+        try:
+            while (target := await self._exchange(request, record)) is not None:
+                if followed == self._crawl.job.redirects:
+                    record.error = f"more than {followed} redirects"
+                    break
+                followed += 1
+                request = target
+                record.final_url = without_credentials(str(target.url))
+                self.rest()
+        except _FAILURES as error:
+            record.error = _described(error)
+        record.attempts = self._attempts - followed
+        record.waited = self._waited
+        return record
+
+    async def _exchange(self, request: Request, record: Record) -> Request | None:
+        """Send one request. The answer goes to the record, or is a redirect to follow."""
+        async with self._crawl.session.request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            data=request.data,
+            allow_redirects=False,
+        ) as response:
+            self.busy = True
+            record.status = response.status
+            if self._crawl.job.redirects:
+                target = redirected(request, response.status, response.headers.get("Location"))
+                if target is not None:
+                    await discard(response)
+                    return target
+            await self._keep(request, response, record)
+            return None
+
+    async def _keep(self, request: Request, response: ClientResponse, record: Record) -> None:
+        job, folder = self._crawl.job, self._crawl.folder
+        if job.kept_headers:
+            record.headers = _chosen(response, job.kept_headers)
+        if folder is None:
+            record.body = await self._read(response)
+            record.charset = response.charset
+            return
+        async with aclosing(self._chunks(response)) as chunks:
+            name = file_name(request.url, response.content_type)
+            record.file = await folder.keep(name, self._number, chunks)
+
+    async def _read(self, response: ClientResponse) -> bytes:
+        length = response.content_length
+        # As most are: short, and no longer when it is unpacked.
+        if length is not None and length <= _CHUNK and "Content-Encoding" not in response.headers:
+            most = self._crawl.job.longest_body
+            if most is None or length <= most:
+                return await response.read()
+        async with aclosing(self._chunks(response)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def _chunks(self, response: ClientResponse) -> AsyncGenerator[bytes, None]:
+        most, size = self._crawl.job.longest_body, 0
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            size += len(chunk)
+            if most is not None and size > most:
+                raise ValueError(f"the body is longer than {most} bytes (--max-filesize)")
+            yield chunk
+
+
+def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
+    """Give the headers of those names; several of one name are one list (RFC 9110, 5.3)."""
+    chosen: dict[str, str] = {}
+    for name, value in response.headers.items():
+        key = name.lower()
+        if "*" in names or key in names:
+            # aiohttp keeps what is not UTF-8 as surrogates, which not all JSON readers take.
+            text = value.encode(errors="surrogateescape").decode(errors="replace")
+            chosen[key] = f"{chosen[key]}, {text}" if key in chosen else text
+    return chosen
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return without_credentials(str(error) or type(error).__name__)

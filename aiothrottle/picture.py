@@ -1,0 +1,118 @@
+"""The picture of what a server saw: bars of what arrived, and its count against the limit."""
+
+# matplotlib leaves the types of its keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiothrottle.rate import Rate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["SUFFIXES", "Panel", "matplotlib_is_missing", "save"]
+
+#: What a picture's name may end with.
+SUFFIXES = (".png", ".svg")
+
+# Bars per period, and the most in all: more of them nobody could tell apart.
+_BARS, _MOST_BARS = 10, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What one server saw of one way to ask it.
+
+    Attributes:
+        arrivals: When each request arrived, in seconds since the beginning, and whether it was
+            refused.
+        seconds: How long was looked.
+        rate: The server's.
+    """
+
+    title: str
+    arrivals: Sequence[tuple[float, bool]]
+    seconds: float
+    rate: Rate
+
+    @property
+    def width(self) -> float:
+        """Seconds that a bar stands for."""
+        return max(self.rate.period / _BARS, self.seconds / _MOST_BARS)
+
+    def bars(self, *, refused: bool) -> list[int]:
+        """Count the arrivals of one kind in each bar."""
+        counts = Counter(int(at / self.width) for at, kind in self.arrivals if kind == refused)
+        return [counts[bar] for bar in range(int(self.seconds / self.width) + 1)]
+
+    def rolling_count(self) -> tuple[list[float], list[int]]:
+        """Give the instants at which the count of the last period changes, and to what."""
+        arrivals = [at for at, _ in self.arrivals]
+        leaves = [at + self.rate.period for at in arrivals]
+        # At the same instant the old leave first: the window is half-open.
+        changes = sorted(
+            [*((at, 1) for at in arrivals), *((at, -1) for at in leaves if at < self.seconds)]
+        )
+        counts = accumulate((change for _, change in changes), initial=0)
+        return [0.0, *(at for at, _ in changes)], list(counts)
+
+
+def matplotlib_is_missing() -> bool:
+    """Tell whether there is nothing to draw a picture with."""
+    try:
+        _figure_class()
+    except ImportError:
+        return True
+    return False
+
+
+def save(panels: Sequence[Panel], title: str, picture: Path) -> bool:
+    """Draw the panels, one below the other, into the file; say, and tell, how that went."""
+    figure = _figure_class()(figsize=(10, 1 + 2.7 * len(panels)), layout="constrained")
+    rows = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for panel, axes in zip(panels, rows, strict=True):
+        _draw_panel(panel, axes)
+    rows[-1].set_xlabel("seconds since the beginning")
+    figure.suptitle(title)
+    try:
+        figure.savefig(picture, dpi=150)
+    except OSError as error:
+        print(f"The picture cannot be written: {error}.", file=sys.stderr)
+        return False
+    print(f"The picture is in {picture}.")
+    return True
+
+
+def _figure_class() -> "type[Figure]":
+    from matplotlib.figure import Figure  # noqa: PLC0415 - large, and only for the picture
+
+    return Figure
+
+
+def _draw_panel(panel: Panel, axes: "Axes") -> None:
+    rate, width = panel.rate, panel.width
+    admitted, refused = panel.bars(refused=False), panel.bars(refused=True)
+    places = [(bar + 0.5) * width for bar in range(len(admitted))]
+    instants, counts = panel.rolling_count()
+    axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {width:.3g} s")
+    axes.bar(places, refused, width, admitted, color="#d55e00", label=f"refused per {width:.3g} s")
+    axes.step(
+        instants, counts, "#555555", where="post", label=f"sent in the last {rate.period:g} s"
+    )
+    axes.axhline(
+        rate.limit,
+        color="#009e73",
+        linestyle="--",
+        label=f"the limit, {rate.limit:g} in {rate.period:g} s",
+    )
+    axes.set_title(panel.title, loc="left")
+    axes.set_ylabel("requests")
+    axes.set_ylim(0, 1.15 * max(rate.limit, *counts))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)

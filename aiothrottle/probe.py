@@ -1,0 +1,102 @@
+"""Asks a server about its limits, with no more requests than were agreed: ``aiothrottle probe``."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import aiohttp
+from yarl import URL
+
+from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
+from aiothrottle.suggestion import Sighting
+
+__all__ = ["Answer", "Inquiry", "ask", "find_limit", "opened"]
+
+# Limits that are told in a body stand at its beginning, if it is an error.
+_LONGEST_BODY = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """What is asked, and how often at the most.
+
+    Attributes:
+        most: Requests after the first one, to find where the server refuses.
+        at_once: So many of them.
+        max_time: Seconds for each.
+    """
+
+    url: URL
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    user_agent: str
+    most: int = 100
+    at_once: int = 1
+    max_time: float = 30.0
+
+    @property
+    def profile(self) -> Profile | None:
+        """What is known of the host's vendor."""
+        return profile_for(self.url.host or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request was answered."""
+
+    status: int
+    limits: ServerLimits
+    location: str | None = None
+
+
+def opened(inquiry: Inquiry) -> aiohttp.ClientSession:
+    """Make the session to ask with."""
+    return aiohttp.ClientSession(
+        headers={"User-Agent": inquiry.user_agent, **inquiry.headers},
+        timeout=aiohttp.ClientTimeout(total=inquiry.max_time),
+    )
+
+
+async def ask(inquiry: Inquiry, session: aiohttp.ClientSession) -> Answer:
+    """Send one request, and read what it says about limits.
+
+    Raises:
+        aiohttp.ClientError: There is no answer.
+        TimeoutError: Not in time.
+    """
+    async with session.request(inquiry.method, inquiry.url, allow_redirects=False) as response:
+        body = await response.content.read(_LONGEST_BODY)
+        limits = parse_rate_limit(
+            response.status,
+            response.headers,
+            datetime.now(UTC),
+            body if response.status >= 400 else None,
+            inquiry.profile,
+        )
+        return Answer(response.status, limits, response.headers.get("Location"))
+
+
+async def find_limit(inquiry: Inquiry, session: aiohttp.ClientSession, began_at: float) -> Sighting:
+    """Go on to ask until the server refuses, or as often as was agreed. Raises what `ask` does.
+
+    Args:
+        inquiry: What was asked once already: that request was admitted too.
+        session: What asks.
+        began_at: When that was, on the clock of `time.monotonic`.
+    """
+    sent = 0
+    while sent < inquiry.most:
+        batch = min(inquiry.at_once, inquiry.most - sent)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(inquiry, session)) for _ in range(batch)]
+        sent += batch
+        answers = [task.result().limits for task in tasks]
+        refusals = [limits for limits in answers if limits.throttled]
+        if refusals:
+            waits = [limits.retry_after for limits in refusals if limits.retry_after is not None]
+            admitted = 1 + sent - len(refusals)
+            seconds = time.monotonic() - began_at
+            return Sighting(admitted, seconds, max(waits, default=None), refused=True)
+    return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False)

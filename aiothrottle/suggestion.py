@@ -1,0 +1,109 @@
+"""From what a server says, or was seen to do, to the limiter that keeps to it. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aiothrottle.headers import Policy, ServerLimits
+from aiothrottle.rate import Rate
+
+__all__ = ["Sighting", "announced", "limiter_line", "seen", "usual_guard"]
+
+# What people choose as a period, in seconds.
+_USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
+_NAMES = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
+# Retry-After is in whole seconds, rounded up.
+_ROUNDING = 1.0
+# Seconds that the network may have added to a measured period.
+_NETWORK = 0.1
+_REQUESTS = frozenset({None, "requests", "request"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was seen of a server that was asked until it refused.
+
+    Attributes:
+        admitted: Requests before the refusal.
+        seconds: From the first of them to the refused one.
+        retry_after: What the refusal said.
+        refused: Whether there was one.
+    """
+
+    admitted: int
+    seconds: float
+    retry_after: float | None
+    refused: bool
+
+
+def usual_guard(rates: Iterable[Rate]) -> float:
+    """Give a guard that is enough for most networks, and costs no more than a twentieth."""
+    return min([0.05, *(0.05 * rate.period for rate in rates)])
+
+
+def announced(limits: ServerLimits) -> Iterator[Rate]:
+    """Give the rates of requests that were announced; a window that is not told is guessed.
+
+    >>> list(announced(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
+    [Rate(limit=60, period=3600.0)]
+    """
+    policies = limits.policies or (
+        Policy(
+            None, limits.limit, limits.window, limits.remaining, limits.reset_after, limits.unit
+        ),
+    )
+    for policy in policies:
+        rate = _rate_of(policy)
+        if rate is not None:
+            yield rate
+
+
+def seen(sighting: Sighting) -> Rate | None:
+    """Give the rate that a server seems to keep to, if it said when to come back.
+
+    So many were admitted in one window, which ends when the server says. A bucket that was full
+    refills more slowly than that.
+
+    >>> seen(Sighting(20, 0.1, 1.0, refused=True))
+    Rate(limit=20, period=1.0)
+    """
+    if not sighting.refused or sighting.retry_after is None or not sighting.admitted:
+        return None
+    longest = sighting.seconds + sighting.retry_after
+    usual = [
+        float(period)
+        for period in _USUAL
+        if longest - _ROUNDING - _NETWORK < period <= longest + _NETWORK
+    ]
+    return Rate(sighting.admitted, max(usual, default=longest))
+
+
+def limiter_line(rates: Sequence[Rate]) -> str:
+    """Write the Python that makes the limiter.
+
+    >>> limiter_line([Rate(10), Rate(500, 60)])
+    'RateLimiter(["10/s", "500/min"], guard=0.05)'
+    """
+    words = [f'"{_words(rate)}"' for rate in dict.fromkeys(rates)]
+    limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+    return f"RateLimiter({limits}, guard={usual_guard(rates):g})"
+
+
+def _rate_of(policy: Policy) -> Rate | None:
+    counts_requests = policy.unit in _REQUESTS and "token" not in (policy.name or "").lower()
+    if not counts_requests or not policy.quota:
+        return None
+    if policy.window:
+        return Rate(policy.quota, policy.window)
+    if policy.reset_after:
+        # A window is at least as long as what is left of it.
+        return Rate(policy.quota, _usual_from(policy.reset_after))
+    return None
+
+
+def _usual_from(seconds: float) -> float:
+    return float(next((period for period in _USUAL if period >= seconds), seconds))
+
+
+def _words(rate: Rate) -> str:
+    name = _NAMES.get(rate.period, f"{rate.period:.6g}s")
+    return f"{rate.limit:.12g}/{name}"

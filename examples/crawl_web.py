@@ -1,0 +1,139 @@
+"""Fetch addresses of many hosts, and be polite to each: no host notices the others.
+
+    python examples/crawl_web.py addresses.txt --per-host 2 --total 50 > answers.jsonl
+
+Each host gets 2 requests per second and 2 at once, all hosts together 50 per second and 20 at
+once. With no file of addresses it fetches from three servers that it runs itself, one of which is
+slow; the other two do not wait for that one. Each line says:
+
+    {"url": ..., "status": ..., "bytes": ..., "seconds": ...}
+
+`seconds` is how long after the start the answer was complete. An address that cannot be had has the
+status null. The file is read as its addresses are fetched, by a hundred tasks, however long it is.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from aiothrottle import KeyedRateLimiter, RateLimiter
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.testing import RateLimitedServer
+
+TASKS = 100
+
+
+class Crawler:
+    """Fetches what it is told, and writes a line for each."""
+
+    def __init__(self, session: ThrottledSession, addresses: Iterable[str]) -> None:
+        self.session = session
+        self.addresses = iter(addresses)
+        self.started_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Fetch all, with many tasks, each of which takes the next address."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(TASKS):
+                tasks.create_task(self.fetch_one_after_the_other())
+
+    async def fetch_one_after_the_other(self) -> None:
+        """Fetch the next one, until there are none."""
+        for address in self.addresses:
+            if address.strip():
+                await self.fetch(address.strip())
+
+    async def fetch(self, address: str) -> None:
+        """Fetch one. The session waits for the host's turn, and for the turn of all."""
+        status, size = None, 0
+        try:
+            async with self.session.get(address) as response:
+                status, size = response.status, len(await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            print(f"{address}: {error}", file=sys.stderr)
+        seconds = round(time.monotonic() - self.started_at, 3)
+        line = {"url": address, "status": status, "bytes": size, "seconds": seconds}
+        print(json.dumps(line), flush=True)
+
+
+def limits(per_host: float, total: float) -> KeyedRateLimiter:
+    """Give a limiter that has one for each host, below one for all."""
+    everything = RateLimiter(total, concurrency_limit=20)
+    # The guard is for the network, which delays one request more than the next.
+    return KeyedRateLimiter(per_host, concurrency_limit=2, guard=0.1, parent=everything)
+
+
+@contextlib.asynccontextmanager
+async def own_hosts(per_host: float) -> AsyncGenerator[list[URL]]:
+    """Serve three hosts that refuse what is too much, the first of them slowly."""
+
+    async def slow(_: web.Request) -> web.Response:
+        await asyncio.sleep(0.5)
+        return web.Response(text="slowly")
+
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(
+                RateLimitedServer(per_host, concurrency_limit=2, handler=handler)
+            )
+            for handler in (slow, None, None)
+        ]
+        yield [server.url for server in servers]
+        sent = sum(server.audit.sent for server in servers)
+        refused = sum(server.audit.refused for server in servers)
+        print(f"{sent} requests, {refused} refused by the servers", file=sys.stderr)
+
+
+async def crawl(addresses: Iterable[str], options: argparse.Namespace) -> None:
+    """Fetch all addresses."""
+    async with ThrottledSession(limits(options.per_host, options.total)) as session:
+        await Crawler(session, addresses).run()
+
+
+async def crawl_own_hosts(options: argparse.Namespace) -> None:
+    """Fetch some pages of each of our own hosts, mixed."""
+    async with own_hosts(options.per_host) as hosts:
+        pages = range(int(3 * options.per_host))
+        await crawl([str(host / str(page)) for page in pages for host in hosts], options)
+
+
+def read_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Fetch addresses, and be polite to each host.")
+    parser.add_argument("addresses", nargs="?", type=Path, help="a file of one address a line")
+    parser.add_argument("--per-host", type=float, default=2, help="requests per second (2)")
+    parser.add_argument("--total", type=float, default=50, help="of all hosts together (50)")
+    options = parser.parse_args()
+    try:
+        limits(options.per_host, options.total)
+        if options.addresses is not None:
+            options.addresses.open(encoding="utf-8").close()
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    return options
+
+
+def main() -> None:
+    """Fetch what the file says, or the pages of our own hosts."""
+    options = read_options()
+    if options.addresses is None:
+        asyncio.run(crawl_own_hosts(options))
+    else:
+        with options.addresses.open(encoding="utf-8") as addresses:
+            asyncio.run(crawl(addresses, options))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,448 @@
+"""`aiothrottle fetch` against a server on loopback: what arrives, what is written, what is said."""
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.cli import main
+from aiothrottle.fetch.crawl import Crawl
+from aiothrottle.fetch.lines import Lines, Source
+from aiothrottle.fetch.output import Done
+from aiothrottle.fetch.worker import Job
+from aiothrottle.retry import Retry
+from aiothrottle.testing import greatest_count
+from tests.background import background
+
+Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def by_url(path: Path) -> dict[str, dict[str, Any]]:
+    found = records(path)
+    keyed = {record["url"]: record for record in found}
+    assert len(keyed) == len(found), "a record is there twice"
+    return keyed
+
+
+def answering(**answers: dict[str, Any] | Callable[[web.Request], web.Response]) -> Handler:
+    """Answer a path, "/" being "root", with what stands under its name."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = answers[request.path.strip("/") or "root"]
+        return answer(request) if callable(answer) else web.Response(**answer)
+
+    return handle
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+# ---- what is written -------------------------------------------------------------------------
+
+
+def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(20)]
+        assert main(["fetch", *urls, "-o", str(out)]) == 0
+    found = by_url(out)
+    assert set(found) == set(urls)
+    assert found[urls[0]] == {
+        "url": urls[0],
+        "status": 200,
+        "body": "Here you are.\n",
+        "attempts": 1,
+        "waited": 0.0,
+        "error": None,
+    }
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert "20 URLs in" in said
+    assert "20 fetched, 0 failed." in said
+
+
+def test_a_list_has_bad_lines_and_the_run_goes_on(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = tmp_path / "urls.txt"
+    with background() as server:
+        lines = ["# a list", "", str(server.url), "example.org", "\x1b[2J", "x" * 1_000_000]
+        content = "\r\n".join([*lines, f"{server.url}b"]).encode() + b"\nhttp://a/\xe9\n"
+        urls.write_bytes(b"\xef\xbb\xbf" + content)
+        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 1
+        assert server.audit.sent == 2
+    found = records(out)
+    assert len(found) == 6
+    errors = [record["error"] for record in found if record["error"]]
+    assert f"{urls}, line 4: is no URL: it does not begin with http:// or https://" in errors
+    assert f"{urls}, line 8: is not in UTF-8" in errors
+    said = capsys.readouterr().err
+    assert said.replace("\n", "").isprintable()
+    assert "2 fetched, 4 failed" in said
+
+
+def test_statuses_of_errors_are_failures_with_their_bodies(out: Path) -> None:
+    handler = answering(gone={"status": 404, "text": "nothing here"})
+    with background(handler=handler) as server:
+        assert main(["fetch", f"{server.url}gone", "-o", str(out), "-s"]) == 1
+    (record,) = records(out)
+    assert (record["status"], record["body"], record["error"]) == (404, "nothing here", None)
+
+
+def test_nobody_at_the_other_end_is_a_failure_and_not_the_end(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with background() as server:
+        gone = str(server.url)
+    with background() as server:
+        secret = gone.replace("//", "//me:secret@")
+        urls = [secret, "http://no-such-host.invalid/", str(server.url)]
+        assert main(["fetch", *urls, "-o", str(out), "--retries", "1"]) == 1
+    found = by_url(out)
+    record = found[gone.replace("//", "//***@")]
+    assert (record["status"], record["attempts"]) == (None, 2)
+    assert "Cannot connect" in record["error"]
+    assert found[str(server.url)]["status"] == 200
+    assert "secret" not in out.read_text() + capsys.readouterr().err
+
+
+def test_refusals_are_tried_again_and_counted(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with background("5/s", refusal="429-seconds") as server:
+        urls = [f"{server.url}{n}" for n in range(8)]
+        assert main(["fetch", *urls, "-o", str(out), "--concurrency", "8"]) == 0
+        refused = server.audit.refused
+    assert refused > 0
+    found = records(out)
+    assert sum(record["attempts"] for record in found) == 8 + refused
+    assert max(record["waited"] for record in found) > 0.5
+    assert f"{8 + refused} requests, {refused} refused by the server" in capsys.readouterr().err
+
+
+def test_the_rates_are_kept(out: Path) -> None:
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(30)]
+        limits = ["--rate", "10/200ms", "--rate", "25/400ms", "--guard", "0.15"]
+        assert main(["fetch", *urls, "-o", str(out), *limits]) == 0
+        assert server.audit.greatest_count(0.2) <= 10
+        assert server.audit.greatest_count(0.4) <= 25
+
+
+def test_each_host_has_its_rate_and_a_slow_one_keeps_no_other_waiting(out: Path) -> None:
+    with background() as slow, background() as fast:
+        # The first host has a long line, before the other one has its turn.
+        urls = [f"{slow.url}{n}" for n in range(60)] + [f"{fast.url}{n}" for n in range(10)]
+        limits = ["--per-host", "20/300ms", "--per-host-concurrency", "2", "--concurrency", "4"]
+        limits += ["--guard", "0.15"]  # a busy machine must not look like a hasty client
+        assert main(["fetch", *urls, "-o", str(out), *limits]) == 0
+        assert slow.audit.greatest_count(0.3) <= 20
+        assert slow.audit.greatest_concurrency <= 2
+        before = [
+            r for r in slow.audit.requests if r.arrived_at < fast.audit.requests[-1].arrived_at
+        ]
+        assert len(before) <= 40
+    assert len(by_url(out)) == 70
+
+
+def test_all_hosts_together_have_a_rate_too(out: Path) -> None:
+    with background() as one, background() as other:
+        urls = [f"{server.url}{n}" for n in range(8) for server in (one, other)]
+        limits = ["--per-host", "100/s", "--rate", "6/300ms", "--guard", "0.15"]
+        assert main(["fetch", *urls, "-o", str(out), *limits]) == 0
+        requests = [*one.audit.requests, *other.audit.requests]
+    assert greatest_count((request.arrived_at for request in requests), 0.3) <= 6
+
+
+def test_the_request_is_as_asked(out: Path, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def note(request: web.Request) -> web.Response:
+        headers = request.headers
+        kind = headers.get("Content-Type")
+        seen.append([request.method, headers["User-Agent"], headers.get("X-Mine"), kind])
+        return web.Response(headers={"X-Answer": "1", "X-Other": "2"})
+
+    body = tmp_path / "body"
+    body.write_bytes(b"{}\n")
+    with background(handler=answering(root=note)) as server:
+        url = str(server.url)
+        options = [
+            "-A",
+            "me",
+            "-H",
+            "X-Mine: a: b",
+            "--save-header",
+            "x-answer",
+            "-o",
+            str(out),
+            "-s",
+        ]
+        assert main(["fetch", url, *options, "-d", f"@{body}", "-X", "put"]) == 0
+        assert records(out)[0]["headers"] == {"x-answer": "1"}
+        out.unlink()
+        assert main(["fetch", url, *options, "-d", "a=1"]) == 0
+        out.unlink()
+        assert main(["fetch", url, *options, "-I"]) == 0
+    form = "application/x-www-form-urlencoded"
+    assert seen == [
+        ["PUT", "me", "a: b", form],
+        ["POST", "me", "a: b", form],
+        ["HEAD", "me", "a: b", None],
+    ]
+
+
+def test_redirects_are_followed_when_told_and_each_step_pays(out: Path) -> None:
+    handler = answering(
+        a={"status": 301, "headers": {"Location": "/b"}},
+        b={"status": 302, "headers": {"Location": "c"}},
+        c={"text": "there"},
+        round={"status": 302, "headers": {"Location": "round"}},
+        away={"status": 302, "headers": {"Location": "file:///etc/passwd"}},
+    )
+    with background(handler=handler) as server:
+        urls = [f"{server.url}{path}" for path in ("a", "round", "away")]
+        assert main(["fetch", urls[0], "-o", str(out), "-s"]) == 0
+        assert records(out)[0]["status"] == 301
+        out.unlink()
+        options = ["-L", "--max-redirs", "3", "--rate", "4/200ms"]
+        assert main(["fetch", *urls, *options, "-o", str(out), "-s"]) == 1
+        assert server.audit.greatest_count(0.2) <= 5
+        found = by_url(out)
+        assert found[urls[0]]["final_url"] == f"{server.url}c"
+    assert (found[urls[0]]["body"], found[urls[0]]["attempts"]) == ("there", 1)
+    assert found[urls[1]]["error"] == "more than 3 redirects"
+    assert found[urls[2]]["error"] == "redirected to what is no HTTP URL"
+
+
+def test_a_long_body_is_a_failure(out: Path) -> None:
+    handler = answering(long={"body": b"x" * 2000}, short={"body": b"x" * 1024})
+    with background(handler=handler) as server:
+        urls = [f"{server.url}long", f"{server.url}short"]
+        assert main(["fetch", *urls, "-o", str(out), "-s", "--max-filesize", "1k"]) == 1
+    found = by_url(out)
+    assert found[urls[0]]["error"] == "the body is longer than 1024 bytes (--max-filesize)"
+    assert found[urls[1]]["error"] is None
+
+
+def test_who_does_not_answer_in_time_is_a_failure(out: Path) -> None:
+    with background("1/d", refusal="silence") as server:
+        urls = [f"{server.url}{n}" for n in range(2)]
+        options = ["--max-time", "0.2", "--concurrency", "1", "--retries", "0", "-s"]
+        assert main(["fetch", *urls, *options, "-o", str(out)]) == 1
+    assert [record["error"] for record in records(out)] == [None, "no answer in time"]
+
+
+# ---- a folder of bodies ----------------------------------------------------------------------
+
+
+def test_bodies_go_to_files_and_the_index_names_them(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "pages"
+    handler = answering(
+        root={"body": b"<p>", "content_type": "text/html"},
+        data={"body": bytes(range(256)) * 1000},
+    )
+    with background(handler=handler) as server:
+        urls = [str(server.url), f"{server.url}data", f"{server.url}data"]
+        assert main(["fetch", *urls, "--output-dir", str(folder), "-s"]) == 0
+    index = records(folder / "index.jsonl")
+    files = {record["file"] for record in index}
+    assert len(files) == 3, "nothing is overwritten"
+    assert {path.name for path in folder.iterdir()} == {*files, "index.jsonl"}
+    for record in index:
+        assert "body" not in record
+        content = (folder / record["file"]).read_bytes()
+        assert content == (b"<p>" if record["url"] == urls[0] else bytes(range(256)) * 1000)
+
+
+def test_half_a_body_is_no_file(tmp_path: Path) -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"x" * 50)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    folder = tmp_path / "pages"
+    with background(handler=half) as server:
+        assert main(["fetch", str(server.url), "--output-dir", str(folder), "-s"]) == 1
+    (record,) = records(folder / "index.jsonl")
+    assert record["error"]
+    assert "file" not in record
+    assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
+
+
+def test_what_a_killed_run_has_left_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / ".part-3").write_bytes(b"half")
+    (tmp_path / "mine").write_bytes(b"mine")
+    with background() as server:
+        assert main(["fetch", str(server.url), "--output-dir", str(tmp_path), "-s"]) == 0
+    assert not (tmp_path / ".part-3").exists()
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+# ---- going on --------------------------------------------------------------------------------
+
+
+def test_resume_does_the_rest_and_nothing_twice(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(10)]
+        listed = tmp_path / "urls.txt"
+        listed.write_text("\n".join([*urls[:5], "no url"]))
+        run = ["fetch", "-i", str(listed), "-o", str(out), "--resume"]
+        assert main(run) == 1
+        whole = out.read_bytes()
+        out.write_bytes(whole[:-3])  # torn: its last record is lost
+        lost = json.loads(whole.splitlines()[-1])["url"]
+        listed.write_text("\n".join([*urls, "no url"]))
+        server.audit.clear()
+        main(run)
+        again = {f"{server.url.parent}{r.path[1:]}" for r in server.audit.requests}
+        assert again == {*urls[5:]} | ({lost} & {*urls})
+    assert sorted(by_url(out)) == sorted([*urls, "no url"])
+    assert "5 were done before" in capsys.readouterr().err
+
+
+# ---- what makes no sense ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "no URLs: name some, or a list by --input-file, or - for standard input"),
+        (["-i", "no/such/file"], "no/such/file cannot be read: No such file"),
+        (["-i", "."], ". cannot be read: it is a folder"),
+        (["-", "-i", "-"], "- is there more than once"),
+        (["http://a/", "--resume"], "--resume goes on with a file"),
+        (["http://a/", "-o", "no/such/out"], "no/such/out cannot be written: No such file"),
+        (["http://a/", "-o", "."], ". cannot be written: Is a directory"),
+        (["http://a/", "--output-dir", "/dev/null"], "/dev/null is no folder to write to"),
+        (["http://a/", "-I", "-d", "x"], "--head is a request of its own"),
+        (["http://a/", "-H", "no colon"], "-H/--header: must be 'Name: value'"),
+        (["http://a/", "-H", "a: b\r\nc: d"], "-H/--header: must be 'Name: value'"),
+        (["http://a/", "-A", "a\nb"], "-A/--user-agent: must be"),
+        (["http://a/", "-X", "GET /"], "must be a method such as GET"),
+        (["http://a/", "-d", "@no/such/file"], "no/such/file cannot be read"),
+        (["http://a/", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
+        (["http://a/", "--rate", "0"], "--rate: 0.0 is no rate"),
+        (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
+        (["http://a/", "--retries", "-1"], "must be a whole number from 0"),
+        (["http://a/", "--max-time", "soon"], "must be a number of seconds"),
+        (["http://a/", "--max-retry-after", "0"], "must be above 0"),
+        (["http://a/", "--max-filesize", "big"], "must be a number of bytes such as 100k"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fetch", *arguments])
+    assert ended.value.code == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    usage, error = said.strip().split("\n")
+    assert usage == "usage: aiothrottle fetch [options] [URL ...]"
+    assert complaint in error
+
+
+# ---- what a person sees ----------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """A screen with a person in front of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(15)]
+        assert main(["fetch", *urls, "-o", str(out), "--rate", "5/300ms"]) == 0
+    shown = [line.strip() for line in terminal.getvalue().split("\r")]
+    assert any(line.startswith("[######") and "left" in line for line in shown)
+    assert terminal.getvalue().rsplit("\r", 1)[1].startswith("15 URLs in")
+
+
+def test_nothing_a_server_says_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;gotcha\x07\x9b2J\u202e"
+    handler = answering(
+        a={"text": evil, "status": 500},
+        b={"status": 302, "headers": {"Location": f"http://\u202e{'x' * 70}/"}},
+    )
+    with background(handler=handler) as server:
+        urls = [f"{server.url}a", f"{server.url}b", f"{server.url}{evil}"]
+        assert main(["fetch", *urls, "-L", "--save-header", "*"]) == 1
+    printed, said = capsys.readouterr()
+    assert (printed + said).replace("\n", "").isprintable()
+    assert "status 500" in said
+
+
+def test_many_failures_are_told_in_the_output_alone(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", *map(str, range(100)), "-o", str(out)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 10 + 1 + 2
+    assert said[10] == "There are more failures; all of them are in the output."
+
+
+def test_silent_is_silent(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "nothing", "-o", str(out), "--silent"]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+# ---- a long list -----------------------------------------------------------------------------
+
+
+class Sink:
+    """An output that forgets."""
+
+    def __init__(self) -> None:
+        self.done = Done()
+        self.count = 0
+
+    async def write(self, _: bytes) -> None:
+        self.count += 1
+        await asyncio.sleep(0)
+
+
+async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
+    asked = 0
+
+    def endless(size: int) -> bytes:
+        nonlocal asked
+        asked += size
+        return b"no url\n" * (size // 7) if asked < 50_000_000 else b""
+
+    sink = Sink()
+    async with ThrottledSession(RateLimiter()) as session:
+        lines = Lines([Source("endless", endless)], 100)
+        crawl = Crawl(Job(), session=session, retry=Retry(), lines=lines, output=sink)  # type: ignore[arg-type]
+        running = asyncio.create_task(crawl.run(10))
+        while sink.count < 20_000:
+            await asyncio.sleep(0.001)
+            assert asked <= 7 * sink.count + 4 * 65536
+        crawl.stop()
+        await running
+    assert lines.fraction is None

@@ -1,0 +1,386 @@
+"""What `aiothrottle fetch` is made of, without a network: lines, addresses, names, records."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from yarl import URL
+
+from aiothrottle.fetch.addresses import LONGEST, read_address
+from aiothrottle.fetch.folder import file_name
+from aiothrottle.fetch.lines import Splitter
+from aiothrottle.fetch.output import Done, Output, OutputError, open_output
+from aiothrottle.fetch.progress import Pace, progress_line
+from aiothrottle.fetch.record import Record
+from aiothrottle.fetch.redirects import Request, redirected
+from aiothrottle.fetch.tally import Tally
+from aiothrottle.fetch.worker import _described
+from aiothrottle.terminal import printable, without_credentials
+
+# ---- lines -----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(1, 7), st.integers(0, 12))
+def test_lines_are_the_same_however_they_are_cut(
+    lines: list[bytes], chunk: int, longest: int
+) -> None:
+    content = b"\n".join(lines)
+    splitter = Splitter("a list", longest)
+    found = [
+        line
+        for at in range(0, len(content), chunk)
+        for line in splitter.feed(content[at : at + chunk])
+    ]
+    found += splitter.feed(b"")
+    expected = content.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    expected = [
+        line.removeprefix(b"\xef\xbb\xbf") if number == 0 and len(line) <= longest else line
+        for number, line in enumerate(expected)
+    ]
+    assert [line.text[:longest] for line in found] == [line[:longest] for line in expected]
+    assert [len(line.text) > longest for line in found] == [
+        len(line) > longest for line in expected
+    ]
+    assert [line.number for line in found] == list(range(1, len(found) + 1))
+    assert sum(line.size for line in found) == len(content)
+
+
+def test_a_long_line_is_not_kept() -> None:
+    splitter = Splitter("a list", 10)
+    for _ in range(1000):
+        assert list(splitter.feed(b"x" * 1000)) == []
+        assert len(splitter._rest) <= 11
+    (line, after) = splitter.feed(b"\nafter\n")
+    assert (len(line.text), line.size) == (11, 1_000_001)
+    assert after.text == b"after"
+
+
+# ---- addresses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [b"", b"  \t ", b"# https://example.org/", b"\r"])
+def test_blank_lines_and_comments_ask_for_nothing(line: bytes) -> None:
+    assert read_address(line) is None
+
+
+@pytest.mark.parametrize("line", [b" https://example.org/a ", b"HTTPS://example.org/a\r"])
+def test_a_url_is_read(line: bytes) -> None:
+    address = read_address(line)
+    assert address is not None
+    assert address.url == URL("https://example.org/a")
+    assert address.problem is None
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"example.org", "does not begin with http"),
+        (b"ftp://example.org/", "does not begin with http"),
+        (b"http://", "names no host"),
+        (b"http:///path", "names no host"),
+        (b"http://example.org:port/", "is no URL"),
+        (b"http://[::1/", "is no URL"),
+        (b"http://example.org/a b", "a space or a control character"),
+        (b"http://example.org/\x1b[2J", "a space or a control character"),
+        (b"http://example.org/\xff", "is not in UTF-8"),
+        (b"http://example.org/" + b"x" * LONGEST, f"is longer than {LONGEST} bytes"),
+    ],
+)
+def test_what_is_no_url_is_told_and_not_raised(line: bytes, problem: str) -> None:
+    address = read_address(line)
+    assert address is not None
+    assert address.url is None
+    assert problem in (address.problem or "")
+    assert len(address.shown) < 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"https://me:secret@example.org/",
+        b"https://me:secret@example.org/@you?to=a@b",
+        b"https://me:secret@[::1/",
+        b"https://me:sec/ret@example .org/",
+        b"https://secret@example.org:port/",
+    ],
+)
+def test_no_password_is_shown(line: bytes) -> None:
+    address = read_address(line)
+    assert address is not None
+    assert "ecret" not in address.shown.replace("sec/ret", "secret")
+    assert "secret" not in (address.problem or "")
+
+
+def test_no_error_shows_a_password() -> None:
+    assert _described(ValueError("http://me:secret@a/ is bad")) == "http://***@a/ is bad"
+    assert _described(ValueError()) == "ValueError"
+
+
+def test_what_looks_like_credentials_in_a_path_stays() -> None:
+    assert without_credentials("https://example.org/@you") == "https://example.org/@you"
+
+
+@given(st.text())
+def test_nothing_printable_moves_a_cursor(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+# ---- records ---------------------------------------------------------------------------------
+
+
+def test_a_record_is_a_line_of_json() -> None:
+    record = Record(url="http://a/", status=200, body=b"caf\xc3\xa9", attempts=2, waited=0.12345)
+    assert json.loads(record.line()) == {
+        "url": "http://a/",
+        "status": 200,
+        "body": "café",
+        "attempts": 2,
+        "waited": 0.123,
+        "error": None,
+    }
+
+
+@given(st.binary(), st.sampled_from([None, "utf-8", "latin-1", "no-such-charset", "utf-16"]))
+@example(b"\x7f\x1b\xc2\x9b", None)
+def test_no_body_harms_a_terminal_or_the_line(body: bytes, charset: str | None) -> None:
+    line = Record(url="http://a/", status=200, body=body, charset=charset).line()
+    assert line.count(b"\n") == 1
+    assert line[:-1].decode("ascii").isprintable()
+    assert set(json.loads(line)) & {"body", "body_base64"}
+
+
+def test_a_body_that_is_no_text_loses_no_byte() -> None:
+    assert json.loads(Record(url="", body=b"\xff\x00").line())["body_base64"] == "/wA="
+
+
+@pytest.mark.parametrize(
+    ("record", "failed"),
+    [
+        (Record(url="", status=200), False),
+        (Record(url="", status=304), False),
+        (Record(url="", status=404), True),
+        (Record(url="", status=200, error="half of it"), True),
+        (Record(url=""), True),
+    ],
+)
+def test_what_is_a_failure(record: Record, *, failed: bool) -> None:
+    assert record.failed is failed
+
+
+# ---- the output ------------------------------------------------------------------------------
+
+
+def written(*urls: str) -> bytes:
+    return b"".join(Record(url=url, status=200).line() for url in urls)
+
+
+def reopened(path: Path) -> Done:
+    output = open_output(path, resume=True)
+    output.close()
+    return output.done
+
+
+@given(st.data())
+def test_wherever_a_line_is_torn_it_is_mended(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "out.jsonl"
+    whole = written("http://a/1", "http://a/2")
+    torn = written("http://a/3")
+    path.write_bytes(whole + torn[: data.draw(st.integers(0, len(torn) - 1))])
+    done = reopened(path)
+    assert path.read_bytes() == whole
+    assert [done.take(f"http://a/{n}") for n in (1, 2, 3)] == [True, True, False]
+
+
+def test_what_is_twice_in_the_output_is_taken_twice() -> None:
+    done = Done(["a", "a", "b"])
+    assert len(done) == 3
+    assert [done.take("a") for _ in range(3)] == [True, True, False]
+    assert [done.take("b"), done.take("b"), done.take("a")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"My diary\n",
+        b"My diary",
+        written("http://a/") + b"not json\n" + written("http://b/"),
+        written("http://a/") + b"notes",
+        b'{"name": 1}\n',
+        b"[1]\n",
+        b'{"url": 1}\n',
+    ],
+)
+def test_a_file_of_others_is_not_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "diary"
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match="no record of fetch"):
+        open_output(path, resume=True)
+    assert path.read_bytes() == content
+
+
+def test_an_output_that_has_something_in_it_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(written("http://a/"))
+    with pytest.raises(OutputError, match="not empty: go on with it by --resume"):
+        open_output(path, resume=False)
+    assert path.read_bytes() == written("http://a/")
+
+
+def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
+    first = open_output(tmp_path / "out.jsonl", resume=False)
+    with pytest.raises(OutputError, match="another aiothrottle writes to"):
+        open_output(tmp_path / "out.jsonl", resume=True)
+    first.close()
+    open_output(tmp_path / "out.jsonl", resume=True).close()
+
+
+async def test_a_full_disk_is_told() -> None:
+    output: Output = open_output(Path("/dev/full"), resume=False)
+    with pytest.raises(OutputError, match="No space left"):
+        await output.write(b"a line\n")
+    output.close()
+
+
+# ---- names of files --------------------------------------------------------------------------
+
+
+@given(st.text(), st.text())
+def test_no_url_leads_a_file_out_of_its_folder(path: str, query: str) -> None:
+    name = file_name(URL.build(scheme="http", host="example.org", path=f"/{path}", query=query))
+    assert name == Path(name).name
+    assert name.isascii()
+    assert name.isprintable()
+    assert not name.startswith((".", "-"))
+    assert len(name) < 130
+
+
+@pytest.mark.parametrize(
+    ("url", "content_type", "name"),
+    [
+        ("http://example.org/", "text/html", "example.org-*.html"),
+        ("http://example.org/a/b.tar.gz", "", "example.org_a_b.tar-*.gz"),
+        ("http://example.org/../../etc/passwd", "", "example.org_etc_passwd-*"),
+        ("http://example.org/%2e%2e%2f%2e%2e%2fetc", "", "example.org_etc-*"),
+        ("http://[::1]/a", "x/y", "1_a-*"),
+        ("http://bücher.example/ü", "", "b_cher.example-*"),
+    ],
+)
+def test_a_name_can_be_read(url: str, content_type: str, name: str) -> None:
+    assert Path(file_name(URL(url), content_type)).match(name)
+
+
+def test_urls_that_differ_have_names_that_differ() -> None:
+    urls = ["http://a/x", "http://a/X", "http://a/x?1", "http://a/x/", "https://a/x"]
+    assert len({file_name(URL(url)).lower() for url in urls}) == len(urls)
+
+
+# ---- redirects -------------------------------------------------------------------------------
+
+POST = Request(
+    "POST",
+    URL("http://me:pw@a/x"),
+    {"Authorization": "secret", "Cookie": "secret", "Content-Type": "t", "X-Mine": "1"},
+    b"data",
+)
+
+
+@pytest.mark.parametrize("status", [200, 304, 404])
+def test_other_statuses_lead_nowhere(status: int) -> None:
+    assert redirected(POST, status, "http://b/") is None
+    assert redirected(POST, 302, None) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "becomes"),
+    [
+        (301, "POST", "GET"),
+        (302, "POST", "GET"),
+        (303, "PUT", "GET"),
+        (303, "HEAD", "HEAD"),
+        (302, "PUT", "PUT"),
+        (307, "POST", "POST"),
+        (308, "POST", "POST"),
+    ],
+)
+def test_the_method_changes_as_browsers_change_it(status: int, method: str, becomes: str) -> None:
+    request = redirected(Request(method, URL("http://a/"), {}, b"data"), status, "/y")
+    assert request is not None
+    assert (request.method, request.url) == (becomes, URL("http://a/y"))
+    assert request.data == (None if becomes == "GET" else b"data")
+
+
+def test_another_host_is_told_no_secret() -> None:
+    request = redirected(POST, 307, "http://b/")
+    assert request is not None
+    assert request.headers == {"Content-Type": "t", "X-Mine": "1"}
+    assert request.url.user is None
+
+
+def test_the_same_host_is_told_again() -> None:
+    request = redirected(POST, 307, "y")
+    assert request is not None
+    assert request.url == URL("http://me:pw@a/y")
+    assert request.headers == POST.headers
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/", "javascript:1"])
+def test_a_redirect_to_something_else_is_refused(location: str) -> None:
+    with pytest.raises(ValueError, match="no HTTP URL"):
+        redirected(POST, 302, location)
+
+
+# ---- progress --------------------------------------------------------------------------------
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def paced(*marks: tuple[float, int, float]) -> Pace:
+    pace = Pace()
+    for mark in marks:
+        pace.mark(*mark)
+    return pace
+
+
+def test_progress_tells_all_that_there_is() -> None:
+    tally = Tally(done=500, failed=2, refused=3)
+    line = progress_line(tally, paced((0, 0, 0.0), (10, 100, 0.25)), 0.25, (2, 90.0), NOON)
+    assert line == (
+        "[#####...............]  25 %  500 done  10.0/s  2 failed  3 refused  "
+        "2 hosts paused until 12:01:30  0:30 left"
+    )
+
+
+def test_progress_is_silent_about_what_it_does_not_know() -> None:
+    assert progress_line(Tally(), paced((0, 0, 0.0)), None, (0, 0.0), NOON) == "0 done  0.0/s"
+
+
+def test_the_pace_is_that_of_the_last_half_minute() -> None:
+    pace = paced((0, 0, 0.0), (100, 0, 0.5), (110, 50, 0.6))
+    assert pace.speed == 5.0
+    assert pace.left == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "told"), [(0.5, "0:10 left"), (0.001, "2:46:30 left"), (0.00005, "2 d 7 h left")]
+)
+def test_the_time_left_is_told_as_clocks_do(fraction: float, told: str) -> None:
+    line = progress_line(Tally(), paced((0, 0, 0.0), (10, 1, fraction)), fraction, (0, 0.0), NOON)
+    assert line.endswith(told)
+
+
+def test_a_summary_adds_up() -> None:
+    tally = Tally(requests=7, refused=2, skipped=4)
+    for status in (200, 200, 404, None):
+        tally.count(Record(url="", status=status, waited=1.0))
+    assert list(tally.summary(2.0)) == [
+        "4 URLs in 2.0 s, 3.5 requests/s: 2 fetched, 2 failed, 4 were done before.",
+        "7 requests, 2 refused by the server; a URL waited 1.00 s on average.",
+        "By status: 200: 2, 404: 1, none: 1.",
+    ]

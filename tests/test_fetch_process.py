@@ -1,0 +1,214 @@
+"""`aiothrottle fetch` as a process: signals, pipes, sudden death, long lists."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from aiothrottle.testing import RateLimitedServer
+from tests.background import background, start
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+
+
+async def slowly(_: web.Request) -> web.Response:
+    await asyncio.sleep(0.5)
+    return web.Response(text="at last")
+
+
+def listed(folder: Path, server: RateLimitedServer, count: int) -> Path:
+    urls = folder / "urls.txt"
+    urls.write_text("".join(f"{server.url}{number}\n" for number in range(count)))
+    return urls
+
+
+def urls_of(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_bytes().splitlines()]
+
+
+def until_sent(server: RateLimitedServer, count: int) -> None:
+    while server.audit.sent < count:
+        time.sleep(0.01)
+
+
+def test_ctrl_c_finishes_what_was_sent_and_writes_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with background(handler=slowly) as server:
+        urls = listed(tmp_path, server, 100)
+        with start("fetch", "-i", str(urls), "-o", str(out), "--rate", "5/min") as fetch:
+            until_sent(server, 5)
+            fetch.send_signal(signal.SIGINT)
+            _, said = fetch.communicate(timeout=15)
+        assert fetch.returncode == 130
+        assert server.audit.sent == 5
+    assert len(urls_of(out)) == 5
+    assert "Finishing what was sent, 5; once more ends at once." in said
+    assert "5 fetched, 0 failed" in said
+    assert said.endswith("Interrupted: the same with --resume does the rest.\n")
+
+
+def test_sigterm_does_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with background(handler=slowly) as server:
+        with start("fetch", str(server.url), "-o", str(out)) as fetch:
+            until_sent(server, 1)
+            fetch.terminate()
+            fetch.communicate(timeout=15)
+        assert fetch.returncode == 143
+    assert urls_of(out) == [str(server.url)]
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with background("1/d", refusal="silence") as server:
+        urls = listed(tmp_path, server, 10)
+        with start("fetch", "-i", str(urls), "-o", str(out)) as fetch:
+            until_sent(server, 10)
+            fetch.send_signal(signal.SIGINT)
+            assert fetch.stderr is not None
+            assert "Finishing what was sent" in fetch.stderr.readline()
+            assert fetch.poll() is None, "nine are never answered"
+            fetch.send_signal(signal.SIGINT)
+            _, said = fetch.communicate(timeout=5)
+        assert fetch.returncode == 130
+    assert len(urls_of(out)) == 1
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_pipe() -> None:
+    with background() as server, start("fetch", "-") as fetch:
+        assert fetch.stdin is not None
+        assert fetch.stdout is not None
+        fetch.stdin.write(f"{server.url}\n")
+        fetch.stdin.flush()
+        assert json.loads(fetch.stdout.readline())["status"] == 200, "before the pipe is closed"
+        fetch.send_signal(signal.SIGINT)
+        assert fetch.wait(5) == 130
+        fetch.stdin.write(f"{server.url}\n")
+        _, said = fetch.communicate()
+    assert "Traceback" not in said
+    assert "Fatal" not in said
+
+
+def test_who_reads_may_have_had_enough() -> None:
+    with background() as server, start("fetch", "-") as fetch:
+        assert fetch.stdin is not None
+        assert fetch.stdout is not None
+        fetch.stdin.write(f"{server.url}\n")
+        fetch.stdin.flush()
+        assert fetch.stdout.readline()
+        fetch.stdout.close()
+        fetch.stdin.write(f"{server.url}\n")
+        fetch.stdin.flush()
+        assert fetch.wait(10) == 141
+        assert fetch.stderr is not None
+        assert fetch.stderr.read() == ""
+
+
+def test_a_slow_reader_holds_back_the_requests_and_loses_nothing() -> None:
+    body = "x" * 50_000
+
+    async def long(_: web.Request) -> web.Response:
+        return web.Response(text=body)
+
+    with background(handler=long) as server, start("fetch", "-", "--concurrency", "3") as fetch:
+        assert fetch.stdin is not None
+        assert fetch.stdout is not None
+        fetch.stdin.write("".join(f"{server.url}{number}\n" for number in range(50)))
+        fetch.stdin.close()
+        time.sleep(1)
+        assert server.audit.sent <= 1 + 3 + 3, "a pipe holds 64 KiB, and three are in memory"
+        found = [json.loads(line) for line in fetch.stdout]
+        assert fetch.wait(10) == 0
+    assert {record["url"] for record in found} == {f"{server.url}{n}" for n in range(50)}
+    assert all(record["body"] == body for record in found)
+
+
+def test_a_reader_that_stands_still_does_not_keep_ctrl_c_from_being_heard() -> None:
+    async def long(_: web.Request) -> web.Response:
+        return web.Response(text="x" * 200_000)
+
+    with background(handler=long) as server, start("fetch", str(server.url)) as fetch:
+        assert fetch.stderr is not None
+        until_sent(server, 1)
+        time.sleep(0.5)
+        fetch.send_signal(signal.SIGINT)
+        assert "Finishing what was sent, 1" in fetch.stderr.readline()
+        printed, _ = fetch.communicate(timeout=10)
+        assert fetch.returncode == 130
+    assert json.loads(printed)["status"] == 200
+
+
+def test_a_full_disk_ends_the_run() -> None:
+    with background() as server, start("fetch", str(server.url), "-o", "/dev/full") as fetch:
+        _, said = fetch.communicate(timeout=10)
+    assert fetch.returncode == 3
+    assert said == "aiothrottle fetch: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_wherever_a_run_is_interrupted_resume_loses_and_repeats_nothing(
+    tmp_path: Path, seed: int, number: signal.Signals
+) -> None:
+    out = tmp_path / "out.jsonl"
+    total, at_once = 600, 8
+    with background() as server:
+        urls = listed(tmp_path, server, total)
+        run = ["fetch", "-i", str(urls), "-o", str(out), "--resume", "--concurrency", str(at_once)]
+        with start(*run) as fetch:
+            until_sent(server, random.Random(seed).randrange(1, total - 100))
+            fetch.send_signal(number)
+            fetch.communicate(timeout=15)
+        first = server.audit.sent
+        assert first < total
+        with start(*run) as fetch:
+            _, said = fetch.communicate(timeout=15)
+        assert fetch.returncode == 0, said
+        sent = Counter(request.path for request in server.audit.requests)
+    assert sorted(urls_of(out)) == sorted(urls.read_text().split())
+    assert len(sent) == total
+    # Nobody can know of an answer that was not written.
+    repeated = at_once if number is signal.SIGKILL else 0
+    assert sum(sent.values()) <= total + repeated
+
+
+def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
+    """Bad lines take the way of all others, but for the network."""
+    out = tmp_path / "out.jsonl"
+    peaks: list[int] = []
+    for count in (10_000, 200_000):
+        urls = tmp_path / "urls.txt"
+        urls.write_bytes(b"no url, and quite long, as some of them are\n" * count)
+        out.unlink(missing_ok=True)
+        # Python's own checks would keep freed memory for a while.
+        with start("fetch", "-i", str(urls), "-o", str(out), "-s", flags=()) as fetch:
+            _, status, used = os.wait4(fetch.pid, 0)
+            fetch.returncode = os.waitstatus_to_exitcode(status)
+        assert fetch.returncode == 1
+        assert out.read_bytes().count(b"\n") == count
+        peaks.append(used.ru_maxrss)
+    assert peaks[1] < peaks[0] + 4_000, "KiB"
+
+
+def test_it_can_be_piped_through_a_shell() -> None:
+    with background() as server:
+        ended = subprocess.run(
+            f"yes {server.url} | {sys.executable} -m aiothrottle fetch - -s | head -n 3",
+            shell=True,
+            capture_output=True,
+            text=True,
+            timeout=15,
+            check=True,
+        )
+    assert len(ended.stdout.splitlines()) == 3
+    assert ended.stderr == ""

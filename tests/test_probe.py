@@ -1,0 +1,207 @@
+"""`aiothrottle probe`: what is said first, what is sent, what is found."""
+
+import io
+import sys
+
+import pytest
+from aiohttp import web
+
+from aiothrottle import Rate
+from aiothrottle.cli import main
+from aiothrottle.headers import Policy, ServerLimits
+from aiothrottle.suggestion import Sighting, announced, limiter_line, seen, usual_guard
+from tests.background import background
+from tests.serving import Handler
+
+
+def saying(status: int = 200, **headers: str) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=status, headers=named)
+
+    return handle
+
+
+class Person(io.StringIO):
+    """Somebody at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+# ---- what is sent ----------------------------------------------------------------------------
+
+
+def test_one_request_is_announced_and_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = saying(
+        RateLimit_Policy='"burst";q=10;w=1, "day";q=5000;w=86400', RateLimit='"burst";r=9;t=1'
+    )
+    with background(handler=handler) as server:
+        assert main(["probe", str(server.url), "--yes"]) == 0
+        assert server.audit.sent == 1
+        printed, said = capsys.readouterr()
+        assert said == f"This sends one GET request to {server.url}.\n"
+    assert printed == (
+        "Status 200.\n"
+        "It announces:\n"
+        "  burst: 10 requests, in 1 s, 9 left, reset in 1 s\n"
+        "  day: 5000 requests, in 86400 s\n"
+        "\n"
+        "Use:\n"
+        '  RateLimiter(["10/s", "5000/d"], guard=0.05)\n'
+    )
+
+
+def test_nothing_is_sent_to_who_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with background() as server, pytest.raises(SystemExit) as ended:
+        main(["probe", str(server.url)])
+    assert ended.value.code == 2
+    assert server.audit.sent == 0
+    assert "nobody is there to agree: say --yes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answer", "sent"), [("y\n", 1), ("YES\n", 1), ("\n", 0), ("", 0)])
+def test_a_person_is_asked(
+    answer: str, sent: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Person(answer))
+    with background() as server:
+        assert main(["probe", str(server.url)]) == 1 - sent
+        assert server.audit.sent == sent
+    printed, said = capsys.readouterr()
+    assert "Go on? [y/N]" in printed
+    assert ("Nothing was sent." in said) is not sent
+
+
+def test_the_limit_is_found_with_no_more_requests_than_were_agreed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with background("20/s") as server:
+        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
+        assert server.audit.refused == 1
+    printed, said = capsys.readouterr()
+    assert "up to 100 more, one after the other" in said
+    assert "It admitted 20 requests in " in printed
+    assert printed.endswith('RateLimiter("20/s", guard=0.05)\n')
+
+
+def test_a_limit_that_is_not_found_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with background() as server:
+        options = ["--find-limit", "--max-requests", "10", "--concurrency", "3"]
+        assert main(["probe", str(server.url), "--yes", *options]) == 0
+        assert server.audit.sent == 11
+        assert server.audit.greatest_concurrency <= 3
+    printed = capsys.readouterr().out
+    assert "It refused none of 11 requests" in printed
+    assert "No limit is known" in printed
+
+
+def test_who_refuses_already_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with background(handler=saying(429, Retry_After="30")) as server:
+        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
+        assert server.audit.sent == 1
+    assert "It refuses requests now, for 30 s." in capsys.readouterr().out
+
+
+def test_nobody_at_the_other_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with background() as server:
+        url = str(server.url).replace("//", "//me:secret@")
+    assert main(["probe", url, "--yes"]) == 1
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert "aiothrottle probe: Cannot connect to host" in said
+    assert "secret" not in said
+
+
+def test_what_a_server_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = '"\x9b2J\u202e";q=10;w=1'
+    with background(handler=saying(302, RateLimit_Policy=policy, Location="\x9b2J")) as server:
+        assert main(["probe", str(server.url), "--yes"]) == 0
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "the following arguments are required: URL"),
+        (["example.org"], "'example.org' is no URL: it does not begin with http:// or https://"),
+        ([""], "'' is empty"),
+        (["http://a/", "--max-requests", "0"], "must be a whole number from 1 to 10000"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", *arguments])
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+# ---- what follows from it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "rates"),
+    [
+        (ServerLimits(), []),
+        (ServerLimits(limit=100, window=60), [Rate(100, 60)]),
+        (ServerLimits(limit=100, remaining=3, reset_after=41), [Rate(100, 60)]),
+        (ServerLimits(limit=100), []),
+        (ServerLimits(limit=0, window=60), []),
+        (ServerLimits(limit=9000, window=60, unit="tokens"), []),
+        (
+            ServerLimits(
+                policies=(
+                    Policy("requests", 500, 60),
+                    Policy("tokens", 10_000, 60),
+                    Policy("bytes", 10_000, 60, unit="content-bytes"),
+                )
+            ),
+            [Rate(500, 60)],
+        ),
+    ],
+)
+def test_what_is_announced_is_a_rate_if_it_counts_requests(
+    limits: ServerLimits, rates: list[Rate]
+) -> None:
+    assert list(announced(limits)) == rates
+
+
+@pytest.mark.parametrize(
+    ("sighting", "rate"),
+    [
+        (Sighting(20, 0.1, 1.0, refused=True), Rate(20, 1)),
+        (Sighting(20, 0.7, 1.0, refused=True), Rate(20, 1)),
+        (Sighting(100, 12.3, 48.0, refused=True), Rate(100, 60)),
+        (Sighting(100, 12.3, 7.5, refused=True), Rate(100, 19.8)),
+        (Sighting(100, 12.3, None, refused=True), None),
+        (Sighting(100, 12.3, None, refused=False), None),
+        (Sighting(0, 0.1, 1.0, refused=True), None),
+    ],
+)
+def test_what_was_seen_is_a_rate_if_the_server_said_when_to_return(
+    sighting: Sighting, rate: Rate | None
+) -> None:
+    found = seen(sighting)
+    if rate is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.limit == rate.limit
+        assert found.period == pytest.approx(rate.period)
+
+
+def test_the_line_is_python_that_makes_a_limiter() -> None:
+    from aiothrottle import RateLimiter
+
+    for rates in ([Rate(10)], [Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5)]):
+        assert isinstance(eval(limiter_line(rates), {"RateLimiter": RateLimiter}), RateLimiter)
+
+
+def test_a_guard_costs_no_more_than_a_twentieth() -> None:
+    assert usual_guard([]) == usual_guard([Rate(5, 60)]) == 0.05
+    assert usual_guard([Rate(5, 60), Rate(1, 0.1)]) == pytest.approx(0.005)

@@ -1,0 +1,100 @@
+"""`aiothrottle simulate`: the table, the picture, what is refused."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from aiothrottle.cli import main
+
+QUICK = ["simulate", "--seconds", "10"]
+
+
+def rows(printed: str) -> dict[str, list[str]]:
+    lines = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|")]
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines[2:]}
+
+
+def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(QUICK) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("A rolling window of 20 in 1 s, 1 client, jitter 0.01 s, 10 s\n\n")
+    table = rows(printed)
+    assert list(table) == ["rolling-window, guard 0 s", "rolling-window, guard 0.05 s"]
+    exact, guarded = table.values()
+    assert float(exact[1].removesuffix(" %")) > 0
+    assert guarded[1] == "0.00 %"
+
+
+def test_laws_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
+    laws = ["rolling-window", "token-bucket", "leaky-bucket", "fixed-window", "sliding-window"]
+    options = [option for law in [*laws, "none"] for option in ("--law", law)]
+    assert main([*QUICK, *options, "--guard", "0.02"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert list(table) == [*(f"{law}, guard 0.02 s" for law in laws), "no limiter"]
+
+
+def test_the_options_reach_the_world(capsys: pytest.CaptureFixture[str]) -> None:
+    server = ["--rate", "50/500ms", "--server-law", "token-bucket", "--server-burst", "5"]
+    clients = ["--clients", "2", "--client-rate", "10/s", "--burst", "3", "--demand", "5"]
+    others = ["--jitter", "0", "--latency", "0.01", "--seed", "3", "--retry-after", "exact"]
+    assert main([*QUICK, *server, *clients, *others, "--guard", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("A token bucket holding 5 of 50 in 0.5 s, 2 clients, jitter 0 s")
+    (sent, refused, *_) = rows(printed)["rolling-window, guard 0 s"]
+    assert 50 < int(sent) < 150, "two clients, five a second, ten seconds"
+    assert refused == "0.00 %"
+
+
+def test_clients_who_know_nothing_of_each_other_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*QUICK, "--clients", "3", "--guard", "0.05"]) == 0
+    ((_, refused, *_),) = rows(capsys.readouterr().out).values()
+    assert float(refused.removesuffix(" %")) > 20
+
+
+def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "simulated.svg"
+    assert main([*QUICK, "--law", "none", "--law", "rolling-window", "--plot", str(picture)]) == 0
+    content = picture.read_text(encoding="utf-8")
+    assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
+    for name in ("no limiter", "rolling-window, guard 0 s", "rolling-window, guard 0.05 s"):
+        assert f"<!-- {name}: " in content
+    assert f"The picture is in {picture}." in capsys.readouterr().out
+
+
+def test_a_picture_that_cannot_be_written_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main([*QUICK, "--plot", str(tmp_path / f"{'x' * 300}.png")]) == 1
+    printed, said = capsys.readouterr()
+    assert rows(printed)
+    assert "The picture cannot be written" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--law", "guesswork"], "--law: invalid choice: 'guesswork'"),
+        (["--rate", "0.5"], "--rate: a server admits whole requests"),
+        (["--server-burst", "5"], "burst belongs to law='token-bucket'"),
+        (["--burst", "50"], "burst=50.0 is more than the limit ever admits"),
+        (["--burst", "0"], "--burst: must be a number above 0"),
+        (["--clients", "0"], "--clients: must be a whole number"),
+        (["--jitter", "-1"], "--jitter: must be a number of seconds, 0 or more"),
+        (["--seconds", "0"], "--seconds: must be above 0"),
+        (["--plot", "a.gif"], "--plot: must be a file name in .png or .svg"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *arguments])
+    assert ended.value.code == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert complaint in said
