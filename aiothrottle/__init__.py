@@ -1,5 +1,6 @@
 """Stay under the limits of the APIs you call: rate and concurrency limiting for asyncio."""
 
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
@@ -14,6 +15,7 @@ from aiothrottle.errors import (
     CostTooHigh,
     LimiterClosed,
     QueueFull,
+    StoreUnavailable,
     ThrottleError,
     ThrottleTimeout,
 )
@@ -24,6 +26,8 @@ from aiothrottle.rate import Rate
 from aiothrottle.statistics import Statistics
 
 __all__ = [
+    "AdaptiveConcurrency",
+    "AdaptiveRate",
     "Cooldown",
     "CostTooHigh",
     "Decision",
@@ -38,6 +42,7 @@ __all__ = [
     "RollingWindow",
     "SlidingWindow",
     "Statistics",
+    "StoreUnavailable",
     "ThrottleError",
     "ThrottleTimeout",
     "TokenBucket",

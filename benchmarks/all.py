@@ -14,18 +14,30 @@ from types import ModuleType
 import accuracy
 import contended
 import crawl
+import headers
 import keyed
+import overhead
 import uncontended
 from measure import Report, Rows, machine, show
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-PEERS = ("aiolimiter", "asyncio-throttle", "pyrate-limiter", "limits", "throttled-py", "aiometer")
+PEERS = (
+    "aiolimiter",
+    "asyncio-throttle",
+    "pyrate-limiter",
+    "limits",
+    "throttled-py",
+    "aiometer",
+    "aiohttp-retry",
+)
 
 FULL: dict[ModuleType, Callable[[], Report]] = {
     uncontended: uncontended.report,
     contended: contended.report,
     accuracy: accuracy.report,
     keyed: keyed.report,
+    overhead: overhead.report,
+    headers: headers.report,
     crawl: crawl.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -33,6 +45,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     contended: lambda: contended.report(rounds=1, patience=3.0, sizes=(10_000,)),
     accuracy: lambda: accuracy.report(seconds=1.0, rates=(1_000,)),
     keyed: lambda: keyed.report(times=50, keys=20_000, peer_keys=5_000, patience=2.0),
+    overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
 }
 

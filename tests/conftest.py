@@ -1,5 +1,11 @@
 """Settings of the whole suite."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 # A slow machine must not fail a property, and every run must try the same examples:
@@ -11,3 +17,29 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "uvloop: runs on uvloop as well")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
+    loops: dict[str, NewLoop] = {"asyncio": asyncio.new_event_loop}
+    if item.get_closest_marker("uvloop"):
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count what was skipped for want of a server: see `need` in servers.py."""
+    missing = Counter[str]()
+    for report in terminalreporter.getreports("skipped"):
+        reason = str(report.longrepr)
+        if "no server: " in reason:
+            missing[reason.partition("no server: ")[2].partition(":")[0]] += 1
+    if missing:
+        terminalreporter.section("servers that were not there", red=True, bold=True)
+        for server, count in missing.items():
+            terminalreporter.line(f"{server}: {count} tests skipped")

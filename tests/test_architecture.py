@@ -29,25 +29,58 @@ TABLE = """
     rate         | errors                                                    |
     algorithms   | algorithms.*                                              |
     algorithms.* | algorithms.algorithm rate errors                          |
-    headers      | errors                                                    |
-    retry        | headers errors                                            | random
+    headers      | headers.*                                                 |
+    headers.structured | headers.*                                           | http_sf
+    headers.*    | headers.*                                                 |
+    budget       |                                                           |
+    retry        | budget headers errors                                     | random
+    attempts     | budget headers retry                                      |
+    announcements | headers headers.* limiter permit rate                    |
+    admission    | announcements attempts budget headers keyed limiter permit retry |
+    adaptive     | adaptive.*                                                |
+    adaptive.*   | adaptive.* algorithms.algorithm rate                      |
+    feedback     | bucket adaptive.* algorithms                              | random
     decision     | permit                                                    |
     statistics   |                                                           |
-    permit       | line errors                                               | asyncio threading
+    permit       | feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
-    bucket       | permit statistics algorithms algorithms.*                 |
-    line         | bucket waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    limiter      | line permit decision statistics algorithms algorithms.* rate errors | asyncio time
+    bucket       | feedback rate permit statistics algorithms algorithms.*                 |
+    line         | bucket feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    shared       | line permit decision stores.store algorithms algorithms.* errors | asyncio
+    limiter      | adaptive adaptive.* feedback line shared stores.store permit decision statistics algorithms algorithms.* rate errors | asyncio time
     keyed        | limiter line permit decision statistics rate errors            | asyncio
-    aiohttp      | limiter permit retry headers rate errors                  | asyncio time aiohttp yarl
+    aiohttp      | aiohttp.* retry                                           |
+    aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
+    stores.store | algorithms.algorithm                                      |
+    stores.ledger | stores.store algorithms algorithms.algorithm             |
+    stores.keeper | stores.ledger stores.store algorithms                    |
+    stores.memory | stores.keeper stores.ledger stores.store algorithms      | time
+    stores.swap  | stores.keeper stores.ledger stores.store algorithms errors | asyncio random
+    stores       | stores.memory stores.store stores.swap                    |
+    stores.port  | algorithms algorithms.*                                   |
+    stores.request | stores.* algorithms algorithms.algorithm                |
+    stores.redis | stores.* algorithms errors                                | asyncio redis
+    stores.mongo | stores.* errors                                           | asyncio pymongo bson
+    stores.memcached | stores.* errors                                       | time emcache
+    transport    | admission announcements attempts headers limiter permit retry | asyncio
+    httpx        | transport retry                                           | httpx
+    httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
     testing.laws |                                                           |
+    testing.store_contract | algorithms stores                               | asyncio random
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
-    simulation   | testing.* limiter retry rate errors                       | asyncio random
+    simulation   | testing.* limiter permit retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
-    cli          | __init__ demo aiohttp limiter rate errors                 | asyncio
+    terminal     |                                                           |
+    picture      | rate                                                      | matplotlib
+    suggestion   | headers rate                                              |
+    probe        | headers suggestion                                        | asyncio time aiohttp yarl
+    fetch        |                                                           |
+    fetch.*      | fetch.* terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
+    cli          | __init__ cli.*                                            |
+    cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | keyed limiter permit decision statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws
@@ -143,8 +176,13 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("limiter", "importlib = __import__('x')\nimport importlib"),
         ("retry", "import asyncio"),
         ("retry", "from aiothrottle.limiter import RateLimiter"),
+        ("stores.ledger", "import time"),
+        ("stores.redis", "import pymongo"),
+        ("stores", "from aiothrottle.stores.redis import RedisStore"),
         ("headers", "import random"),
         ("headers", "import aiohttp"),
+        ("headers.values", "import http_sf"),
+        ("headers.parse", "import time"),
         ("aiohttp", "import requests"),
         ("nobody", ""),
     ],
@@ -171,8 +209,15 @@ DOORS = [
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
     "aiothrottle.headers",
+    "aiothrottle.httpx",
+    "aiothrottle.httpx2",
     "aiothrottle.retry",
+    "aiothrottle.stores",
+    "aiothrottle.stores.memcached",
+    "aiothrottle.stores.mongo",
+    "aiothrottle.stores.redis",
     "aiothrottle.testing",
+    "aiothrottle.testing.store_contract",
 ]
 
 

@@ -14,9 +14,11 @@ from aiohttp import web
 
 import aiothrottle
 from aiothrottle.testing import RateLimitedServer, linked_pages
+from tests.servers import need, why_no_valkey
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CRAWL_SITE = str(EXAMPLES / "crawl_site.py")
+CRAWL_WEB = str(EXAMPLES / "crawl_web.py")
 PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
 # The package that this process tests, installed or not, is the one that the examples use.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
@@ -25,12 +27,16 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.
 EXPECTED = {
     "api_client.py": ["250 books and 90 authors", "37 requests, 3 failed, 0 refused"],
     "crawl_site.py": ["20 pages of http://127.0.0.1", "21 requests, 0 refused by the server"],
+    "crawl_web.py": ["18 requests, 0 refused by the servers"],
+    "workers.py": ["worker 3: 30 pages", "120 requests in", "0 refused"],
     "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
 }
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_an_example_runs_without_arguments(example: str) -> None:
+    if example == "workers.py":
+        need("valkey", why_no_valkey())
     ended = subprocess.run(
         [*PYTHON, str(EXAMPLES / example)],
         env=ENVIRONMENT,
@@ -157,3 +163,43 @@ async def test_ctrl_c_ends_the_crawler_and_loses_no_line() -> None:
     assert json.loads(line)["title"] == "Page 0"
     assert crawler.returncode == 130
     assert b"Traceback" not in said
+
+
+# ---- crawl_web.py ----------------------------------------------------------------------------
+
+
+async def test_the_crawler_of_many_hosts_fetches_a_file_of_addresses(tmp_path: Path) -> None:
+    async with (
+        RateLimitedServer("20/s", concurrency_limit=2) as one,
+        RateLimitedServer("20/s", concurrency_limit=2) as two,
+    ):
+        urls = [str(server.url / str(page)) for page in range(10) for server in (one, two)]
+        urls.append("http://127.0.0.1:9/nobody")
+        addresses = tmp_path / "addresses.txt"
+        addresses.write_text("\n".join(["", *urls]))
+        options = [str(addresses), "--per-host", "20", "--total", "1000"]
+        crawler = await asyncio.create_subprocess_exec(
+            *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+        )
+        printed, said = await crawler.communicate()
+    assert crawler.returncode == 0, said.decode()
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert {line["url"]: line["status"] for line in lines} == {
+        url: None if "nobody" in url else 200 for url in urls
+    }
+    for server in (one, two):
+        assert server.audit.refused == 0
+        assert server.audit.greatest_concurrency <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["--per-host", "0"], "0"), (["no such file"], "no such file")]
+)
+async def test_the_crawler_of_many_hosts_refuses_nonsense(options: list[str], said: str) -> None:
+    ended = await asyncio.create_subprocess_exec(
+        *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+    )
+    _, complaint = await ended.communicate()
+    assert ended.returncode == 2
+    assert said in complaint.decode()
+    assert "Traceback" not in complaint.decode()
