@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from aiothrottle.decision import Decision
-from aiothrottle.limiter import ConcurrencyLimit, RateLimit, RateLimiter
+from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
 from aiothrottle.permit import Permit
+from aiothrottle.plan import ConcurrencyLimit, RateLimit
 from aiothrottle.statistics import Statistics
 
 __all__ = ["KeyedRateLimiter"]

@@ -3,33 +3,41 @@
 import asyncio
 import functools
 import inspect
-import math
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
-from aiothrottle.adaptive.pace import Pace
-from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
+from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
-from aiothrottle.feedback import Feedback, GuardControl, RateControl, SlotsControl
+from aiothrottle.feedback import Feedback
 from aiothrottle.line import Line
 from aiothrottle.permit import Permit, make_permit
+from aiothrottle.plan import (
+    AUTO,
+    ConcurrencyLimit,
+    Guard,
+    Law,
+    LawChoice,
+    Plan,
+    RateLimit,
+    check_law,
+    check_number,
+    check_shareable,
+    check_shared,
+    check_whole,
+    make_plan,
+    number_of,
+    slots_of,
+)
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.shared import SharedLine
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.store import Key, Store, name_of
+from aiothrottle.stores.store import Key, Store
 
 __all__ = ["RateLimiter"]
-
-Law: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
-Guard: TypeAlias = float | Literal["auto"]
-_Law: TypeAlias = tuple[float | None, Law | None, Guard]
-RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
-ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -43,8 +51,6 @@ _UNCHANGED = _Unchanged.UNCHANGED
 
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
-#: The guard that measures what it has to be.
-AUTO: Final = "auto"
 
 # The very object, so that the usual cost is known by a look and needs no check.
 _ONE = 1.0
@@ -110,8 +116,8 @@ class RateLimiter:
         horizon: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        slots = _slots_of(concurrency_limit)
-        _check_whole("max_queue", max_queue)
+        slots = slots_of(concurrency_limit)
+        check_whole("max_queue", max_queue)
         if not callable(clock):
             raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
         if parent is not None and not isinstance(parent, RateLimiter):
@@ -119,12 +125,12 @@ class RateLimiter:
         if parent is not None and isinstance(parent._line, SharedLine):
             raise ValueError("a limiter with a store cannot be a parent")
         # Kept for `update`, which changes the rate alone.
-        self._law: _Law = (burst, algorithm, guard)
+        self._law: LawChoice = (burst, algorithm, guard)
         follows = rate_limit == SERVER
-        plan = _Plan(Unlimited())
+        plan = Plan(Unlimited())
         if not follows:
-            plan = _plan(rate_limit, self._law)
-        slots_now = 1 if follows else _number_of(concurrency_limit)  # one asks before others follow
+            plan = make_plan(rate_limit, self._law)
+        slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
         self._line: Line
         if store is None:
             if horizon is not None:
@@ -132,8 +138,8 @@ class RateLimiter:
             above = None if parent is None else parent._line
             self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
         else:
-            _check_shared(store, key, horizon, parent)
-            _check_shareable(plan)
+            check_shared(store, key, horizon, parent)
+            check_shareable(plan)
             self._line = SharedLine(
                 plan.algorithm,
                 slots_now,
@@ -147,14 +153,16 @@ class RateLimiter:
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None
         if follows:
-            _check_law(burst, algorithm, 0.0 if guard == AUTO else guard)
+            check_law(burst, algorithm, 0.0 if guard == AUTO else guard)
             # Whatever the server will say, there has to be a law of it.
-            _plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
+            make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
             self._line.followed = ()
             self._line.asking = True
 
     @classmethod
-    def _around(cls, line: Line, law: _Law, concurrency_limit: ConcurrencyLimit | None) -> Self:
+    def _around(
+        cls, line: Line, law: LawChoice, concurrency_limit: ConcurrencyLimit | None
+    ) -> Self:
         """Make a limiter of a line that lives already."""
         limiter = cls.__new__(cls)
         limiter._line = line
@@ -191,9 +199,9 @@ class RateLimiter:
         if cost is not _ONE:
             self._check_cost(cost)
         if priority or timeout is not None:
-            _check_number("priority", priority, least=-sys.float_info.max)
+            check_number("priority", priority, least=-sys.float_info.max)
             if timeout is not None:
-                _check_number("timeout", timeout)
+                check_number("timeout", timeout)
             return make_permit(line, cost, priority, timeout)
         permit = Permit()
         permit._line = line
@@ -237,7 +245,7 @@ class RateLimiter:
 
     async def record(self, cost: float = 1.0) -> None:
         """Count what has happened already, without asking: there may be a debt afterwards."""
-        _check_number("a cost", cost)
+        check_number("a cost", cost)
         line = self._line
         line.bind()
         if isinstance(line, SharedLine):
@@ -284,7 +292,7 @@ class RateLimiter:
             TypeError: `seconds` is no number.
             ValueError: `seconds` is below zero or not finite.
         """
-        _check_number("a pause", seconds)
+        check_number("a pause", seconds)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -308,17 +316,17 @@ class RateLimiter:
             TypeError: A limit is of a wrong kind; nothing is changed.
             ValueError: A limit is out of range; nothing is changed.
         """
-        plan: _Plan | None = None
+        plan: Plan | None = None
         if rate_limit is None and not isinstance(self._law[1], Algorithm):
-            plan = _Plan(Unlimited())
+            plan = Plan(Unlimited())
         elif rate_limit is not _UNCHANGED:
-            plan = _plan(rate_limit, self._law)
+            plan = make_plan(rate_limit, self._law)
         line = self._line
         if plan is not None and isinstance(line, SharedLine):
-            _check_shareable(plan)
+            check_shareable(plan)
         feedback = line.feedback or Feedback()
         if concurrency_limit is not _UNCHANGED:
-            feedback.slots = _slots_of(concurrency_limit)
+            feedback.slots = slots_of(concurrency_limit)
             self._concurrency_limit = concurrency_limit
         if plan is not None:
             line.use(plan.algorithm)
@@ -331,7 +339,7 @@ class RateLimiter:
         """Have as many slots as there are to be, unless the server has still to say something."""
         line = self._line
         slots = line.feedback and line.feedback.slots
-        number = int(slots.state.limit) if slots else _number_of(self._concurrency_limit)
+        number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
         if not line.asking and line.concurrency_limit != number:
             line.bound(number)
 
@@ -359,7 +367,7 @@ class RateLimiter:
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
-            plan = _plan(announced, (burst, algorithm, guard))
+            plan = make_plan(announced, (burst, algorithm, guard))
             line.use(plan.algorithm)
             if not line.followed:  # the request that has asked counts, here and not above
                 line.algorithm.take(line.state, line.now(), 1.0)
@@ -429,140 +437,3 @@ class RateLimiter:
             reset_after=reset_after,
             permit=permit,
         )
-
-
-class _Plan(NamedTuple):
-    """A law, and what is to move it."""
-
-    algorithm: Algorithm[Any]
-    rate: RateControl | None = None
-    guard: GuardControl | None = None
-
-
-def _plan(rate_limit: RateLimit | None, law: _Law) -> _Plan:
-    """Make a law of what the user said, and what is to move it, if anything."""
-    burst, algorithm, guard = law
-    if isinstance(rate_limit, AdaptiveRate):
-        if guard or burst is not None or algorithm is not None:
-            raise ValueError("an AdaptiveRate has a law of its own: no burst, algorithm or guard")
-        pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
-        return _Plan(pace, rate=RateControl(rate_limit))
-    if guard != AUTO:
-        return _Plan(_build(rate_limit, burst, algorithm, guard))
-    if rate_limit is None:
-        raise ValueError("guard says how a rate_limit is used: give one")
-    period = min(rate.period for rate in _rates(rate_limit))
-    build = functools.partial(_build, rate_limit, burst, algorithm)
-    return _Plan(build(0.0), guard=GuardControl(period, build))
-
-
-def _check_shared(
-    store: Store, key: Key, horizon: float | None, parent: RateLimiter | None
-) -> None:
-    """Refuse what cannot be a record in a store."""
-    if not isinstance(store, Store):
-        raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
-    name_of(key)
-    if horizon is not None:
-        _check_number("horizon", horizon)
-    if parent is not None:
-        raise ValueError(
-            "a limiter with a store has no parent: tokens of both cannot be had at once"
-        )
-
-
-def _check_shareable(plan: _Plan) -> None:
-    """Refuse a law that this process would move, or that no store can hold those who wait to."""
-    if isinstance(plan.algorithm, Unlimited):
-        raise ValueError("a store shares a rate limit between processes: give a rate_limit")
-    if plan.rate or plan.guard:
-        raise ValueError("what is found by trying is of one process: a store needs a fixed rate")
-    if plan.algorithm.longest_wait < math.inf:
-        raise ValueError(f"{plan.algorithm!r} refuses by the length of the line: not with a store")
-
-
-def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
-    if isinstance(rate_limit, list | tuple):
-        if not rate_limit:
-            raise ValueError("rate_limit is an empty list: give a rate, or None for no limit")
-        return [as_rate(rate) for rate in cast("Sequence[RateLike]", rate_limit)]
-    return [as_rate(cast("RateLike", rate_limit))]
-
-
-def _slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
-    """Make what is to move the number of slots, if anything."""
-    if isinstance(concurrency_limit, AdaptiveConcurrency):
-        return SlotsControl(concurrency_limit)
-    _check_whole("concurrency_limit", concurrency_limit)
-    return None
-
-
-def _number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
-    """Give the number of slots to begin with."""
-    if isinstance(concurrency_limit, AdaptiveConcurrency):
-        return concurrency_limit.initial
-    return concurrency_limit
-
-
-def _build(
-    rate_limit: RateLike | Sequence[RateLike] | None,
-    burst: float | None,
-    algorithm: Law | None,
-    guard: float,
-) -> Algorithm[Any]:
-    """Make one algorithm of what the user said of rate, burst, law and guard."""
-    _check_law(burst, algorithm, guard)
-    if rate_limit is None:
-        if guard or burst is not None:
-            raise ValueError("guard and burst say how a rate_limit is used: give one")
-        if algorithm is None:
-            return Unlimited()
-        if isinstance(algorithm, type):
-            raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
-        algorithm.start()  # one that lacks a rate says so
-        return algorithm
-    rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
-    laws = [_apply(algorithm, rate) for rate in rates]
-    if burst is not None:
-        fastest = max(rates, key=lambda rate: rate.limit / rate.period)
-        if burst > max(1, fastest.limit):
-            raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
-        pace = TokenBucket(fastest, burst=burst)
-        laws = [pace] if algorithm is TokenBucket and len(laws) == 1 else [*laws, pace]
-    return laws[0] if len(laws) == 1 else AllOf(*laws)
-
-
-def _check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:
-    if not isinstance(guard, int | float):
-        raise TypeError(f'guard is a number of seconds, or "auto", not {guard!r}')
-    _check_number("guard", guard)
-    if burst is not None:
-        _check_number("burst", burst, least=1.0)
-    is_law = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    if not (algorithm is None or is_law or isinstance(algorithm, Algorithm)):
-        raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {algorithm!r}")
-
-
-def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:
-    """Give the algorithm its rate."""
-    if algorithm is None:
-        return RollingWindow(rate)
-    if isinstance(algorithm, Algorithm):
-        return algorithm.with_rate(rate)
-    return algorithm(rate)  # type: ignore[call-arg]
-
-
-def _check_whole(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a whole number, 1 or more, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} is 1 or more (None for no limit), not {value!r}")
-
-
-def _check_number(name: str, value: float, *, least: float = 0.0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number, not {value!r}")
-    if not least <= value <= sys.float_info.max:
-        raise ValueError(f"{name} is a finite number, {least:g} or more, not {value!r}")

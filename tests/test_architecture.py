@@ -47,8 +47,9 @@ TABLE = """
     bucket       | feedback rate permit statistics algorithms algorithms.*                 |
     line         | bucket feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
     shared       | line permit decision stores.store algorithms algorithms.* errors | asyncio
-    limiter      | adaptive adaptive.* feedback line shared stores.store permit decision statistics algorithms algorithms.* rate errors | asyncio time
-    keyed        | limiter line permit decision statistics rate errors            | asyncio
+    plan         | adaptive adaptive.* feedback stores.store algorithms rate  |
+    limiter      | plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
+    keyed        | limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |

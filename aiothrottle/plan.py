@@ -1,0 +1,179 @@
+"""What the user said of rate, law and guard, checked, and made into one law."""
+
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
+from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.stores.store import Key, Store, name_of
+
+__all__ = [
+    "AUTO",
+    "ConcurrencyLimit",
+    "Guard",
+    "Law",
+    "LawChoice",
+    "Plan",
+    "RateLimit",
+    "check_law",
+    "check_number",
+    "check_shareable",
+    "check_shared",
+    "check_whole",
+    "make_plan",
+    "number_of",
+    "slots_of",
+]
+
+Law: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
+Guard: TypeAlias = float | Literal["auto"]
+LawChoice: TypeAlias = tuple[float | None, Law | None, Guard]
+RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
+ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency
+
+#: The guard that measures what it has to be.
+AUTO: Final = "auto"
+
+
+class Plan(NamedTuple):
+    """A law, and what is to move it."""
+
+    algorithm: Algorithm[Any]
+    rate: RateControl | None = None
+    guard: GuardControl | None = None
+
+
+def make_plan(rate_limit: RateLimit | None, law: LawChoice) -> Plan:
+    """Make a law of what the user said, and what is to move it, if anything."""
+    burst, algorithm, guard = law
+    if isinstance(rate_limit, AdaptiveRate):
+        if guard or burst is not None or algorithm is not None:
+            raise ValueError("an AdaptiveRate has a law of its own: no burst, algorithm or guard")
+        pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
+        return Plan(pace, rate=RateControl(rate_limit))
+    if guard != AUTO:
+        return Plan(_build(rate_limit, burst, algorithm, guard))
+    if rate_limit is None:
+        raise ValueError("guard says how a rate_limit is used: give one")
+    period = min(rate.period for rate in _rates(rate_limit))
+    build = functools.partial(_build, rate_limit, burst, algorithm)
+    return Plan(build(0.0), guard=GuardControl(period, build))
+
+
+def check_shared(store: Store, key: Key, horizon: float | None, parent: object) -> None:
+    """Refuse what cannot be a record in a store."""
+    if not isinstance(store, Store):
+        raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
+    name_of(key)
+    if horizon is not None:
+        check_number("horizon", horizon)
+    if parent is not None:
+        raise ValueError(
+            "a limiter with a store has no parent: tokens of both cannot be had at once"
+        )
+
+
+def check_shareable(plan: Plan) -> None:
+    """Refuse a law that this process would move, or that no store can hold those who wait to."""
+    if isinstance(plan.algorithm, Unlimited):
+        raise ValueError("a store shares a rate limit between processes: give a rate_limit")
+    if plan.rate or plan.guard:
+        raise ValueError("what is found by trying is of one process: a store needs a fixed rate")
+    if plan.algorithm.longest_wait < math.inf:
+        raise ValueError(f"{plan.algorithm!r} refuses by the length of the line: not with a store")
+
+
+def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
+    if isinstance(rate_limit, list | tuple):
+        if not rate_limit:
+            raise ValueError("rate_limit is an empty list: give a rate, or None for no limit")
+        return [as_rate(rate) for rate in cast("Sequence[RateLike]", rate_limit)]
+    return [as_rate(cast("RateLike", rate_limit))]
+
+
+def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
+    """Make what is to move the number of slots, if anything."""
+    if isinstance(concurrency_limit, AdaptiveConcurrency):
+        return SlotsControl(concurrency_limit)
+    check_whole("concurrency_limit", concurrency_limit)
+    return None
+
+
+def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
+    """Give the number of slots to begin with."""
+    if isinstance(concurrency_limit, AdaptiveConcurrency):
+        return concurrency_limit.initial
+    return concurrency_limit
+
+
+def _build(
+    rate_limit: RateLike | Sequence[RateLike] | None,
+    burst: float | None,
+    algorithm: Law | None,
+    guard: float,
+) -> Algorithm[Any]:
+    """Make one algorithm of what the user said of rate, burst, law and guard."""
+    check_law(burst, algorithm, guard)
+    if rate_limit is None:
+        if guard or burst is not None:
+            raise ValueError("guard and burst say how a rate_limit is used: give one")
+        if algorithm is None:
+            return Unlimited()
+        if isinstance(algorithm, type):
+            raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
+        algorithm.start()  # one that lacks a rate says so
+        return algorithm
+    rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
+    laws = [_apply(algorithm, rate) for rate in rates]
+    if burst is not None:
+        fastest = max(rates, key=lambda rate: rate.limit / rate.period)
+        if burst > max(1, fastest.limit):
+            raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
+        pace = TokenBucket(fastest, burst=burst)
+        laws = [pace] if algorithm is TokenBucket and len(laws) == 1 else [*laws, pace]
+    return laws[0] if len(laws) == 1 else AllOf(*laws)
+
+
+def check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:
+    """Refuse what cannot be a burst, a law or a guard, whatever the rate."""
+    if not isinstance(guard, int | float):
+        raise TypeError(f'guard is a number of seconds, or "auto", not {guard!r}')
+    check_number("guard", guard)
+    if burst is not None:
+        check_number("burst", burst, least=1.0)
+    is_law = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    if not (algorithm is None or is_law or isinstance(algorithm, Algorithm)):
+        raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {algorithm!r}")
+
+
+def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:
+    """Give the algorithm its rate."""
+    if algorithm is None:
+        return RollingWindow(rate)
+    if isinstance(algorithm, Algorithm):
+        return algorithm.with_rate(rate)
+    return algorithm(rate)  # type: ignore[call-arg]
+
+
+def check_whole(name: str, value: int | None) -> None:
+    """Refuse what is no count of 1 or more, nor None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, 1 or more, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} is 1 or more (None for no limit), not {value!r}")
+
+
+def check_number(name: str, value: float, *, least: float = 0.0) -> None:
+    """Refuse what is no finite number, or is less than `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if not least <= value <= sys.float_info.max:
+        raise ValueError(f"{name} is a finite number, {least:g} or more, not {value!r}")
