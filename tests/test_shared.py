@@ -4,7 +4,6 @@ import asyncio
 import gc
 import math
 import sys
-import time
 from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -849,20 +848,18 @@ class Noting(RedisStore):
             self.instants.remove(instant)
 
 
-async def test_limiters_that_share_a_key_of_a_server_use_the_limit_and_no_more(
+async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
     valkey: Valkey,
 ) -> None:
     async with valkey.connect() as client:
         store = Noting(client, "shared", timeout=5)
         store.instants = []
         limiters = [RateLimiter("200/500ms", store=store) for _ in range(4)]
-        began = time.monotonic()
         await asyncio.gather(*(visit(limiter) for limiter in limiters for _ in range(200)))
-        took = time.monotonic() - began
         for limiter in limiters:
             await limiter.aclose()
+    assert len(store.instants) == 800
     assert greatest_count(store.instants, 0.5) <= 200
-    assert took < 1.5 / 0.95 + 0.2
 
 
 WORKER = """
