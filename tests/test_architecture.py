@@ -77,6 +77,8 @@ TABLE = """
     suggestion   | headers rate                                              |
     probe        | headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
+    fetch.limits | fetch.store admission keyed limiter rate stores           |
+    fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
     fetch.*      | fetch.* terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl

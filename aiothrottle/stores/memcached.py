@@ -105,4 +105,4 @@ async def _told(call: Awaitable[_Result]) -> _Result:
     except (NotStoredStorageCommandError, NotFoundCommandError):
         raise
     except (CommandError, ClusterNoAvailableNodes, OSError, EOFError) as error:
-        raise StoreUnavailable(f"memcached: {error or type(error).__name__}") from error
+        raise StoreUnavailable(f"memcached: {str(error) or type(error).__name__}") from error

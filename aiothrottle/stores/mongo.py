@@ -127,7 +127,7 @@ class MongoStore(SwapStore):
             async with asyncio.timeout(self._timeout):
                 return await call
         except (PyMongoError, TimeoutError) as error:
-            raise StoreUnavailable(f"MongoDB: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"MongoDB: {str(error) or type(error).__name__}") from error
 
 
 class _Mark(NamedTuple):

@@ -171,7 +171,7 @@ class RedisStore(SwapStore):
                 # Untouched by `decode_responses`: a state is no text.
                 return await self._driver.execute_command(command, *arguments, NEVER_DECODE=True)
         except (RedisError, RedisClusterException, OSError) as error:  # TimeoutError is an OSError
-            raise StoreUnavailable(f"{command}: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"{command}: {str(error) or type(error).__name__}") from error
 
     async def _check(self) -> None:
         """Look once, before the first script, whether the server can keep its promises."""
@@ -181,7 +181,7 @@ class RedisStore(SwapStore):
         except ResponseError:
             info = {}  # it may not be asked
         except (RedisError, RedisClusterException, OSError) as error:
-            raise StoreUnavailable(f"INFO: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"INFO: {str(error) or type(error).__name__}") from error
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
