@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from aiothrottle.announcements import Announcements, Heed
-from aiothrottle.attempts import Outcome
+from aiothrottle.attempts import Attempts, Outcome
 from aiothrottle.budget import RetryQuota
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
@@ -117,6 +117,15 @@ class Admission:
         if outcome.response is not None:
             permit.succeeded()
         return False
+
+    def again(
+        self, attempts: Attempts, permit: Permit, outcome: Outcome[Any], delay: float
+    ) -> bool:
+        """Begin another attempt, if its cost can be paid; who observes the limiter is told."""
+        if not attempts.again(outcome, delay):
+            return False
+        permit.retried(attempts.count, delay, status=outcome.status, error=outcome.error)
+        return True
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:

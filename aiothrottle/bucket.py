@@ -7,13 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.announced import Announced
 from aiothrottle.statistics import Statistics, Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.feedback import Feedback
@@ -48,6 +49,8 @@ class Bucket(ABC):
         "feedback",
         "followed",
         "free",
+        "key",
+        "listeners",
         "paused_at",
         "paused_until",
         "refused",
@@ -98,6 +101,10 @@ class Bucket(ABC):
         self.updated = False
         #: What listens to how requests end, if anything does.
         self.feedback: Feedback | None = None
+        #: Who it is among the limiters of a `KeyedRateLimiter`.
+        self.key: Hashable = None
+        #: Who is told what is decided here. While anybody is, `room` stays 0: each is seen to go.
+        self.listeners: tuple[events.Listener, ...] = ()
 
     @abstractmethod
     def wake(self) -> None:
@@ -158,8 +165,31 @@ class Bucket(ABC):
         if not self.algorithm.admit(self.state, now, permit.cost):
             return False
         self._granted += 1
-        self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
+        if not self.listeners:
+            self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
         return True
+
+    # ---- who wants to know ---------------------------------------------------------------------
+
+    def listen(self, listener: events.Listener) -> None:
+        """Tell one more what is decided here."""
+        self.listeners += (listener,)
+        self.room = 0
+
+    def forget(self, listener: events.Listener) -> None:
+        """Tell one fewer."""
+        self.listeners = tuple(other for other in self.listeners if other is not listener)
+
+    def tell(self, event: events.Event) -> None:
+        """Tell whoever wants to know; nobody makes an event if nobody does."""
+        for listener in self.listeners:
+            listener.hear(event)
+
+    def refuse(self, reason: events.Refusal) -> None:
+        """Count one that was told no."""
+        self.refused += 1
+        if self.listeners:
+            self.tell(events.Refused(self.key, reason))
 
     # ---- slots ---------------------------------------------------------------------------------
 
@@ -252,6 +282,8 @@ class Bucket(ABC):
         self._announced.learn(self.state[1], now, left, reset_after, permit._at)
         self._doubtful = True
         self.wake()
+        if self.listeners:
+            self.tell(events.Announced(self.key, left, reset_after))
 
     @property
     def own_law(self) -> "tuple[Algorithm[Any], Any]":

@@ -1,11 +1,13 @@
 """A limiter for each key: host, account, actor."""
 
 import asyncio
+import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Literal, Self
 
+from aiothrottle import events
 from aiothrottle.decision import Decision
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
@@ -75,6 +77,7 @@ class KeyedRateLimiter:
         self._unseen = self._kept = 0
         self._soonest = _LATEST
         self._closed = False
+        self._listeners: tuple[events.Listener, ...] = ()
 
     def __getitem__(self, key: Hashable) -> RateLimiter:
         limiter = self._limiters.get(key)
@@ -132,6 +135,19 @@ class KeyedRateLimiter:
         """`RateLimiter.statistics` of that key, since it was last forgotten."""
         return self[key].statistics()
 
+    def observe(self, observer: events.Observer) -> Callable[[], None]:
+        """`RateLimiter.observe` of all keys, present and future. The parent is not among them."""
+        listener = events.Listener(observer)
+        self._listeners += (listener,)
+        for line in list(self._alive.values()):
+            line.listen(listener)
+        return functools.partial(self._forget, listener)
+
+    def _forget(self, listener: events.Listener) -> None:
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        for line in list(self._alive.values()):
+            line.forget(listener)
+
     async def aclose(self, *, drain: bool = False) -> None:
         """Close the limiters of all keys, present and future. The parent stays open."""
         self._closed = True
@@ -155,6 +171,8 @@ class KeyedRateLimiter:
         if line is None:
             limiter = RateLimiter(**options)
             limiter._line.closed = self._closed
+            limiter._line.key = key
+            limiter._line.listeners = self._listeners
             self._alive[key] = limiter._line
         else:
             law = (options.get("burst"), options.get("algorithm"), options.get("guard", 0.0))

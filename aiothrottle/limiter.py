@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
+from aiothrottle import events
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
@@ -230,7 +231,7 @@ class RateLimiter:
         permit._at = now = line.now()
         if line.try_now(permit, now):
             return self._decide(now, 0.0, allowed=True, permit=permit)
-        line.refused += 1
+        line.refuse("no room")
         return self._decide(now, line.delay(now, permit))
 
     async def peek(self, cost: float = 1.0) -> Decision:
@@ -375,12 +376,38 @@ class RateLimiter:
             feedback.guard = plan.guard
             line.feedback = feedback if feedback.is_needed else None
             line.followed = announced
+            if line.listeners:
+                line.tell(events.Announced(line.key, None, None, announced))
         line.asking = False
         self._bound()
 
     def statistics(self) -> Statistics:
         """Tell what was done so far, and how things stand."""
         return self._line.statistics()
+
+    def observe(self, observer: events.Observer) -> Callable[[], None]:
+        """Have a function told of each decision from now on, see `aiothrottle.events`.
+
+        While nobody observes, it costs nothing.
+
+        Args:
+            observer: Is called with each event, at once. What it raises is logged, once.
+
+        Returns:
+            A function that ends it. It may be called more than once.
+
+        Raises:
+            TypeError: The observer cannot be called.
+
+        >>> limiter = RateLimiter("5/s")
+        >>> stop = limiter.observe(print)
+        >>> limiter.pause(2)
+        Paused(key=None, seconds=2.0, reason='asked')
+        >>> stop()
+        """
+        listener = events.Listener(observer)
+        self._line.listen(listener)
+        return functools.partial(self._line.forget, listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close for good: whoever comes later gets `LimiterClosed`. What runs goes on.

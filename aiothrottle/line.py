@@ -21,11 +21,13 @@ and changes hands in synchronous code only, so no await can lose one.
 """
 
 import asyncio
+import logging
 import math
 from contextvars import Context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.bucket import Bucket
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout
@@ -41,6 +43,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "fail", "is_granted"]
 
+_logger = logging.getLogger("aiothrottle")
+_REASONS: dict[events.Reason, str] = {
+    "told": "the server refused a request and said for how long",
+    "refused": "the server refused a request",
+    "asked": "the program asked for it",
+}
+
 # So many are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
 # Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
@@ -48,6 +57,8 @@ _LONGEST_NAP = 86400.0
 # Where several go at once, as many may go so much later; one by one each would cost two turns of
 # the loop, whose timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
+# Seconds. Of the many requests that one refusal concerns each may ask for a little more.
+_LONGER = 1.0
 
 
 class Line(Bucket):
@@ -189,6 +200,8 @@ class Line(Bucket):
             permit._waited = waited if waited > 0.0 else 0.0
             permit._at = now
             self._waits.recent.append(permit._waited)
+            if self.listeners:
+                self.tell(events.Granted(self.key, permit.cost, permit._waited))
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
@@ -214,7 +227,7 @@ class Line(Bucket):
 
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
-        self.refused += 1
+        self.refuse("timeout")
         return ThrottleTimeout(self.delay(self.now(), permit))
 
     def try_now(self, permit: "Permit", now: float) -> bool:
@@ -228,6 +241,8 @@ class Line(Bucket):
         self.free -= 1
         permit._held = True
         permit._at = now
+        if self.listeners:
+            self.tell(events.Granted(self.key, permit.cost, 0.0))
         return True
 
     def slot_freed(self, permit: "Permit") -> None:
@@ -299,13 +314,20 @@ class Line(Bucket):
 
     # ---- pauses, loops, the end ----------------------------------------------------------------
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, reason: events.Reason = "asked") -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
-        self.paused_at = self.clock()
-        self.paused_until = max(self.paused_until, self.paused_at + seconds)
+        before, now = self.paused_until, self.clock()
+        self.paused_at = now
+        self.paused_until = max(before, now + seconds)
         self.room = 0
         self._doubtful = True
         self.wake()
+        if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
+            seconds = self.paused_until - now
+            who = self.algorithm if self.key is None else self.key
+            _logger.info("%s is paused for %.3g s: %s", who, seconds, _REASONS[reason])
+            if self.listeners:
+                self.tell(events.Paused(self.key, seconds, reason))
 
     def succeeded(self, age: float, cost: float) -> None:
         """Hear of a request that went so many seconds ago and was not refused, here and above."""
@@ -328,11 +350,14 @@ class Line(Bucket):
         many `seconds` now.
         """
         feedback = self.feedback = self.feedback or Feedback()
+        if self.listeners:
+            self.tell(events.ServerRefused(self.key, seconds if told else None))
+        reason: events.Reason = "told" if told else "refused"
         paused = True
         if not permit.paused_since:
-            self.pause(feedback.pause(seconds, spread=spread, longest=longest))
+            self.pause(feedback.pause(seconds, spread=spread, longest=longest), reason)
         elif told and seconds is not None:
-            self.pause(min(seconds, longest))
+            self.pause(min(seconds, longest), reason)
         else:
             paused = False
         now = self.clock()
@@ -562,13 +587,13 @@ class Line(Bucket):
             return
         wait = self.delay(now, permit)
         if full:
-            self.refused += 1
+            self.refuse("queue full")
             raise QueueFull(self.waiting, wait)
         if wait > longest:
             self._charge_refusal(permit, now)
         elif permit._timeout is None or wait <= permit._timeout:
             return
-        self.refused += 1
+        self.refuse("timeout")
         raise ThrottleTimeout(wait)
 
     def _charge_refusal(self, permit: "Permit", now: float) -> None:
@@ -615,8 +640,8 @@ class Line(Bucket):
             if above is None:
                 return parent.arrive(self._ask_above(permit), as_head=True)
             return None if above._held else parent.resume(above)
-        except (ThrottleTimeout, QueueFull):
-            self.refused += 1
+        except (ThrottleTimeout, QueueFull) as error:
+            self.refuse("timeout" if isinstance(error, ThrottleTimeout) else "queue full")
             raise
 
     def _ask_above(self, permit: "Permit") -> "Permit":

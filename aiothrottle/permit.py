@@ -6,6 +6,7 @@ from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
+from aiothrottle import events
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.feedback import LONGEST_PAUSE, SPREAD
 
@@ -215,6 +216,37 @@ class Permit:
             seconds = min(retry_after, LONGEST_PAUSE)
         told = seconds is not None
         self.refused_for(seconds, told=told, spread=SPREAD, longest=LONGEST_PAUSE)
+
+    def retried(
+        self,
+        attempt: int,
+        delay: float,
+        *,
+        status: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Say that the request is going to be sent again: only for who observes the limiter.
+
+        The sessions and transports of this package say it by themselves.
+
+        Args:
+            attempt: Which attempt that will be; the first one was 1.
+            delay: Seconds until then.
+            status: Of the response, if there was one.
+            error: Why there was none.
+
+        >>> async def ask(limiter, call):
+        ...     for attempt in range(1, 4):
+        ...         async with limiter.throttle() as permit:
+        ...             try:
+        ...                 return await call()
+        ...             except ConnectionError as error:
+        ...                 permit.retried(attempt + 1, 1.0, error=error)
+        ...         await asyncio.sleep(1.0)
+        """
+        line = self._line
+        if line.listeners:
+            line.tell(events.Retried(line.key, attempt, delay, status, error))
 
     def refused_for(
         self, seconds: float | None, *, told: bool, spread: float, longest: float

@@ -16,6 +16,7 @@ import math
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
@@ -297,7 +298,7 @@ class SharedLine(Line):
     async def try_acquire(self, permit: "Permit") -> Decision:
         """Spend the permit's cost if it may go now and nobody waits."""
         if not self._has_room():
-            self.refused += 1
+            self.refuse("no room")
             return await self._refusal(permit)
         self.free -= 1  # nobody else gets it while the store is asked
         try:
@@ -308,12 +309,14 @@ class SharedLine(Line):
         now = self._note(answer)
         if not answer.instants:
             self._free_slot()
-            self.refused += 1
+            self.refuse("no room")
             return self._decide(answer, allowed=False)
         permit._at = now
         permit._held = True
         self._granted += 1
         self._reserved.used.append(Slot(now, permit.cost, answer.instants[0]))
+        if self.listeners:
+            self.tell(events.Granted(self.key, permit.cost, 0.0))
         return self._decide(answer, allowed=True, permit=permit)
 
     async def peek(self, permit: "Permit") -> Decision:

@@ -272,7 +272,11 @@ class Transport(Generic[_Request, _Response]):
             delay = attempts.delay(outcome)
             # Also if this request is not tried again: its siblings would be refused as well.
             paused = self._admission.ended(permit, outcome, delay)
-            if delay is None or not replayable or not attempts.again(outcome, delay):
+            if (
+                delay is None
+                or not replayable
+                or not self._admission.again(attempts, permit, outcome, delay)
+            ):
                 attempts.ended(outcome)
                 return outcome.result()
             if outcome.response is not None:

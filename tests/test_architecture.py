@@ -26,6 +26,7 @@ TABLE = """
     module       | inside                                                    | outside
 
     errors       |                                                           |
+    events       | rate                                                      |
     rate         | errors                                                    |
     algorithms   | algorithms.*                                              |
     algorithms.* | algorithms.algorithm rate errors                          |
@@ -39,17 +40,17 @@ TABLE = """
     admission    | announcements attempts budget headers keyed limiter permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
-    feedback     | bucket adaptive.* algorithms                              | random
+    feedback     | bucket events adaptive.* algorithms                              | random
     decision     | permit                                                    |
     statistics   |                                                           |
-    permit       | feedback line errors                                               | asyncio threading
+    permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
-    bucket       | feedback rate permit statistics algorithms algorithms.*                 |
-    line         | bucket feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    shared       | line permit decision stores.store algorithms algorithms.* errors | asyncio
+    bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
+    line         | bucket events feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    shared       | events line permit decision stores.store algorithms algorithms.* errors | asyncio
     plan         | adaptive adaptive.* feedback stores.store algorithms rate  |
-    limiter      | plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | limiter plan line permit decision statistics rate errors            | asyncio
+    limiter      | events plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
+    keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
@@ -211,6 +212,7 @@ DOORS = [
     "aiothrottle",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
+    "aiothrottle.events",
     "aiothrottle.headers",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",

@@ -306,7 +306,11 @@ class ThrottledSession:
             # Also if this request is not tried again: its siblings would be refused as well.
             paused = self._admission.ended(permit, outcome, delay)
             replayable = body is None or body.is_replayable()
-            if delay is None or not replayable or not attempts.again(outcome, delay):
+            if (
+                delay is None
+                or not replayable
+                or not self._admission.again(attempts, permit, outcome, delay)
+            ):
                 attempts.ended(outcome)
                 return cast("_Result", outcome.result())
             if outcome.response is not None:
