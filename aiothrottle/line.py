@@ -163,10 +163,14 @@ class Line(Bucket):
         permit._held = False
         future = loop.create_future()
         waiters.add(permit, future)
-        # With several priorities the newcomer may be the new head.
-        if self._consumer is None or waiters.mixed:
-            self.wake()
+        self._joined()
         return future
+
+    def _joined(self) -> None:
+        """See to the one who has come last."""
+        # With several priorities it may be the new head.
+        if self._consumer is None or self._waiters.mixed:
+            self.wake()
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
@@ -483,7 +487,7 @@ class Line(Bucket):
 
     def _all_started(self) -> None:
         """Take the tokens of the last one, and look, unless it is known when to look again."""
-        if self._timer is None:
+        if self._timer is None and self._consumer is not None:
             self._look()
             return
         try:

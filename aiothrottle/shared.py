@@ -149,6 +149,20 @@ class SharedLine(Line):
             # Whoever sweeps up all tasks is about to close the loop: no new one then.
             self._give_back(talk=not consumer.cancelling())
 
+    def _joined(self) -> None:
+        """See to the one who has come last: for one who is alone the talk is enough."""
+        if self._waiters.count == 1 and self._consumer is None and self._talk is None:
+            self._start_talk()
+            if self._talk is not None:
+                return
+        super()._joined()
+
+    def give_up(self, permit: "Permit") -> None:
+        """Take the permit out of line at any point, as if it had never come."""
+        super().give_up(permit)
+        if self._consumer is None and not self._waiters.count:
+            self._give_back()  # else the end of the consumer sees to it
+
     def _serve(self) -> float | None:
         """Grant to as many as fit now, and ask the store for those behind them."""
         now = self.now()
@@ -239,8 +253,19 @@ class SharedLine(Line):
             self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
         if self._consumer is not None:
             self._look()
+        elif self._waiters.count:
+            self._let_go_alone()
         else:
             self._give_back()
+
+    def _let_go_alone(self) -> None:
+        """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
+        now = self.now()
+        if not self._turned_away and now >= self.paused_until:
+            self._doubtful = False
+            self._grant(now)
+        if not self._resuming:
+            self.wake()
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""
