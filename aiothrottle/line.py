@@ -163,14 +163,14 @@ class Line(Bucket):
         permit._held = False
         future = loop.create_future()
         waiters.add(permit, future)
-        self._joined()
+        # With several priorities the newcomer may be the new head.
+        if self._consumer is None or waiters.mixed:
+            self._see_to_newcomer()
         return future
 
-    def _joined(self) -> None:
-        """See to the one who has come last."""
-        # With several priorities it may be the new head.
-        if self._consumer is None or self._waiters.mixed:
-            self.wake()
+    def _see_to_newcomer(self) -> None:
+        """Have the consumer look, who may be the first or the new head."""
+        self.wake()
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
