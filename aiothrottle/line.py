@@ -176,8 +176,12 @@ class Line(Bucket):
         waiters.add(permit, future)
         # With several priorities the newcomer may be the new head.
         if self._consumer is None or waiters.mixed:
-            self.wake()
+            self._see_to_newcomer()
         return future
+
+    def _see_to_newcomer(self) -> None:
+        """Have the consumer look, who may be the first or the new head."""
+        self.wake()
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
@@ -508,7 +512,7 @@ class Line(Bucket):
 
     def _all_started(self) -> None:
         """Take the tokens of the last one, and look, unless it is known when to look again."""
-        if self._timer is None:
+        if self._timer is None and self._consumer is not None:
             self._look()
             return
         try:

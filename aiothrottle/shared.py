@@ -150,6 +150,20 @@ class SharedLine(Line):
             # Whoever sweeps up all tasks is about to close the loop: no new one then.
             self._give_back(talk=not consumer.cancelling())
 
+    def _see_to_newcomer(self) -> None:
+        """Have the consumer look; for who is alone the talk is enough, which then lets it go."""
+        if self._waiters.count == 1 and self._consumer is None and self._talk is None:
+            self._start_talk()
+            if self._talk is not None:
+                return
+        super()._see_to_newcomer()
+
+    def give_up(self, permit: "Permit") -> None:
+        """Take the permit out of line at any point, as if it had never come."""
+        super().give_up(permit)
+        if self._consumer is None and not self._waiters.count:
+            self._give_back()  # else the end of the consumer sees to it
+
     def _serve(self) -> float | None:
         """Grant to as many as fit now, and ask the store for those behind them."""
         now = self.now()
@@ -158,13 +172,17 @@ class SharedLine(Line):
         elif not self._resuming:
             self._reserved.give_back_older(now - _PATIENCE)
         seconds = super()._serve()
-        self._start_talk()
+        wait = math.inf
+        if self._talk is None:
+            costs = [] if self._turned_away or now < self.paused_until else self._missing()
+            if costs:
+                wait = self._wait_to_ask(now, costs[0])
+            if not wait or self._has_news:
+                self._begin_talk()
         if seconds is None:
             return None
-        costs = self._missing()
-        wait = self._wait_to_ask(now, costs[0]) if costs else 0.0
         seconds = min(seconds, wait or math.inf)
-        return None if seconds == math.inf else seconds  # the answer, or who starts, has it look
+        return None if seconds == math.inf else seconds  # the talk, or who starts, has it look
 
     def _give_back(self, *, talk: bool = True) -> None:
         self.now()  # whoever has just started has used a slot
@@ -174,25 +192,34 @@ class SharedLine(Line):
 
     # ---- the talk ------------------------------------------------------------------------------
 
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is anything that the store has still to hear of."""
+        return bool(self._reserved.returned or self._reserved.owed)
+
     def _start_talk(self) -> None:
         """See to it that what there is to say to the store is said."""
         if self._talk is None and self.loop is not None and not self.loop.is_closed():
-            reserved = self._reserved
-            if reserved.returned or reserved.owed or self._wanted():
-                # As with the consumer: a plain Task, in an empty context.
-                self._talk = asyncio.Task(
-                    self._say_all(), loop=self.loop, name="aiothrottle store", context=Context()
-                )
-                self._talk.add_done_callback(self._talk_ended, context=Context())
+            if self._has_news or self._wanted():
+                self._begin_talk()
+
+    def _begin_talk(self) -> None:
+        # As with the consumer: a plain Task, in an empty context.
+        self._talk = asyncio.Task(
+            self._say_all(), loop=self.loop, name="aiothrottle store", context=Context()
+        )
+        self._talk.add_done_callback(self._talk_ended, context=Context())
 
     async def _say_all(self) -> None:
         while True:
-            if self._reserved.returned or self._reserved.owed:
+            if self._has_news:
                 await self._settle_up()
             elif costs := self._wanted():
                 await self._reserve(costs)
             else:
                 self._talk = None  # now: whoever comes in this turn starts another one
+                if self._consumer is not None:
+                    self.wake()  # it has to find out when to ask again
                 return
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
@@ -240,8 +267,19 @@ class SharedLine(Line):
             self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
         if self._consumer is not None:
             self._look()
+        elif self._waiters.count:
+            self._let_go_alone()
         else:
             self._give_back()
+
+    def _let_go_alone(self) -> None:
+        """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
+        now = self.now()
+        if not self._turned_away and now >= self.paused_until:
+            self._doubtful = False
+            self._grant(now)
+        if not self._resuming:
+            self.wake()
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""
@@ -269,29 +307,34 @@ class SharedLine(Line):
 
         None while many are reserved still, and none for those for whom there is no slot.
         """
-        reserved = self._reserved
+        reserved, most = self._reserved, self._batch
         tokens, covered, free = reserved.tokens, 0, self.free
         costs: list[float] = []
         for permit in self._waiters:
             future = permit._future
-            if future is None or (future.done() and not is_granted(future)):
+            if future is None:
                 continue
             if not future.done():
-                if not free or len(costs) == self._batch or 2 * covered > self._batch:
+                if not free or len(costs) == most:
                     break
                 free -= 1
-            if not permit.cost:
+            elif not is_granted(future):
                 continue
-            if not costs and tokens >= permit.cost - 1e-9:
-                tokens -= permit.cost
+            cost = permit.cost
+            if not cost:
+                continue
+            if not costs and tokens >= cost - 1e-9:
+                tokens -= cost
                 covered += 1
+                if 2 * covered > most:
+                    return []
             else:
                 if not covered and tokens > 0.0:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
-                costs.append(permit.cost)
+                costs.append(cost)
                 tokens = 0.0
-        return costs if 2 * covered <= self._batch else []
+        return costs
 
     # ---- a question of its own -----------------------------------------------------------------
 
