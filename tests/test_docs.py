@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,10 @@ def test_every_promise_names_its_tests() -> None:
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
     assert [page.stem for page in DOCS.glob("*.md") if page.stem not in {*contents, "index"}] == []
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    drawn: dict[str, str] = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
+    for name, svg in drawn.items():
+        picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
+        assert picture == svg, "draw them anew: python benchmarks/pictures.py"
