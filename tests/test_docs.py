@@ -67,6 +67,14 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+@pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
+def test_every_link_to_a_file_leads_to_one(page: str) -> None:
+    # Sphinx sees to those between the pages of docs/.
+    place = ROOT / f"{page}.md"
+    links = re.findall(r"\]\((?!\w+:)([^)#]+)", place.read_text(encoding="utf-8"))
+    assert [link for link in links if not (place.parent / link).exists()] == []
+
+
 def test_every_promise_names_its_tests() -> None:
     rows = [
         line
