@@ -18,6 +18,8 @@ extensions = [
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_title = f"aiothrottle {release}"
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
