@@ -92,3 +92,6 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
     for name, svg in drawn.items():
         picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
         assert picture == svg, "draw them anew: python benchmarks/pictures.py"
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        for told in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
+            assert told in drawn["crawl-light.svg"]
