@@ -53,5 +53,5 @@ async def test_who_is_cancelled_while_it_waits_keeps_no_slot() -> None:
 
 @pytest.mark.parametrize(("rate", "slots"), [(0, 1), (-1, 1), (1, 0), (1, -1)])
 def test_its_errors_are_the_same(rate: int, slots: int) -> None:
-    with pytest.raises(ValueError, match="rate|limit"):
+    with pytest.raises(ValueError, match=r"rate|limit"):
         RateLimiter(rate_limit=rate, concurrency_limit=slots)
