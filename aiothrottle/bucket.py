@@ -24,7 +24,7 @@ __all__ = ["Bucket"]
 
 # Slots where there is no limit: more than can be in flight.
 _NO_LIMIT = 1 << 29
-# So many may go before the law is asked again. Small numbers are what Python counts with fastest.
+# So many may go before the law is asked again: small numbers, see `Bucket.taken`.
 _ALLOWANCE = 256
 
 
@@ -36,7 +36,6 @@ class Bucket(ABC):
         "_charges",
         "_doubtful",
         "_granted",
-        "_owed",
         "_started",
         "_starved",
         "_undone",
@@ -47,13 +46,14 @@ class Bucket(ABC):
         "concurrency_limit",
         "feedback",
         "followed",
-        "free",
         "paused_at",
         "paused_until",
         "refused",
         "room",
+        "slots",
         "stamps",
         "state",
+        "taken",
         "updated",
         "watched",
     )
@@ -69,9 +69,10 @@ class Bucket(ABC):
         self.clock = clock
         self.paused_at = self.paused_until = -math.inf
         self.concurrency_limit = concurrency_limit
-        #: Free slots; never below 0. `_owed` more will not come back, as the limit was lowered.
-        self.free: int = _number(concurrency_limit)
-        self._owed = 0
+        #: So many slots there are, and so many are taken: more than that after the limit was
+        #: lowered. Counted up from 0, as small numbers are what Python counts with fastest.
+        self.slots = _number(concurrency_limit)
+        self.taken: int = 0
         #: Somebody wants to know of each slot that comes free: see `slot_freed`.
         self.watched = False
         self._starved = False  # that is the head of the line
@@ -116,7 +117,7 @@ class Bucket(ABC):
     @property
     def in_flight(self) -> int:
         """How many permits are out."""
-        return _number(self.concurrency_limit) + self._owed - self.free - self.resuming
+        return self.taken - self.resuming
 
     def now(self) -> float:
         """Read the clock, and tell the law of all that went, so that it may be asked."""
@@ -163,34 +164,27 @@ class Bucket(ABC):
 
     # ---- slots ---------------------------------------------------------------------------------
 
-    def give_back_slot(self) -> None:
-        """Make a slot free, unless it is owed."""
-        if self._owed:
-            self._owed -= 1
-            self.watch()
-        else:
-            self.free += 1
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return max(0, self.slots - self.taken)
 
     def slot_freed(self, permit: "Permit") -> None:
         """See to a slot that the permit has just made free, while somebody watches."""
         self._charges.pop(permit, None)
-        self.free -= 1
-        self.give_back_slot()
         self.watch()
         if self._starved:
             self.wake()
 
     def watch(self) -> None:
         """Decide whether a slot that comes free is of interest."""
-        self.watched = self._starved or self._owed > 0 or bool(self._charges)
+        self.watched = self._starved or bool(self._charges)
 
     def bound(self, concurrency_limit: int | None) -> None:
         """Go on with another number of slots; whoever is inside stays."""
-        free = _number(concurrency_limit) - self.in_flight - self.resuming
         self.concurrency_limit = concurrency_limit
-        self.free, self._owed = max(0, free), max(0, -free)
+        self.slots = _number(concurrency_limit)
         self.updated = self._doubtful = True
-        self.watch()
         self.wake()
 
     # ---- tokens --------------------------------------------------------------------------------

@@ -221,11 +221,11 @@ class Line(Bucket):
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed
-        if self._waiters.count or now < self.paused_until or not self.free:
+        if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
             return False
         if not self._take_now(permit, now):
             return False
-        self.free -= 1
+        self.taken += 1
         permit._held = True
         permit._at = now
         return True
@@ -383,7 +383,7 @@ class Line(Bucket):
         # lives on.
         while self._resuming:
             self._resuming -= 1
-            self.give_back_slot()
+            self.taken -= 1
         self._waiters.clear()
         self._ghosts.clear()
         self._consumer = self._alarm = self._timer = None
@@ -427,15 +427,15 @@ class Line(Bucket):
 
     def _may_start(self, permit: "Permit") -> bool:
         now = self.now()
-        # Slots are owed when the limit was lowered after this one was granted.
-        if self._turned_away or now < self.paused_until or self._owed:
+        # There are fewer slots than are taken when the limit was lowered after this was granted.
+        if self._turned_away or now < self.paused_until or self.taken > self.slots:
             return False
         return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:
         """Undo a grant that was not used."""
         self._resuming -= 1
-        self.give_back_slot()
+        self.taken -= 1
         above = self._above.pop(permit, None)
         if self.parent is not None and above is not None:
             self.parent.give_up(above)
@@ -526,7 +526,7 @@ class Line(Bucket):
             if self._ghosts and permit in self._ghosts:
                 break  # behind some who go now
             if not self._turned_away:
-                if not self.free:
+                if self.taken >= self.slots:
                     self._starved = True
                     self.watch()
                     return None
@@ -538,10 +538,7 @@ class Line(Bucket):
                     if wait > 0.0:
                         break
                 cost += permit.cost
-            if self.free:
-                self.free -= 1
-            else:
-                self._owed += 1  # of those who are turned away each gives it back at once
+            self.taken += 1  # maybe one too many: who is turned away gives it back at once
             self._resuming += 1
             future.set_result(None)
             granted += 1

@@ -50,7 +50,7 @@ class Permit:
         # waits, there is a slot, and the bucket has room. No future, no task, no timer.
         if (
             line.room
-            and line.free
+            and line.taken < line.slots
             and line.loop is get_running_loop()
             and self._held is None
             and self.cost == 1.0
@@ -58,7 +58,7 @@ class Permit:
             self._at = now = line.clock()
             line.stamps.append(now)
             line.room -= 1
-            line.free -= 1
+            line.taken += 1
             self._held = True
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
@@ -81,7 +81,7 @@ class Permit:
         if self._held:
             self._held = False
             line = self._line
-            line.free += 1
+            line.taken -= 1
             if line.watched:
                 line.slot_freed(self)
 
@@ -249,7 +249,7 @@ class Permit:
         if self._held:
             self._held = False
             line = self._line
-            line.free += 1
+            line.taken -= 1
             if line.watched:
                 line.slot_freed(self)
 

@@ -299,7 +299,7 @@ class SharedLine(Line):
         if not self._has_room():
             self.refused += 1
             return await self._refusal(permit)
-        self.free -= 1  # nobody else gets it while the store is asked
+        self.taken += 1  # nobody else gets it while the store is asked
         try:
             answer = await self._ask(permit.cost)
         except BaseException:
@@ -361,7 +361,7 @@ class SharedLine(Line):
             self._start_talk()
 
     def _free_slot(self) -> None:
-        self.give_back_slot()
+        self.taken -= 1
         if self._starved:
             self.wake()
 
