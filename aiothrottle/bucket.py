@@ -137,7 +137,7 @@ class Bucket(ABC):
         """
         self._started = None
         started._at = now
-        if started.cost == 1.0:
+        if started._tokens == 1.0:
             self.stamps.append(now)
         else:
             self._tell()
@@ -152,11 +152,11 @@ class Bucket(ABC):
     def take(self, permit: "Permit", now: float) -> None:
         """Take the tokens of a permit."""
         self._granted += 1
-        self.algorithm.take(self.state, now, permit.cost)
+        self.algorithm.take(self.state, now, permit._tokens)
 
     def admit(self, permit: "Permit", now: float) -> bool:
         """Take the tokens of a permit if the law lets it go, and ask for how many more it would."""
-        if not self.algorithm.admit(self.state, now, permit.cost):
+        if not self.algorithm.admit(self.state, now, permit._tokens):
             return False
         self._granted += 1
         self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
@@ -201,7 +201,7 @@ class Bucket(ABC):
         else:
             self._refund(permit, now, -more)
             self.wake()
-        permit.cost = cost
+        permit._settled = cost
 
     def _refund(self, permit: "Permit", now: float, cost: float) -> None:
         """Give tokens back, those that were charged last first, each to its own instant."""

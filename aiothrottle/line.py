@@ -144,7 +144,7 @@ class Line(Bucket):
         loop = asyncio.get_running_loop()
         if self.loop is not loop or self.parent is not None:
             self.bind()
-        if permit._held is not None:
+        if permit._held is not None and permit.was_asked_for:
             raise RuntimeError(
                 f"{permit!r} was used before: call throttle() for each block; "
                 "what acquire() has given is not entered, but released"
@@ -155,8 +155,8 @@ class Line(Bucket):
             return None
         if self.closed:
             raise LimiterClosed
-        if self.updated and permit.cost > self.capacity:  # lowered since the permit was made
-            raise CostTooHigh(permit.cost, self.capacity)
+        if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
+            raise CostTooHigh(permit._tokens, self.capacity)
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
@@ -192,11 +192,11 @@ class Line(Bucket):
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
-        if self._turned_away or permit.cost > self.algorithm.capacity:
+        if self._turned_away or permit._tokens > self.algorithm.capacity:
             self._leave(permit, resumed=True)
             if self._turned_away:
                 raise LimiterClosed
-            raise CostTooHigh(permit.cost, self.algorithm.capacity)
+            raise CostTooHigh(permit._tokens, self.algorithm.capacity)
         future = self.loop.create_future()
         permit._future = future
         self.wake()
@@ -259,8 +259,8 @@ class Line(Bucket):
         super().use(algorithm)
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit in self._waiters:
-            if permit.cost > algorithm.capacity:
-                fail(permit, CostTooHigh(permit.cost, algorithm.capacity))
+            if permit._tokens > algorithm.capacity:
+                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -273,15 +273,15 @@ class Line(Bucket):
         if ahead is None:
             ahead = self._waiters.cost_ahead(permit)
         pause = until(self.paused_until, now)
-        wait = self.algorithm.delay_behind(self.state, now + pause, permit.cost, ahead)
+        wait = self.algorithm.delay_behind(self.state, now + pause, permit._tokens, ahead)
         if math.isinf(wait):  # a law that cannot tell about more than its capacity
-            wait = self.algorithm.delay(self.state, now + pause, permit.cost)
+            wait = self.algorithm.delay(self.state, now + pause, permit._tokens)
         wait += pause
         if self.parent is not None:
             # One of ours is in the parent's line already.
             for above in self._above.values():
-                ahead -= 0.0 if above._held else above.cost
-            above = make_permit(self.parent, permit.cost, permit._priority)
+                ahead -= 0.0 if above._held else above._tokens
+            above = make_permit(self.parent, permit._tokens, permit._priority)
             above._at = permit._at
             ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
             wait = max(wait, self.parent.delay(self.parent.now(), above, ahead=ahead))
@@ -293,7 +293,7 @@ class Line(Bucket):
             raise LimiterClosed
         return (
             not (self._waiters.count or now < self.paused_until or not self.free)
-            and self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+            and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
             and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
         )
 
@@ -430,7 +430,7 @@ class Line(Bucket):
         # There are fewer slots than are taken when the limit was lowered after this was granted.
         if self._turned_away or now < self.paused_until or self.taken > self.slots:
             return False
-        return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+        return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:
         """Undo a grant that was not used."""
@@ -530,14 +530,14 @@ class Line(Bucket):
                     self._starved = True
                     self.watch()
                     return None
-                if room and permit.cost == 1.0:
+                if room and permit._tokens == 1.0:
                     room -= 1
                 else:
                     room = 0  # it was told of costs of 1 only
-                    wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
+                    wait = self.algorithm.delay_behind(self.state, now, permit._tokens, cost)
                     if wait > 0.0:
                         break
-                cost += permit.cost
+                cost += permit._tokens
             self.taken += 1  # maybe one too many: who is turned away gives it back at once
             self._resuming += 1
             future.set_result(None)
@@ -571,7 +571,7 @@ class Line(Bucket):
     def _charge_refusal(self, permit: "Permit", now: float) -> None:
         """Have the refused one pay, where the law says so, when those before it have gone."""
         ahead = self._waiters.cost_ahead(permit)
-        cost = self.algorithm.cost_of_refusal(self.state, now, permit.cost, ahead)
+        cost = self.algorithm.cost_of_refusal(self.state, now, permit._tokens, ahead)
         if cost:
             assert self.loop is not None
             ghost = make_permit(self, cost, permit._priority)
@@ -587,7 +587,7 @@ class Line(Bucket):
             permit = self._waiters.head
             if permit not in self._ghosts:
                 return
-            self.algorithm.take(self.state, now, permit.cost)
+            self.algorithm.take(self.state, now, permit._tokens)
             self._ghosts.discard(permit)
             self._waiters.remove(permit)
 
@@ -597,7 +597,7 @@ class Line(Bucket):
         """Take the tokens, the parent's too, if all fit."""
         if self.parent is None:
             return self.admit(permit, now)
-        if self.algorithm.delay(self.state, now, permit.cost) > 0.0:
+        if self.algorithm.delay(self.state, now, permit._tokens) > 0.0:
             return False
         if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
             del self._above[permit]
@@ -619,7 +619,7 @@ class Line(Bucket):
     def _ask_above(self, permit: "Permit") -> "Permit":
         """Make the permit that this one needs of the parent."""
         assert self.parent is not None
-        above = self._above[permit] = make_permit(self.parent, permit.cost, permit._priority)
+        above = self._above[permit] = make_permit(self.parent, permit._tokens, permit._priority)
         return above
 
     def undo(self, permit: "Permit") -> None:

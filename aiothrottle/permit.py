@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from aiothrottle.line import Line
 
-__all__ = ["ParticularPermit", "Permit", "make_permit"]
+__all__ = ["ONE", "ParticularPermit", "Permit", "make_permit"]
+
+#: The usual cost: this very object, so that it is known by a look and needs no check.
+ONE = 1.0
 
 # Seconds. A time-out that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
@@ -27,20 +30,21 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_future", "_held", "_line", "_reported", "_waited", "cost")
+    __slots__ = ("_at", "_future", "_held", "_line", "_reported", "_settled", "_waited")
 
-    #: Tokens that it costs; after `settle`, that it has cost.
-    cost: float
-    # Made by RateLimiter.throttle, which sets `_line`, `cost` and `_held`: an __init__ would be
-    # a sixth of what a permit costs.
+    # Made by RateLimiter.throttle, which sets `_line` and `_held`: an __init__ would be a sixth of
+    # what a permit costs, and each attribute that has to be set is a part of that.
     _line: "Line"
-    _held: bool | None  # None: not asked for yet; False: in line, given up or released
-    _at: float  # the instant at which it came, then the one at which its tokens went
+    # None: not asked for yet, and may take the fast path; False: not held, yet or any more.
+    _held: bool | None
+    _at: float  # set when it is asked for: when it came, then when its tokens went
     _waited: float  # set for those who had to
     _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
     _reported: bool  # and this: how its request ended has been said
+    _settled: float  # and this: what it has really cost
 
-    # What few permits have; those are a `ParticularPermit`.
+    # What few permits have otherwise; those are a `ParticularPermit`.
+    _tokens: float = 1.0  # that it takes when it goes
     _priority: float = 0.0
     _timeout: float | None = None
 
@@ -53,7 +57,6 @@ class Permit:
             and line.taken < line.slots
             and line.loop is get_running_loop()
             and self._held is None
-            and self.cost == 1.0
         ):
             self._at = now = line.clock()
             line.stamps.append(now)
@@ -84,6 +87,16 @@ class Permit:
             line.taken -= 1
             if line.watched:
                 line.slot_freed(self)
+
+    @property
+    def cost(self) -> float:
+        """Tokens that it costs; after `settle`, that it has cost."""
+        return getattr(self, "_settled", self._tokens)
+
+    @property
+    def was_asked_for(self) -> bool:
+        """Whether somebody has begun to wait for it."""
+        return hasattr(self, "_at")
 
     @property
     def waited(self) -> float:
@@ -158,7 +171,7 @@ class Permit:
                 raise TypeError(f"{name} is a number, not {number!r}")
             if not (math.isfinite(number) and number >= 0):
                 raise ValueError(f"{name} is a finite number, 0 or more, not {number!r}")
-        if self._held is None:
+        if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
         self._line.learn(self, left, reset_after, evenly=evenly)
 
@@ -238,7 +251,7 @@ class Permit:
 
     def _report(self) -> bool:
         """Tell whether this is the first time that it is said how the request ended."""
-        if self._held is None:
+        if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
         if getattr(self, "_reported", False):
             return False
@@ -254,17 +267,20 @@ class Permit:
                 line.slot_freed(self)
 
     def __repr__(self) -> str:
-        state = {None: "not acquired", True: "held", False: "released"}[self._held]
-        if self._line.holds_place_of(self):
+        state = "held" if self._held else "released"
+        if not self.was_asked_for:
+            state = "not acquired"
+        elif self._line.holds_place_of(self):
             state = "waiting"
         return f"<Permit of {self.cost:g}, {state}>"
 
 
 class ParticularPermit(Permit):
-    """A permit with a priority or a time-out."""
+    """A permit with a cost, a priority or a time-out of its own."""
 
-    __slots__ = ("_priority", "_timeout")
+    __slots__ = ("_priority", "_timeout", "_tokens")
 
+    _tokens: float
     _priority: float
     _timeout: float | None
 
@@ -286,8 +302,8 @@ def make_permit(
     """Make a permit that is not just any."""
     permit = ParticularPermit()
     permit._line = line
-    permit.cost = cost
-    permit._held = None
+    permit._tokens = cost
+    permit._held = False  # the fast path is for those who cost 1
     permit._priority = priority
     permit._timeout = timeout
     return permit

@@ -120,7 +120,7 @@ class SharedLine(Line):
             return wait
         ready = self._reserved.ready
         wait = until(max(self.paused_until, ready[-1].at if ready else now), now)
-        if ahead or permit.cost >= self._refused_cost:
+        if ahead or permit._tokens >= self._refused_cost:
             wait = max(wait, until(self._refused_until, now))
         return wait
 
@@ -279,16 +279,16 @@ class SharedLine(Line):
                 if not free or len(costs) == self._batch or 2 * covered > self._batch:
                     break
                 free -= 1
-            if not permit.cost:
+            if not permit._tokens:
                 continue
-            if not costs and tokens >= permit.cost - 1e-9:
-                tokens -= permit.cost
+            if not costs and tokens >= permit._tokens - 1e-9:
+                tokens -= permit._tokens
                 covered += 1
             else:
                 if not covered and tokens > 0.0:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
-                costs.append(permit.cost)
+                costs.append(permit._tokens)
                 tokens = 0.0
         return costs if 2 * covered <= self._batch else []
 
@@ -301,7 +301,7 @@ class SharedLine(Line):
             return await self._refusal(permit)
         self.taken += 1  # nobody else gets it while the store is asked
         try:
-            answer = await self._ask(permit.cost)
+            answer = await self._ask(permit._tokens)
         except BaseException:
             self._free_slot()
             raise
@@ -313,14 +313,14 @@ class SharedLine(Line):
         permit._at = now
         permit._held = True
         self._granted += 1
-        self._reserved.used.append(Slot(now, permit.cost, answer.instants[0]))
+        self._reserved.used.append(Slot(now, permit._tokens, answer.instants[0]))
         return self._decide(answer, allowed=True, permit=permit)
 
     async def peek(self, permit: "Permit") -> Decision:
         """Tell what `try_acquire` would say."""
         if not self._has_room():
             return await self._refusal(permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         self._note(answer)
         return self._decide(answer, allowed=answer.retry_after == 0.0)
 
@@ -338,7 +338,7 @@ class SharedLine(Line):
         """Refuse what would not be the next to go."""
         permit._at = now = self.now()
         wait = self.delay(now, permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         return self._decide(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
