@@ -206,9 +206,12 @@ class RateLimiter:
     ) -> Permit:
         """Wait for a turn and give the permit. Release it when done; raises what `throttle` does.
 
-        For where no ``async with`` fits: the slot is yours until `Permit.release`.
+        For where no ``async with`` fits: the slot is yours until `Permit.release`. Where one does
+        later on, ``async with permit:`` releases it at the end of the block.
         """
-        return await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit = await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit._given = True
+        return permit
 
     async def try_acquire(self, cost: float = ONE) -> Decision:
         """Spend `cost` if it may go now and nobody waits; never waits.
@@ -221,6 +224,7 @@ class RateLimiter:
             return await line.try_acquire(permit)
         permit._at = now = line.now()
         if line.try_now(permit, now):
+            permit._given = True
             return self._decide(now, 0.0, allowed=True, permit=permit)
         line.refused += 1
         return self._decide(now, line.delay(now, permit))

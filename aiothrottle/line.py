@@ -145,10 +145,9 @@ class Line(Bucket):
         if self.loop is not loop or self.parent is not None:
             self.bind()
         if permit._held is not None and permit.was_asked_for:
-            raise RuntimeError(
-                f"{permit!r} was used before: call throttle() for each block; "
-                "what acquire() has given is not entered, but released"
-            )
+            if permit._held and permit.is_to_be_entered():
+                return None
+            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         waiters = self._waiters
         now = self.clock() if waiters.count else self.now()
         if not waiters.count and self.try_now(permit, now):

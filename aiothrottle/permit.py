@@ -30,7 +30,7 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_future", "_held", "_line", "_reported", "_settled", "_waited")
+    __slots__ = ("_at", "_future", "_given", "_held", "_line", "_reported", "_settled", "_waited")
 
     # Made by RateLimiter.throttle, which sets `_line` and `_held`: an __init__ would be a sixth of
     # what a permit costs, and each attribute that has to be set is a part of that.
@@ -42,6 +42,7 @@ class Permit:
     _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
     _reported: bool  # and this: how its request ended has been said
     _settled: float  # and this: what it has really cost
+    _given: bool  # and this: `acquire` has given it, and nobody has entered it yet
 
     # What few permits have otherwise; those are a `ParticularPermit`.
     _tokens: float = 1.0  # that it takes when it goes
@@ -107,6 +108,12 @@ class Permit:
     def paused_since(self) -> bool:
         """Whether the limiter was paused after this was granted: that pause is for it too."""
         return self._line.paused_at >= self._at
+
+    def is_to_be_entered(self) -> bool:
+        """Tell, once, whether this is held, but by no block yet: it comes from `acquire`."""
+        given = getattr(self, "_given", False)
+        self._given = False
+        return given
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""

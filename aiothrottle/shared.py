@@ -311,7 +311,7 @@ class SharedLine(Line):
             self.refused += 1
             return self._decide(answer, allowed=False)
         permit._at = now
-        permit._held = True
+        permit._held = permit._given = True
         self._granted += 1
         self._reserved.used.append(Slot(now, permit._tokens, answer.instants[0]))
         return self._decide(answer, allowed=True, permit=permit)
