@@ -11,7 +11,7 @@ from aiothrottle import events
 from aiothrottle.decision import Decision
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
-from aiothrottle.permit import Permit
+from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit
 from aiothrottle.statistics import Statistics
 
@@ -96,7 +96,7 @@ class KeyedRateLimiter:
     def throttle(
         self,
         key: Hashable,
-        cost: float = 1.0,
+        cost: float = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -107,7 +107,7 @@ class KeyedRateLimiter:
     async def acquire(
         self,
         key: Hashable,
-        cost: float = 1.0,
+        cost: float = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -115,15 +115,15 @@ class KeyedRateLimiter:
         """`RateLimiter.acquire` of that key."""
         return await self[key].acquire(cost, priority=priority, timeout=timeout)
 
-    async def try_acquire(self, key: Hashable, cost: float = 1.0) -> Decision:
+    async def try_acquire(self, key: Hashable, cost: float = ONE) -> Decision:
         """`RateLimiter.try_acquire` of that key."""
         return await self[key].try_acquire(cost)
 
-    async def peek(self, key: Hashable, cost: float = 1.0) -> Decision:
+    async def peek(self, key: Hashable, cost: float = ONE) -> Decision:
         """`RateLimiter.peek` of that key."""
         return await self[key].peek(cost)
 
-    async def record(self, key: Hashable, cost: float = 1.0) -> None:
+    async def record(self, key: Hashable, cost: float = ONE) -> None:
         """`RateLimiter.record` of that key."""
         await self[key].record(cost)
 

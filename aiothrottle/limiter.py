@@ -15,7 +15,7 @@ from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
 from aiothrottle.line import Line
-from aiothrottle.permit import Permit, make_permit
+from aiothrottle.permit import ONE, Permit, make_permit
 from aiothrottle.plan import (
     AUTO,
     ConcurrencyLimit,
@@ -52,9 +52,6 @@ _UNCHANGED = _Unchanged.UNCHANGED
 
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
-
-# The very object, so that the usual cost is known by a look and needs no check.
-_ONE = 1.0
 
 
 class RateLimiter:
@@ -171,8 +168,10 @@ class RateLimiter:
         limiter._concurrency_limit = concurrency_limit
         return limiter
 
+    # Where arguments may be given by name alone, Python looks up the default of each in a dict at
+    # every call: it is a tenth of what an entry costs.
     def throttle(
-        self, cost: float = _ONE, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Give what to enter, ``async with``, around a request: waits for its turn.
 
@@ -196,30 +195,26 @@ class RateLimiter:
         ...     async with limiter.throttle() as permit:
         ...         print(f"waited {permit.waited} s")
         """
-        line = self._line
-        if cost is not _ONE:
-            self._check_cost(cost)
-        if priority or timeout is not None:
-            check_number("priority", priority, least=-sys.float_info.max)
-            if timeout is not None:
-                check_number("timeout", timeout)
-            return make_permit(line, cost, priority, timeout)
+        if cost is not ONE or priority or timeout is not None:
+            return self._particular(cost, priority, timeout)
         permit = Permit()
-        permit._line = line
-        permit.cost = cost
+        permit._line = self._line
         permit._held = None
         return permit
 
     async def acquire(
-        self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Wait for a turn and give the permit. Release it when done; raises what `throttle` does.
 
-        For where no ``async with`` fits: the slot is yours until `Permit.release`.
+        For where no ``async with`` fits: the slot is yours until `Permit.release`. Where one does
+        later on, ``async with permit:`` releases it at the end of the block.
         """
-        return await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit = await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit._given = True
+        return permit
 
-    async def try_acquire(self, cost: float = 1.0) -> Decision:
+    async def try_acquire(self, cost: float = ONE) -> Decision:
         """Spend `cost` if it may go now and nobody waits; never waits.
 
         The decision carries the permit if it was spent. Raises what `throttle` does.
@@ -230,11 +225,12 @@ class RateLimiter:
             return await line.try_acquire(permit)
         permit._at = now = line.now()
         if line.try_now(permit, now):
+            permit._given = True
             return self._decide(now, 0.0, allowed=True, permit=permit)
         line.refuse("no room")
         return self._decide(now, line.delay(now, permit))
 
-    async def peek(self, cost: float = 1.0) -> Decision:
+    async def peek(self, cost: float = ONE) -> Decision:
         """Tell what `try_acquire` would say, and spend nothing. Raises what `throttle` does."""
         permit, line = self.throttle(cost), self._line
         line.bind()
@@ -244,7 +240,7 @@ class RateLimiter:
         allowed = line.would_go(permit, now)
         return self._decide(now, 0.0 if allowed else line.delay(now, permit), allowed=allowed)
 
-    async def record(self, cost: float = 1.0) -> None:
+    async def record(self, cost: float = ONE) -> None:
         """Count what has happened already, without asking: there may be a debt afterwards."""
         check_number("a cost", cost)
         line = self._line
@@ -255,7 +251,7 @@ class RateLimiter:
             line.record(cost)
 
     def throttled(
-        self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Callable[
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
@@ -436,6 +432,17 @@ class RateLimiter:
             f"<RateLimiter {line.algorithm!r}, {state}"
             f"{line.in_flight}{limit} in flight, {line.waiting} waiting>"
         )
+
+    def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
+        """Make a permit that is not just any, if it is none."""
+        self._check_cost(cost)
+        if priority:
+            check_number("priority", priority, least=-sys.float_info.max)
+        if timeout is not None:
+            check_number("timeout", timeout)
+        if cost == ONE and not priority and timeout is None:
+            return self.throttle()
+        return make_permit(self._line, cost, priority, timeout)
 
     def _check_cost(self, cost: float) -> None:
         if isinstance(cost, bool) or not isinstance(cost, int | float):

@@ -155,19 +155,18 @@ class Line(Bucket):
         loop = asyncio.get_running_loop()
         if self.loop is not loop or self.parent is not None:
             self.bind()
-        if permit._held is not None:
-            raise RuntimeError(
-                f"{permit!r} was used before: call throttle() for each block; "
-                "what acquire() has given is not entered, but released"
-            )
+        if permit._held is not None and permit.was_asked_for:
+            if permit._held and permit.is_to_be_entered():
+                return None
+            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         waiters = self._waiters
         now = self.clock() if waiters.count else self.now()
         if not waiters.count and self.try_now(permit, now):
             return None
         if self.closed:
             raise LimiterClosed
-        if self.updated and permit.cost > self.capacity:  # lowered since the permit was made
-            raise CostTooHigh(permit.cost, self.capacity)
+        if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
+            raise CostTooHigh(permit._tokens, self.capacity)
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
@@ -209,11 +208,11 @@ class Line(Bucket):
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
-        if self._turned_away or permit.cost > self.algorithm.capacity:
+        if self._turned_away or permit._tokens > self.algorithm.capacity:
             self._leave(permit, resumed=True)
             if self._turned_away:
                 raise LimiterClosed
-            raise CostTooHigh(permit.cost, self.algorithm.capacity)
+            raise CostTooHigh(permit._tokens, self.algorithm.capacity)
         future = self.loop.create_future()
         permit._future = future
         self.wake()
@@ -238,11 +237,11 @@ class Line(Bucket):
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed
-        if self._waiters.count or now < self.paused_until or not self.free:
+        if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
             return False
         if not self._take_now(permit, now):
             return False
-        self.free -= 1
+        self.taken += 1
         permit._held = True
         permit._at = now
         if self.listeners:
@@ -278,8 +277,8 @@ class Line(Bucket):
         super().use(algorithm)
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit in self._waiters:
-            if permit.cost > algorithm.capacity:
-                fail(permit, CostTooHigh(permit.cost, algorithm.capacity))
+            if permit._tokens > algorithm.capacity:
+                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -292,15 +291,15 @@ class Line(Bucket):
         if ahead is None:
             ahead = self._waiters.cost_ahead(permit)
         pause = until(self.paused_until, now)
-        wait = self.algorithm.delay_behind(self.state, now + pause, permit.cost, ahead)
+        wait = self.algorithm.delay_behind(self.state, now + pause, permit._tokens, ahead)
         if math.isinf(wait):  # a law that cannot tell about more than its capacity
-            wait = self.algorithm.delay(self.state, now + pause, permit.cost)
+            wait = self.algorithm.delay(self.state, now + pause, permit._tokens)
         wait += pause
         if self.parent is not None:
             # One of ours is in the parent's line already.
             for above in self._above.values():
-                ahead -= 0.0 if above._held else above.cost
-            above = make_permit(self.parent, permit.cost, permit._priority)
+                ahead -= 0.0 if above._held else above._tokens
+            above = make_permit(self.parent, permit._tokens, permit._priority)
             above._at = permit._at
             ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
             wait = max(wait, self.parent.delay(self.parent.now(), above, ahead=ahead))
@@ -312,7 +311,7 @@ class Line(Bucket):
             raise LimiterClosed
         return (
             not (self._waiters.count or now < self.paused_until or not self.free)
-            and self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+            and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
             and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
         )
 
@@ -412,7 +411,7 @@ class Line(Bucket):
         # lives on.
         while self._resuming:
             self._resuming -= 1
-            self.give_back_slot()
+            self.taken -= 1
         self._waiters.clear()
         self._ghosts.clear()
         self._consumer = self._alarm = self._timer = None
@@ -456,15 +455,15 @@ class Line(Bucket):
 
     def _may_start(self, permit: "Permit") -> bool:
         now = self.now()
-        # Slots are owed when the limit was lowered after this one was granted.
-        if self._turned_away or now < self.paused_until or self._owed:
+        # There are fewer slots than are taken when the limit was lowered after this was granted.
+        if self._turned_away or now < self.paused_until or self.taken > self.slots:
             return False
-        return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+        return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:
         """Undo a grant that was not used."""
         self._resuming -= 1
-        self.give_back_slot()
+        self.taken -= 1
         above = self._above.pop(permit, None)
         if self.parent is not None and above is not None:
             self.parent.give_up(above)
@@ -555,22 +554,19 @@ class Line(Bucket):
             if self._ghosts and permit in self._ghosts:
                 break  # behind some who go now
             if not self._turned_away:
-                if not self.free:
+                if self.taken >= self.slots:
                     self._starved = True
                     self.watch()
                     return None
-                if room and permit.cost == 1.0:
+                if room and permit._tokens == 1.0:
                     room -= 1
                 else:
                     room = 0  # it was told of costs of 1 only
-                    wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
+                    wait = self.algorithm.delay_behind(self.state, now, permit._tokens, cost)
                     if wait > 0.0:
                         break
-                cost += permit.cost
-            if self.free:
-                self.free -= 1
-            else:
-                self._owed += 1  # of those who are turned away each gives it back at once
+                cost += permit._tokens
+            self.taken += 1  # maybe one too many: who is turned away gives it back at once
             self._resuming += 1
             future.set_result(None)
             granted += 1
@@ -603,7 +599,7 @@ class Line(Bucket):
     def _charge_refusal(self, permit: "Permit", now: float) -> None:
         """Have the refused one pay, where the law says so, when those before it have gone."""
         ahead = self._waiters.cost_ahead(permit)
-        cost = self.algorithm.cost_of_refusal(self.state, now, permit.cost, ahead)
+        cost = self.algorithm.cost_of_refusal(self.state, now, permit._tokens, ahead)
         if cost:
             assert self.loop is not None
             ghost = make_permit(self, cost, permit._priority)
@@ -619,7 +615,7 @@ class Line(Bucket):
             permit = self._waiters.head
             if permit not in self._ghosts:
                 return
-            self.algorithm.take(self.state, now, permit.cost)
+            self.algorithm.take(self.state, now, permit._tokens)
             self._ghosts.discard(permit)
             self._waiters.remove(permit)
 
@@ -629,7 +625,7 @@ class Line(Bucket):
         """Take the tokens, the parent's too, if all fit."""
         if self.parent is None:
             return self.admit(permit, now)
-        if self.algorithm.delay(self.state, now, permit.cost) > 0.0:
+        if self.algorithm.delay(self.state, now, permit._tokens) > 0.0:
             return False
         if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
             del self._above[permit]
@@ -651,7 +647,7 @@ class Line(Bucket):
     def _ask_above(self, permit: "Permit") -> "Permit":
         """Make the permit that this one needs of the parent."""
         assert self.parent is not None
-        above = self._above[permit] = make_permit(self.parent, permit.cost, permit._priority)
+        above = self._above[permit] = make_permit(self.parent, permit._tokens, permit._priority)
         return above
 
     def undo(self, permit: "Permit") -> None:

@@ -121,7 +121,7 @@ class SharedLine(Line):
             return wait
         ready = self._reserved.ready
         wait = until(max(self.paused_until, ready[-1].at if ready else now), now)
-        if ahead or permit.cost >= self._refused_cost:
+        if ahead or permit._tokens >= self._refused_cost:
             wait = max(wait, until(self._refused_until, now))
         return wait
 
@@ -320,7 +320,7 @@ class SharedLine(Line):
                 free -= 1
             elif not is_granted(future):
                 continue
-            cost = permit.cost
+            cost = permit._tokens
             if not cost:
                 continue
             if not costs and tokens >= cost - 1e-9:
@@ -343,9 +343,9 @@ class SharedLine(Line):
         if not self._has_room():
             self.refuse("no room")
             return await self._refusal(permit)
-        self.free -= 1  # nobody else gets it while the store is asked
+        self.taken += 1  # nobody else gets it while the store is asked
         try:
-            answer = await self._ask(permit.cost)
+            answer = await self._ask(permit._tokens)
         except BaseException:
             self._free_slot()
             raise
@@ -355,18 +355,18 @@ class SharedLine(Line):
             self.refuse("no room")
             return self._decide(answer, allowed=False)
         permit._at = now
-        permit._held = True
+        permit._held = permit._given = True
         self._granted += 1
-        self._reserved.used.append(Slot(now, permit.cost, answer.instants[0]))
+        self._reserved.used.append(Slot(now, permit._tokens, answer.instants[0]))
         if self.listeners:
-            self.tell(events.Granted(self.key, permit.cost, 0.0))
+            self.tell(events.Granted(self.key, permit._tokens, 0.0))
         return self._decide(answer, allowed=True, permit=permit)
 
     async def peek(self, permit: "Permit") -> Decision:
         """Tell what `try_acquire` would say."""
         if not self._has_room():
             return await self._refusal(permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         self._note(answer)
         return self._decide(answer, allowed=answer.retry_after == 0.0)
 
@@ -384,7 +384,7 @@ class SharedLine(Line):
         """Refuse what would not be the next to go."""
         permit._at = now = self.now()
         wait = self.delay(now, permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         return self._decide(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
@@ -407,7 +407,7 @@ class SharedLine(Line):
             self._start_talk()
 
     def _free_slot(self) -> None:
-        self.give_back_slot()
+        self.taken -= 1
         if self._starved:
             self.wake()
 
