@@ -33,8 +33,8 @@ __all__ = ["SharedLine"]
 
 # One call asks for as many as go in so many seconds, and for this number at the most.
 _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
-# Seconds ahead. Enough for sixteen processes that have reserved one each: with less they would be
-# refused in turns, and ask again.
+# Seconds ahead. Enough for sixteen processes that have reserved one each, the first of them when
+# all is spent: with less they would be refused in turns, and ask again.
 _PROCESSES = 16
 _LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
 # Seconds. Who asks again just when it may can be too early by a rounding.
@@ -86,7 +86,8 @@ class SharedLine(Line):
         self._batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         self._horizon = self._given_horizon
         if self._horizon is None:
-            self._horizon = min(max(_LEAST_HORIZON, _PROCESSES * interval), _MOST_HORIZON)
+            horizon = _wait_when_spent(algorithm) + _PROCESSES * interval
+            self._horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
@@ -304,17 +305,18 @@ class SharedLine(Line):
     def _missing(self) -> list[float]:
         """Give the costs at the head of the line for which nothing is reserved.
 
-        None while many are reserved still, and none for those for whom there is no slot.
+        None while half of what a call asks for is reserved still, and none for those for whom
+        there is no slot.
         """
-        reserved, most = self._reserved, self._batch
-        tokens, covered, free = reserved.tokens, 0, self.free
+        reserved, free = self._reserved, self.free
+        tokens, begun = reserved.tokens, False
         costs: list[float] = []
         for permit in self._waiters:
             future = permit._future
             if future is None:
                 continue
             if not future.done():
-                if not free or len(costs) == most:
+                if not free or len(costs) == self._batch:
                     break
                 free -= 1
             elif not is_granted(future):
@@ -323,16 +325,16 @@ class SharedLine(Line):
             if not cost:
                 continue
             if not costs and tokens >= cost - 1e-9:
+                if not begun and 2 * tokens > self._batch:
+                    break
                 tokens -= cost
-                covered += 1
-                if 2 * covered > most:
-                    return []
             else:
-                if not covered and tokens > 0.0:
+                if not begun and tokens > 0.0:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
                 costs.append(cost)
                 tokens = 0.0
+            begun = True
         return costs
 
     # ---- a question of its own -----------------------------------------------------------------
@@ -430,6 +432,13 @@ def _interval(algorithm: Algorithm[Any]) -> float:
     """Seconds between two tokens, on average, at the pace of the fastest limit."""
     laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
     return min(_drained_in(law) / law.capacity for law in laws)
+
+
+def _wait_when_spent(law: Algorithm[Any]) -> float:
+    """Seconds until one more may go, when all that may has gone."""
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.delay(state, 0.0, min(1.0, law.capacity))
 
 
 def _drained_in(law: Algorithm[Any]) -> float:

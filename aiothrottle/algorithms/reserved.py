@@ -101,13 +101,14 @@ class Reserved(Algorithm[ReservedState]):
 
         The store knows them by their `instants`; what has the same instant is one slot.
         """
+        last = state.ready[-1] if state.ready else None
         for cost, ready_at, instant in zip(costs, at, instants, strict=True):
-            last = state.ready[-1] if state.ready else None
             if last is not None and last.instant == instant:
                 last.cost += cost
                 last.at = max(last.at, ready_at)
             elif cost:
-                state.ready.append(Slot(ready_at, cost, instant))
+                last = Slot(ready_at, cost, instant)
+                state.ready.append(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
         """Seconds until so many are ready: infinity if they are not reserved."""
