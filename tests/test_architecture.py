@@ -46,7 +46,7 @@ TABLE = """
     waiters      | permit                                                    | asyncio
     bucket       | feedback rate permit statistics algorithms algorithms.*                 |
     line         | bucket feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    shared       | line permit decision stores.store algorithms algorithms.* errors | asyncio
+    shared       | line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     plan         | adaptive adaptive.* feedback stores.store algorithms rate  |
     limiter      | plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | limiter plan line permit decision statistics rate errors            | asyncio

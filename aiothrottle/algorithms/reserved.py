@@ -56,9 +56,14 @@ class ReservedState:
         self.returned.extend(reversed(self.ready))
         self.ready.clear()
 
+    def give_back_later(self, instant: float) -> None:
+        """Return what is not ready by the instant, the latest first."""
+        while self.ready and self.ready[-1].at > instant:
+            self.returned.append(self.ready.pop())
+
     def give_back_older(self, instant: float) -> None:
-        """Return what was ready before the instant."""
-        while self.ready and self.ready[0].at < instant:
+        """Return what was ready by the instant."""
+        while self.ready and self.ready[0].at <= instant:
             self.returned.append(self.ready.popleft())
 
 
