@@ -272,9 +272,10 @@ class SharedLine(Line):
                 await self._store.refund(self._key, self._law, slot.cost, slot.instant)
             else:
                 slot = reserved.owed.popleft()
-                answer = await self._store.record(self._key, self._law, slot.cost)
-                slot.instant = answer.now
                 reserved.charged.append(slot)
+                cost = slot.cost
+                answer = await self._store.record(self._key, self._law, cost)
+                reserved.counted(slot, cost, answer.now)
         except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
             reserved.returned.clear()
             reserved.owed.clear()

@@ -36,7 +36,8 @@ class ReservedState:
     ready: deque[Slot] = field(default_factory=deque[Slot])
     #: Were used.
     used: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
-    #: Went without having been reserved, and are counted in the store by now.
+    #: Went without having been reserved, and are counted in the store by now; or the store is just
+    #: being told, if the instant is not known.
     charged: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
     #: Were not needed: the store has still to hear of it.
     returned: deque[Slot] = field(default_factory=deque[Slot])
@@ -50,6 +51,12 @@ class ReservedState:
     def tokens(self) -> float:
         """How many are ready, now or later."""
         return math.fsum([slot.cost for slot in self.ready])
+
+    def counted(self, slot: Slot, cost: float, instant: float) -> None:
+        """Note when the store has counted the slot; return what was given back meanwhile."""
+        slot.instant = instant
+        if slot.cost < cost:
+            self.returned.append(Slot(slot.at, cost - slot.cost, instant))
 
     def give_back(self) -> None:
         """Return all that is ready, the latest first: those before it may go on its strength."""
@@ -164,7 +171,7 @@ class Reserved(Algorithm[ReservedState]):
                 if slot.at == at and part > 0.0:
                     slot.cost -= part
                     cost -= part
-                    if slots is not state.owed:
+                    if not math.isnan(slot.instant):  # else the store has not counted it yet
                         state.returned.append(Slot(at, part, slot.instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
