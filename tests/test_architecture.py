@@ -60,7 +60,7 @@ TABLE = """
     stores       | stores.memory stores.store stores.swap                    |
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm                |
-    stores.redis | stores.* algorithms errors                                | asyncio redis
+    stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* errors                                           | asyncio pymongo bson
     stores.memcached | stores.* errors                                       | time emcache
     transport    | admission announcements attempts headers limiter permit retry | asyncio
