@@ -266,12 +266,12 @@ class RedisPipeline:
         self._pipe.execute_command("UNLINK", self._requests.name(key))
 
     def _queue(self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
-        request = self._requests.make(verb, key, algorithm, *numbers)
+        # The client may be one that decodes what it gets.
+        request = self._requests.make(verb, key, algorithm, *numbers, as_text=True)
         if request is None:
             raise TypeError(f"a pipeline can only take laws of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm)
-        # The client may be one that decodes what it gets.
-        self._pipe.execute_command("EVAL", RECORD.text, *request, "text")
+        self._pipe.execute_command("EVAL", RECORD.text, *request)
         return queued
 
 
