@@ -29,6 +29,7 @@ from aiothrottle.plan import (
     check_shareable,
     check_shared,
     check_whole,
+    lease_of,
     make_plan,
     number_of,
     slots_of,
@@ -85,7 +86,12 @@ class RateLimiter:
             limit, pauses and the queue stay this limiter's own.
         key: Names the record in the store: whoever has the same one shares the limit.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
-            it at the most. None: 16 tokens' worth of the rate, between 0.2 and 60 seconds.
+            it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
+            rate; between 0.2 and 60 seconds.
+        lease: Tokens that are taken ahead with each call, for those who come later, and for how
+            long they may be used: ``"50/100ms"``. At a high rate most then go without a call. What
+            is used late is counted early: together the limiters may exceed the limit, in any
+            period, by a lease each. None: tokens are taken for those who wait, and no more.
         clock: Gives the time in seconds; must not go back. On an event loop with a time of its
             own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -112,6 +118,7 @@ class RateLimiter:
         store: Store | None = None,
         key: Key = "default",
         horizon: float | None = None,
+        lease: RateLike | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         slots = slots_of(concurrency_limit)
@@ -131,8 +138,8 @@ class RateLimiter:
         slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
         self._line: Line
         if store is None:
-            if horizon is not None:
-                raise ValueError("horizon says how far ahead a store is asked: give a store")
+            if horizon is not None or lease is not None:
+                raise ValueError("horizon and lease say how a store is asked: give a store")
             above = None if parent is None else parent._line
             self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
         else:
@@ -145,6 +152,7 @@ class RateLimiter:
                 store=store,
                 key=key,
                 horizon=horizon,
+                lease=lease_of(lease),
                 max_queue=max_queue,
             )
         self._concurrency_limit = concurrency_limit

@@ -79,6 +79,16 @@ def check_shared(store: Store, key: Key, horizon: float | None, parent: object) 
         )
 
 
+def lease_of(lease: RateLike | None) -> Rate | None:
+    """Make of a lease its tokens and its seconds."""
+    if lease is None:
+        return None
+    tokens = as_rate(lease)
+    if tokens.limit < 1:
+        raise ValueError(f"a lease is of a token or more, not of {tokens.limit:g}")
+    return tokens
+
+
 def check_shareable(plan: Plan) -> None:
     """Refuse a law that this process would move, or that no store can hold those who wait to."""
     if isinstance(plan.algorithm, Unlimited):

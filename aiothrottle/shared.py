@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiothrottle.permit import Permit
+    from aiothrottle.rate import Rate
     from aiothrottle.stores.store import Answer, Key, Store
 
 __all__ = ["SharedLine"]
 
 # One call asks for as many as go in so many seconds, and for this number at the most.
 _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
-# Seconds ahead. Enough for sixteen processes that have reserved one each: with less they would be
-# refused in turns, and ask again.
+# Seconds ahead. Enough for sixteen processes that have reserved one each, the first of them when
+# all is spent: with less they would be refused in turns, and ask again.
 _PROCESSES = 16
 _LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
 # Seconds. Who asks again just when it may can be too early by a rounding.
@@ -55,6 +56,8 @@ class SharedLine(Line):
         "_given_horizon",
         "_horizon",
         "_key",
+        "_lease",
+        "_lease_timer",
         "_refused_cost",
         "_refused_until",
         "_store",
@@ -70,12 +73,15 @@ class SharedLine(Line):
         store: "Store",
         key: "Key",
         horizon: float | None = None,
+        lease: "Rate | None" = None,
         max_queue: int | None = None,
     ) -> None:
         super().__init__(Reserved(algorithm), concurrency_limit, clock, max_queue=max_queue)
         self._store = store
         self._key = key
         self._given_horizon = horizon
+        self._lease = lease
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._talk: asyncio.Task[None] | None = None
         # Questions whose askers were cancelled: what they are given goes back.
         self._asking: set[asyncio.Task[Answer]] = set()
@@ -87,7 +93,8 @@ class SharedLine(Line):
         self._batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         self._horizon = self._given_horizon
         if self._horizon is None:
-            self._horizon = min(max(_LEAST_HORIZON, _PROCESSES * interval), _MOST_HORIZON)
+            horizon = _wait_when_spent(algorithm) + _PROCESSES * interval
+            self._horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
@@ -127,11 +134,14 @@ class SharedLine(Line):
 
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same."""
-        return self._talk is None and not self._asking and super().is_forgettable()
+        busy = self._talk is not None or self._asking or self._reserved.ready
+        return not busy and super().is_forgettable()
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, give back what is reserved, and leave no task."""
         await super().close(drain=drain)
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         if self.loop is asyncio.get_running_loop():
             self._give_back()
             while tasks := [*self._asking, *([self._talk] if self._talk else [])]:
@@ -139,7 +149,7 @@ class SharedLine(Line):
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._move_to(loop)
-        self._talk = None
+        self._talk = self._lease_timer = None
         self._asking.clear()
         self._reserved.give_back()
         self._refused_until = self._ask_at = -math.inf
@@ -170,7 +180,7 @@ class SharedLine(Line):
         if now < self.paused_until:
             self._reserved.give_back()
         elif not self._resuming:
-            self._reserved.give_back_older(now - _PATIENCE)
+            self._reserved.give_back_older(now - self._patience)
         seconds = super()._serve()
         wait = math.inf
         if self._talk is None:
@@ -184,11 +194,33 @@ class SharedLine(Line):
         seconds = min(seconds, wait or math.inf)
         return None if seconds == math.inf else seconds  # the talk, or who starts, has it look
 
+    @property
+    def _patience(self) -> float:
+        """Seconds that a slot may be used late."""
+        return _PATIENCE if self._lease is None else max(_PATIENCE, self._lease.period)
+
     def _give_back(self, *, talk: bool = True) -> None:
-        self.now()  # whoever has just started has used a slot
-        self._reserved.give_back()
+        """Return what nobody waits for, but for a lease, while it lasts."""
+        now, reserved = self.now(), self._reserved  # whoever has just started has used a slot
+        if self._lease is None or self.closed:
+            reserved.give_back()
+        else:
+            reserved.give_back_later(now)
+            reserved.give_back_older(now - self._patience)
         if talk:
             self._start_talk()
+
+    def _watch_lease(self) -> None:
+        """See to it that what is taken ahead is given back in time."""
+        if self._lease_timer is None and self.loop is not None:
+            self._lease_timer = self.loop.call_later(self._patience, self._lease_over)
+
+    def _lease_over(self) -> None:
+        self._lease_timer = None
+        if not self._waiters.count:
+            self._give_back()
+        if self._reserved.ready:
+            self._watch_lease()
 
     # ---- the talk ------------------------------------------------------------------------------
 
@@ -199,9 +231,10 @@ class SharedLine(Line):
 
     def _start_talk(self) -> None:
         """See to it that what there is to say to the store is said."""
-        if self._talk is None and self.loop is not None and not self.loop.is_closed():
-            if self._has_news or self._wanted():
-                self._begin_talk()
+        if self._talk is not None or self.loop is None or self.loop.is_closed():
+            return
+        if self._has_news or self._wanted():
+            self._begin_talk()
 
     def _begin_talk(self) -> None:
         # As with the consumer: a plain Task, in an empty context.
@@ -240,9 +273,10 @@ class SharedLine(Line):
                 await self._store.refund(self._key, self._law, slot.cost, slot.instant)
             else:
                 slot = reserved.owed.popleft()
-                answer = await self._store.record(self._key, self._law, slot.cost)
-                slot.instant = answer.now
                 reserved.charged.append(slot)
+                cost = slot.cost
+                answer = await self._store.record(self._key, self._law, cost)
+                reserved.counted(slot, cost, answer.now)
         except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
             reserved.returned.clear()
             reserved.owed.clear()
@@ -251,6 +285,8 @@ class SharedLine(Line):
         """Ask for the costs, and have the line look at what it was given."""
         law, horizon = cast("Reserved", self.own_law[0]), self._horizon
         assert horizon is not None
+        wanted = len(costs)
+        costs += self._ahead(costs)
         try:
             answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
@@ -261,7 +297,9 @@ class SharedLine(Line):
         taken = len(answer.instants)
         at = [now + delay for delay in answer.delays]
         law.hold(self._reserved, costs[:taken], at, answer.instants)
-        if taken < len(costs):
+        if taken > wanted:
+            self._watch_lease()
+        elif taken < wanted:
             self._refused_cost = costs[taken]
             self._refused_until = now + answer.retry_after
             self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
@@ -271,6 +309,14 @@ class SharedLine(Line):
             self._let_go_alone()
         else:
             self._give_back()
+
+    def _ahead(self, costs: list[float]) -> list[float]:
+        """Give the cost to take for those who come later: one, of what is left after these."""
+        if self._lease is None:
+            return []
+        left = self._reserved.left if self.now() < self._reserved.known_until else self.capacity
+        more = min(math.floor(self._lease.limit), math.floor(left - math.fsum(costs)))
+        return [float(more)] if more >= 1 else []
 
     def _let_go_alone(self) -> None:
         """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
@@ -305,17 +351,18 @@ class SharedLine(Line):
     def _missing(self) -> list[float]:
         """Give the costs at the head of the line for which nothing is reserved.
 
-        None while many are reserved still, and none for those for whom there is no slot.
+        None while half of what a call asks for is reserved still, and none for those for whom
+        there is no slot.
         """
-        reserved, most = self._reserved, self._batch
-        tokens, covered, free = reserved.tokens, 0, self.free
+        reserved, free = self._reserved, self.free
+        tokens, begun = reserved.tokens, False
         costs: list[float] = []
         for permit in self._waiters:
             future = permit._future
             if future is None:
                 continue
             if not future.done():
-                if not free or len(costs) == most:
+                if not free or len(costs) == self._batch:
                     break
                 free -= 1
             elif not is_granted(future):
@@ -324,16 +371,16 @@ class SharedLine(Line):
             if not cost:
                 continue
             if not costs and tokens >= cost - 1e-9:
+                if not begun and 2 * tokens > self._batch:
+                    break
                 tokens -= cost
-                covered += 1
-                if 2 * covered > most:
-                    return []
             else:
-                if not covered and tokens > 0.0:
+                if not begun and tokens > 0.0:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
                 costs.append(cost)
                 tokens = 0.0
+            begun = True
         return costs
 
     # ---- a question of its own -----------------------------------------------------------------
@@ -433,6 +480,13 @@ def _interval(algorithm: Algorithm[Any]) -> float:
     """Seconds between two tokens, on average, at the pace of the fastest limit."""
     laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
     return min(_drained_in(law) / law.capacity for law in laws)
+
+
+def _wait_when_spent(law: Algorithm[Any]) -> float:
+    """Seconds until one more may go, when all that may has gone."""
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.delay(state, 0.0, min(1.0, law.capacity))
 
 
 def _drained_in(law: Algorithm[Any]) -> float:

@@ -17,6 +17,7 @@ import crawl
 import headers
 import keyed
 import overhead
+import stores
 import uncontended
 from measure import Report, Rows, machine, show
 
@@ -26,6 +27,7 @@ PEERS = (
     "asyncio-throttle",
     "pyrate-limiter",
     "limits",
+    "redis",
     "throttled-py",
     "aiometer",
     "aiohttp-retry",
@@ -39,6 +41,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     overhead: overhead.report,
     headers: headers.report,
     crawl: crawl.report,
+    stores: stores.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
     uncontended: lambda: uncontended.report(rounds=5, repeat=5_000),
@@ -47,6 +50,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     keyed: lambda: keyed.report(times=50, keys=20_000, peer_keys=5_000, patience=2.0),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
+    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1.0),
 }
 
 HEAD = """\

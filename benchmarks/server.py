@@ -23,7 +23,7 @@ def valkey() -> Generator[int]:
     with tempfile.TemporaryDirectory() as folder:
         options = ["--save", "", "--dir", folder, "--logfile", f"{folder}/log"]
         command = [program, "--bind", "127.0.0.1", "--port", str(port), *options]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - ours
         try:
             _wait_for(port)
             yield port

@@ -40,7 +40,7 @@ async def bare(port: int) -> AsyncGenerator[Take]:
         yield lambda: cast("Awaitable[object]", client.evalsha(script, 1, "bare"))
 
 
-def ours(law: type[Algorithm[Any]], **options: float) -> Taker:
+def ours(law: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
     """Give a taker of ours."""
 
     @asynccontextmanager
@@ -72,7 +72,7 @@ def limits(strategy: str) -> Taker:
             f"async+redis://127.0.0.1:{port}",
             implementation="redispy",
             key_prefix=strategy,
-            connection_pool=connect(port).connection_pool,
+            connection_pool=cast("Any", connect(port).connection_pool),
         )
         limiter = getattr(strategies, strategy)(storage)
         item = RateLimitItemPerSecond(PLENTY)
@@ -142,6 +142,7 @@ CONTESTANTS: dict[str, Taker] = {
     "bare EVALSHA": bare,
     "RollingWindow": ours(RollingWindow),
     "TokenBucket": ours(TokenBucket),
+    "RollingWindow, lease": ours(RollingWindow, lease="1000/100ms"),
     "limits, moving window": limits("MovingWindowRateLimiter"),
     "limits, fixed window": limits("FixedWindowRateLimiter"),
     "pyrate-limiter, window": pyrate_window,

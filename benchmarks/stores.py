@@ -1,10 +1,10 @@
 """One limit through Redis: `uv run benchmarks/stores.py`.
 
-A Valkey of its own over loopback. First, tasks of one process that ask for one key again and again,
-of which far more may go than are there: what counts is what a request costs. Calls are those that
-the server has counted. Then processes that share 2,000 per second (a `RollingWindow`), each with more
-demand than its part; what they were given is counted by the server's clock, from one second after the
-beginning on. At last sixteen processes that share 20 per second.
+A Valkey of its own over loopback. First, tasks of one process that ask for one key again and
+again, of which far more may go than are there: what counts is what a request costs. Calls are those
+that the server has counted. Then processes that share 2,000 per second (a `RollingWindow`), each
+with more demand than its part; what they were given is counted by the server's clock, from one
+second after the beginning on. At last sixteen processes that share 20 per second.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from typing import Any
 
 from measure import Report, arguments, show
 from redis.asyncio import Redis
-from shared_peers import CONTESTANTS, Take
 from server import valkey
+from shared_peers import CONTESTANTS, Take
 
 from aiothrottle import RateLimiter
 from aiothrottle.algorithms import Algorithm
@@ -30,7 +30,7 @@ from aiothrottle.testing.audit import greatest_count
 __all__ = ["report"]
 
 BARE = "bare EVALSHA"
-OURS = ("RollingWindow", "TokenBucket")
+OURS = ("RollingWindow", "TokenBucket", "RollingWindow, lease")
 
 
 # ---- tasks of one process ------------------------------------------------------------------------
@@ -101,10 +101,14 @@ def show_crowds(report: Report, found: dict[int, dict[str, tuple[float, float]]]
         for name in OURS:
             rate, calls = rates[name]
             if size == 1:
-                report.want(f"{name}, one task: time beside a bare call", rates[BARE][0] / rate, 1.15)
+                report.want(
+                    f"{name}, one task: time beside a bare call", rates[BARE][0] / rate, 1.15
+                )
             else:
                 least = 20 if size >= 1000 else 8
-                report.want_least(f"{name}, {size:,} tasks, beside the best peer", rate / best, least)
+                report.want_least(
+                    f"{name}, {size:,} tasks, beside the best peer", rate / best, least
+                )
             if size >= 1000:
                 report.want(f"{name}, {size:,} tasks: calls per acquire", calls, 0.01, "")
 
@@ -116,6 +120,8 @@ class Noted(RedisStore):
     """Notes by the server's clock what was taken and not given back."""
 
     __slots__ = ("taken",)
+
+    taken: list[float]
 
     async def reserve(
         self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
@@ -134,12 +140,14 @@ class Noted(RedisStore):
             self.taken.remove(instant)
 
 
-async def _work(port: int, key: str, rate: int, processes: int, seconds: float, tasks: int) -> Any:  # noqa: ANN401 - see below
+async def _work(
+    port: int, key: str, rate: int, *, processes: int, seconds: float, tasks: int
+) -> tuple[int, list[float]]:
     async with Redis(port=port) as client:
         store = Noted(client, timeout=10)
         store.taken = []
         await client.incr(f"{key} ready")
-        while int(await client.get(f"{key} ready") or 0) < processes:
+        while int(await client.get(f"{key} ready") or 0) < processes:  # noqa: ASYNC110 - of others
             await asyncio.sleep(0.02)
         end = asyncio.get_running_loop().time() + seconds
         granted = 0
@@ -155,9 +163,9 @@ async def _work(port: int, key: str, rate: int, processes: int, seconds: float, 
         return granted, store.taken
 
 
-def work(*arguments: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - to cross a process
+def work(port: int, key: str, rate: int, **options: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - numbers
     """Be one of the processes. Gives how many went, and the instants of the server's clock."""
-    return asyncio.run(_work(*arguments))
+    return asyncio.run(_work(port, key, rate, **options))
 
 
 def share(
@@ -166,9 +174,8 @@ def share(
     """Have processes share a limit."""
     key = f"{processes} of {rate}"
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        running = [
-            pool.submit(work, port, key, rate, processes, seconds, tasks) for _ in range(processes)
-        ]
+        load: dict[str, Any] = {"processes": processes, "seconds": seconds, "tasks": tasks}
+        running = [pool.submit(work, port, key, rate, **load) for _ in range(processes)]
         granted, instants = zip(*(each.result() for each in running), strict=True)
     return list(granted), list(instants)
 
@@ -209,7 +216,9 @@ def show_slow(report: Report, port: int, seconds: float) -> None:
     head = ["processes", "granted", "per second", "calls", "calls per grant", "Jain"]
     row = [str(processes), str(sum(granted)), f"{sum(granted) / seconds:.1f}", str(calls)]
     row += [f"{calls / sum(granted):.2f}", f"{jain(granted):.3f}"]
-    report.add(f"20/s shared by 16 processes, for {seconds:g} s, until all who came had gone.", [head, row])
+    report.add(
+        f"20/s shared by 16 processes, for {seconds:g} s, until all who came had gone.", [head, row]
+    )
     report.want("16 processes at 20/s: calls per grant", calls / sum(granted), 1.5, "")
 
 

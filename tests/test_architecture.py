@@ -47,7 +47,7 @@ TABLE = """
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
     line         | bucket events feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    shared       | events line permit decision stores.store algorithms algorithms.* errors | asyncio
+    shared       | events line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     plan         | adaptive adaptive.* feedback stores.store algorithms rate  |
     limiter      | events plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
@@ -61,7 +61,7 @@ TABLE = """
     stores       | stores.memory stores.store stores.swap                    |
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm                |
-    stores.redis | stores.* algorithms errors                                | asyncio redis
+    stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* errors                                           | asyncio pymongo bson
     stores.memcached | stores.* errors                                       | time emcache
     transport    | admission announcements attempts headers limiter permit retry | asyncio

@@ -652,6 +652,18 @@ async def test_settling_gives_back_or_charges() -> None:
 
 
 @virtual
+async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/h", store=store)
+    async with limiter.throttle() as permit:
+        permit.settle(6)
+        await asyncio.sleep(0.03)  # the store is just being told
+        permit.settle(2)
+    await rest()
+    assert await store.left("10/h") == 8
+
+
+@virtual
 async def test_a_debt_is_paid_before_others_go() -> None:
     store = Watched()
     limiter = RateLimiter("2/s", store=store)

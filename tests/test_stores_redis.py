@@ -31,7 +31,7 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import RECORD, Requests
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
-from tests.servers import Cluster, Sentinels, Valkey, need, why_no_valkey
+from tests.servers import Cluster, Sentinels, Valkey, free_port, need, why_no_valkey
 from tests.test_stores import DictStore
 
 Server = Valkey | Cluster | Sentinels
@@ -299,6 +299,28 @@ async def test_a_client_that_was_closed_connects_again(valkey: Valkey) -> None:
         await store.record("key", RollingWindow(10))
         await client.aclose()
         assert (await store.peek("key", RollingWindow(10))).remaining == 9.0
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_a_client_of_valkey_py_is_as_good(valkey: Valkey, check: Check) -> None:
+    from valkey.asyncio import Valkey as Client
+
+    clock: Any = ManualClock()
+    client: Any = Client(port=valkey.port)
+    async with client:
+        await client.script_flush()
+        prefix = f"py-{check.__name__}"
+        await check(lambda: RedisStore(client, prefix, clock=clock, timeout=5), clock)
+
+
+async def test_what_valkey_py_raises_is_told_of() -> None:
+    from valkey.asyncio import Valkey as Client
+
+    client: Any = Client(port=free_port())
+    async with client:
+        with pytest.raises(StoreUnavailable) as caught:
+            await RedisStore(client).peek("key", RollingWindow(1))
+    assert type(caught.value.__cause__).__module__.startswith("valkey.")
 
 
 def test_what_is_no_asynchronous_client_is_refused() -> None:

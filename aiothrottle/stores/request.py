@@ -46,16 +46,15 @@ class _Law:
     """What a request says of an algorithm."""
 
     algorithm: Algorithm[Any]
-    seal: bytes
-    #: None: the script does not know it.
-    numbers: bytes | None
+    #: Its seal and its numbers. None: the script does not know it.
+    packed: bytes | None
     logs: int
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any]) -> "_Law":
         numbers = numbers_of(algorithm)
-        packed = None if numbers is None else _packed(numbers)
-        return cls(algorithm, seal(algorithm), packed, _windows(algorithm))
+        packed = None if numbers is None else seal(algorithm) + _packed(numbers)
+        return cls(algorithm, packed, _windows(algorithm))
 
 
 class Requests:
@@ -87,19 +86,29 @@ class Requests:
         return name
 
     def make(
-        self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+        self,
+        verb: str,
+        key: Key,
+        algorithm: Algorithm[Any],
+        *numbers: float,
+        as_text: bool = False,
     ) -> list[str | bytes | int] | None:
         """Give the count of the keys, the keys and the arguments; None for a law of one's own."""
         law = self._law(algorithm)
-        if law.numbers is None:
+        if law.packed is None:
             return None
         name = self.name(key)
         # The process is part of the id: a child that was forked has the same count.
         request = f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
         logs = [f"{name}:{place}" for place in range(law.logs)]
-        time = b"" if self._clock is None else _packed((self._clock(),))
-        arguments = (verb, time, law.seal, law.numbers, _packed(numbers), self._keep)
-        return [2 + law.logs, name, request, *logs, *arguments]
+        # Few arguments: each is more work for the driver than for the server.
+        made: list[str | bytes | int] = [2 + law.logs, name, request, *logs]
+        made += [verb, law.packed, _packed((self._keep, *numbers))]
+        if self._clock is not None or as_text:
+            made.append(b"" if self._clock is None else _packed((self._clock(),)))
+        if as_text:
+            made.append("text")
+        return made
 
     def _law(self, algorithm: Algorithm[Any]) -> _Law:
         law = self._laws.get(id(algorithm))

@@ -49,7 +49,8 @@ class Answer:
     @property
     def delays(self) -> tuple[float, ...]:
         """Seconds until each of the costs that were taken may go, in order; 0.0 is now."""
-        return tuple([until(instant, self.now) for instant in self.instants])
+        now = self.now
+        return tuple([until(each, now) if each > now else 0.0 for each in self.instants])
 
 
 class Store(ABC):
