@@ -13,6 +13,7 @@ from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
+from aiothrottle.guarded import OnStoreError
 from aiothrottle.line import Line
 from aiothrottle.permit import Permit, make_permit
 from aiothrottle.plan import (
@@ -27,6 +28,7 @@ from aiothrottle.plan import (
     check_number,
     check_shareable,
     check_shared,
+    check_store_error,
     check_whole,
     make_plan,
     number_of,
@@ -88,6 +90,9 @@ class RateLimiter:
         key: Names the record in the store: whoever has the same one shares the limit.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
             it at the most. None: 16 tokens' worth of the rate, between 0.2 and 60 seconds.
+        on_store_error: What to do while the store fails. ``"raise"``: all who wait get
+            `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
+            ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
         clock: Gives the time in seconds; must not go back. On an event loop with a time of its
             own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -114,6 +119,7 @@ class RateLimiter:
         store: Store | None = None,
         key: Key = "default",
         horizon: float | None = None,
+        on_store_error: OnStoreError = "raise",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         slots = slots_of(concurrency_limit)
@@ -131,6 +137,7 @@ class RateLimiter:
         if not follows:
             plan = make_plan(rate_limit, self._law)
         slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
+        check_store_error(on_store_error, store)
         self._line: Line
         if store is None:
             if horizon is not None:
@@ -147,6 +154,7 @@ class RateLimiter:
                 store=store,
                 key=key,
                 horizon=horizon,
+                on_store_error=on_store_error,
                 max_queue=max_queue,
             )
         self._concurrency_limit = concurrency_limit
