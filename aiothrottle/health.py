@@ -26,7 +26,7 @@ _SPREAD = 0.25
 # Under this key the processes sign. No limiter has it by chance.
 _ROLL = "aiothrottle.processes"
 # Seconds between two signatures, at first and later, and for which one counts.
-_FIRST_SIGNED, _LAST_SIGNED, _COUNTED = 1.0, 10.0, 30.0
+_FIRST_SIGNED, _LAST_SIGNED, _COUNTED = 0.1, 10.0, 30.0
 
 
 class Health:
