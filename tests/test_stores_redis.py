@@ -28,6 +28,7 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.algorithms.algorithm import edge
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.health import Health
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import LOAD, RECORD, Requests
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
@@ -337,13 +338,16 @@ async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
 
 
 async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: Valkey) -> None:
-    """The access control list of docs/stores.md."""
-    page = (Path(__file__).parents[1] / "docs" / "stores.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("  ACL SETUSER")]
-    async with valkey.connect() as client:
-        await client.execute_command(*line.split())
+    """The access control list of docs/deployment.md."""
+    page = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     user = {"username": "aiothrottle", "password": "secret"}
-    async with valkey.connect(**user) as client:
+    async with valkey.connect() as admin, valkey.connect(**user) as client:
+        await admin.execute_command(*line.split())
+        for check in CHECKS:
+            await admin.flushall()
+            clock = ManualClock()
+            await check(partial(RedisStore, client, clock=clock, timeout=5), clock)
         for algorithm in (*PORTED, AllOf(AllOf(RollingWindow(1)))):
             store = RedisStore(client)
             answer = await store.reserve(repr(algorithm), algorithm, [0.5, 0.5], horizon=1)
@@ -351,6 +355,7 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
             await store.record(repr(algorithm), algorithm, 0.5)
             await store.peek(repr(algorithm), algorithm)
             await store.clear(repr(algorithm))
+        await Health.of(store).sign(store)
 
 
 # ---- a pipeline of the caller's ------------------------------------------------------------------
