@@ -117,6 +117,11 @@ class Bucket(ABC):
         """How many wait."""
 
     @property
+    def store_up(self) -> bool | None:
+        """Whether the store answers; None if there is none."""
+        return None
+
+    @property
     @abstractmethod
     def resuming(self) -> int:
         """How many slots are given to some who have not gone on yet."""
@@ -325,6 +330,7 @@ class Bucket(ABC):
             rate_limit=rate.state.rate if rate else None,
             concurrency_limit=self.concurrency_limit,
             guard=guard.measured.seconds if guard else None,
+            store_up=self.store_up,
         )
 
     def _announced_left(self, now: float) -> float | None:

@@ -14,6 +14,7 @@ from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
+from aiothrottle.guarded import OnStoreError
 from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit, make_permit
 from aiothrottle.plan import (
@@ -28,6 +29,7 @@ from aiothrottle.plan import (
     check_number,
     check_shareable,
     check_shared,
+    check_store_error,
     check_whole,
     lease_of,
     make_plan,
@@ -92,6 +94,9 @@ class RateLimiter:
             long they may be used: ``"50/100ms"``. At a high rate most then go without a call. What
             is used late is counted early: together the limiters may exceed the limit, in any
             period, by a lease each. None: tokens are taken for those who wait, and no more.
+        on_store_error: What to do while the store fails. ``"raise"``: all who wait get
+            `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
+            ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
         clock: Gives the time in seconds; must not go back. On an event loop with a time of its
             own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -119,6 +124,7 @@ class RateLimiter:
         key: Key = "default",
         horizon: float | None = None,
         lease: RateLike | None = None,
+        on_store_error: OnStoreError = "raise",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         slots = slots_of(concurrency_limit)
@@ -136,6 +142,7 @@ class RateLimiter:
         if not follows:
             plan = make_plan(rate_limit, self._law)
         slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
+        check_store_error(on_store_error, store)
         self._line: Line
         if store is None:
             if horizon is not None or lease is not None:
@@ -153,6 +160,7 @@ class RateLimiter:
                 key=key,
                 horizon=horizon,
                 lease=lease_of(lease),
+                on_store_error=on_store_error,
                 max_queue=max_queue,
             )
         self._concurrency_limit = concurrency_limit

@@ -10,6 +10,7 @@ from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
+from aiothrottle.guarded import CHOICES, OnStoreError
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.stores.store import Key, Store, name_of
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_number",
     "check_shareable",
     "check_shared",
+    "check_store_error",
     "check_whole",
     "make_plan",
     "number_of",
@@ -64,6 +66,14 @@ def make_plan(rate_limit: RateLimit | None, law: LawChoice) -> Plan:
     period = min(rate.period for rate in _rates(rate_limit))
     build = functools.partial(_build, rate_limit, burst, algorithm)
     return Plan(build(0.0), guard=GuardControl(period, build))
+
+
+def check_store_error(on_store_error: OnStoreError, store: Store | None) -> None:
+    """Refuse what is none of the choices, or is of no use without a store."""
+    if on_store_error not in CHOICES:
+        raise ValueError(f"on_store_error is one of {CHOICES}, not {on_store_error!r}")
+    if store is None and on_store_error != "raise":
+        raise ValueError("on_store_error says what to do when a store fails: give a store")
 
 
 def check_shared(store: Store, key: Key, horizon: float | None, parent: object) -> None:

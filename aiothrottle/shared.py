@@ -22,6 +22,7 @@ from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed, StoreUnavailable
+from aiothrottle.guarded import GuardedStore, OnStoreError
 from aiothrottle.line import Line, fail, is_granted
 
 if TYPE_CHECKING:
@@ -74,10 +75,11 @@ class SharedLine(Line):
         key: "Key",
         horizon: float | None = None,
         lease: "Rate | None" = None,
+        on_store_error: OnStoreError = "raise",
         max_queue: int | None = None,
     ) -> None:
         super().__init__(Reserved(algorithm), concurrency_limit, clock, max_queue=max_queue)
-        self._store = store
+        self._store = GuardedStore(store, on_store_error, clock, self._store_changed)
         self._key = key
         self._given_horizon = horizon
         self._lease = lease
@@ -98,6 +100,11 @@ class SharedLine(Line):
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store has answered when it was last asked."""
+        return not self._store.is_down
 
     @property
     def _law(self) -> Algorithm[Any]:
@@ -134,8 +141,17 @@ class SharedLine(Line):
 
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same."""
-        busy = self._talk is not None or self._asking or self._reserved.ready
-        return not busy and super().is_forgettable()
+        return not self._is_busy and super().is_forgettable()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is something to say to the store, or to remember of it."""
+        return bool(
+            self._talk is not None
+            or self._asking
+            or self._reserved.ready
+            or not self._store.is_forgettable(self.clock())
+        )
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, give back what is reserved, and leave no task."""
@@ -146,9 +162,11 @@ class SharedLine(Line):
             self._give_back()
             while tasks := [*self._asking, *([self._talk] if self._talk else [])]:
                 await asyncio.wait(tasks)
+            await self._store.close()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._move_to(loop)
+        self._store.restart(loop, self.clock)
         self._talk = self._lease_timer = None
         self._asking.clear()
         self._reserved.give_back()
@@ -302,7 +320,8 @@ class SharedLine(Line):
         elif taken < wanted:
             self._refused_cost = costs[taken]
             self._refused_until = now + answer.retry_after
-            self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
+            ahead = horizon if self._store.reserves_ahead else 0.0
+            self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - ahead)
         if self._consumer is not None:
             self._look()
         elif self._waiters.count:
@@ -326,6 +345,11 @@ class SharedLine(Line):
             self._grant(now)
         if not self._resuming:
             self.wake()
+
+    def _store_changed(self) -> None:
+        """Ask again at once: what the store, or what stood in for it, has refused is over."""
+        self._refused_until = self._ask_at = -math.inf
+        self.wake()
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""

@@ -48,6 +48,8 @@ class Statistics:
     concurrency_limit: int | None = None
     #: The guard that ``guard="auto"`` has come to; None if it is not left to that.
     guard: float | None = None
+    #: Whether the store answered when it was last asked; None without a store.
+    store_up: bool | None = None
 
 
 class Waits:

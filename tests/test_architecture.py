@@ -47,9 +47,14 @@ TABLE = """
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
     line         | bucket events feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    shared       | events line permit decision stores.store algorithms algorithms.* rate errors | asyncio
-    plan         | adaptive adaptive.* feedback stores.store algorithms rate  |
-    limiter      | events plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
+    roll         | algorithms.algorithm                                      |
+    share        | stores.ledger stores.store algorithms                     |
+    health       | roll stores.store algorithms.algorithm                    | random
+    spent        |                                                           |
+    guarded      | health share spent stores.store algorithms errors         | asyncio
+    shared       | events guarded line permit decision stores.store algorithms algorithms.* rate errors | asyncio
+    plan         | adaptive adaptive.* feedback guarded stores.store algorithms rate  |
+    limiter      | events plan guarded feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl

@@ -73,7 +73,7 @@ class Record:
             if wait > horizon or wait == math.inf:
                 retry_after = wait
                 break
-            self._take(algorithm, clock, now, instant, cost)
+            self.take(algorithm, clock, now, instant, cost)
             instants.append(instant)
         return self._answer(algorithm, now, tuple(instants), retry_after)
 
@@ -87,7 +87,7 @@ class Record:
         """Take the cost, whether it fits or not."""
         now = self.now(clock)
         if cost:
-            self._take(algorithm, clock, now, now, cost)
+            self.take(algorithm, clock, now, now, cost)
         return self._answer(algorithm, now, (), 0.0)
 
     def refund(
@@ -103,9 +103,10 @@ class Record:
         begin = max(now, self.last)
         return begin + algorithm.delay(self.state, begin, cost)
 
-    def _take(
+    def take(
         self, algorithm: Algorithm[Any], clock: float, now: float, instant: float, cost: float
     ) -> None:
+        """Take the cost for the instant, `now` or later, whether it fits or not."""
         self._see(clock, now)
         algorithm.take(self.state, instant, cost)
         self.last = max(self.last, instant)

@@ -147,7 +147,9 @@ class RedisStore(SwapStore):
         if self._clock is not None:
             milliseconds = _LONGEST
         name = self._requests.name(key)
-        return bool(await self._run(SWAP, 1, name, mark or b"", data or b"", milliseconds))
+        request, keep = self._requests.id(name), self._requests.keep
+        arguments = (mark or b"", data or b"", milliseconds, keep)
+        return bool(await self._run(SWAP, 2, name, request, *arguments))
 
     # ---- the server ------------------------------------------------------------------------------
 

@@ -60,13 +60,14 @@ class _Law:
 class Requests:
     """Makes the keys and arguments of `record.lua`, each time with an id of its own."""
 
-    __slots__ = ("_clock", "_ids", "_keep", "_laws", "_names", "_prefix", "_sender")
+    __slots__ = ("_clock", "_ids", "_laws", "_names", "_prefix", "_sender", "keep")
 
     def __init__(
         self, prefix: str, timeout: float, clock: Callable[[], float] | None = None
     ) -> None:
         self._prefix = prefix
-        self._keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
+        #: Milliseconds for which it is known what was done.
+        self.keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
         self._clock = clock
         self._sender = secrets.token_hex(8)
         self._ids = count()
@@ -98,17 +99,20 @@ class Requests:
         if law.packed is None:
             return None
         name = self.name(key)
-        # The process is part of the id: a child that was forked has the same count.
-        request = f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
         logs = [f"{name}:{place}" for place in range(law.logs)]
         # Few arguments: each is more work for the driver than for the server.
-        made: list[str | bytes | int] = [2 + law.logs, name, request, *logs]
-        made += [verb, law.packed, _packed((self._keep, *numbers))]
+        made: list[str | bytes | int] = [2 + law.logs, name, self.id(name), *logs]
+        made += [verb, law.packed, _packed((self.keep, *numbers))]
         if self._clock is not None or as_text:
             made.append(b"" if self._clock is None else _packed((self._clock(),)))
         if as_text:
             made.append("text")
         return made
+
+    def id(self, name: str) -> str:
+        """Give a key for what was answered to one request on the record of that name."""
+        # The process is part of the id: a child that was forked has the same count.
+        return f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
 
     def _law(self, algorithm: Algorithm[Any]) -> _Law:
         law = self._laws.get(id(algorithm))

@@ -65,7 +65,10 @@ class Store(ABC):
     windows of another period, and `TypeError` if a key is none.
     """
 
-    __slots__ = ()
+    # What the limiters of this process know of it together, once there are any: see `Health`.
+    __slots__ = ("_health",)
+
+    _health: object
 
     @abstractmethod
     async def reserve(
