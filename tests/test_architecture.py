@@ -64,6 +64,10 @@ TABLE = """
     stores.redis | stores.* algorithms errors                                | asyncio redis
     stores.mongo | stores.* errors                                           | asyncio pymongo bson
     stores.memcached | stores.* errors                                       | time emcache
+    metrics      |                                                           |
+    metrics.prometheus | events gauges limiter                               | prometheus_client
+    metrics.opentelemetry | events gauges limiter                            | opentelemetry
+    gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
     transport    | admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
@@ -214,6 +218,8 @@ DOORS = [
     "aiothrottle.headers",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.metrics.opentelemetry",
+    "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
     "aiothrottle.stores",
     "aiothrottle.stores.memcached",
