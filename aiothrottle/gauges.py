@@ -4,13 +4,22 @@ from typing import TypeAlias
 
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms.algorithm import until
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
 from aiothrottle.rate import Rate
 
-__all__ = ["AnyLimiter", "check", "concurrency_limit", "in_flight", "rates", "waiting"]
+__all__ = [
+    "AnyLimiter",
+    "check",
+    "concurrency_limit",
+    "in_flight",
+    "paused_for",
+    "rates",
+    "waiting",
+]
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 
@@ -34,6 +43,12 @@ def waiting(limiter: AnyLimiter) -> int:
 def concurrency_limit(limiter: RateLimiter) -> int | None:
     """Tell how many permits may be out; None: there is no limit."""
     return limiter._line.concurrency_limit
+
+
+def paused_for(limiter: RateLimiter) -> float:
+    """Tell how many seconds a pause goes on."""
+    line = limiter._line
+    return until(line.paused_until, line.clock())
 
 
 def rates(limiter: RateLimiter) -> tuple[Rate, ...]:

@@ -77,12 +77,15 @@ TABLE = """
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | testing.* limiter permit retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
+    dashboard    | dashboard.server                                          |
+    dashboard.feed | events gauges keyed limiter                             |
+    dashboard.server | dashboard.feed gauges                                 | asyncio importlib time aiohttp yarl
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib
     suggestion   | headers rate                                              |
     probe        | headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
-    fetch.*      | fetch.* terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
@@ -214,6 +217,7 @@ DOORS = [
     "aiothrottle",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
+    "aiothrottle.dashboard",
     "aiothrottle.events",
     "aiothrottle.headers",
     "aiothrottle.httpx",

@@ -246,6 +246,11 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         help="a longer body is a failure; 1k, 1m, 1g (default: 16m, and any with --output-dir)",
     )
     group.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve a live page of the run, on this machine only; where is told at the start",
+    )
+    group.add_argument(
         "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
     )
 
@@ -272,7 +277,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    limiter = _limiter(options)
+    total, limiter = _limiters(options)
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
@@ -280,7 +285,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     if folder is not None:
         folder.tidy()
     longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)
-    keyed = isinstance(limiter, KeyedRateLimiter)
+    keyed = limiter is not total
     return Settings(
         job=Job(
             method=_chosen_method(options),
@@ -300,22 +305,31 @@ def _settings(options: argparse.Namespace) -> Settings:
         output=output,
         folder=folder,
         quiet=options.silent,
+        shown=_shown(total, limiter) if options.dashboard else None,
     )
 
 
-def _limiter(options: argparse.Namespace) -> AnyLimiter:
+def _limiters(options: argparse.Namespace) -> tuple[RateLimiter, AnyLimiter]:
+    """Give the limiter of all requests, and the one to wait for, which may be the same."""
     guard = options.guard
     if guard is None:
         guard = usual_guard([*(options.rate or []), *(options.per_host or [])])
     limiter = RateLimiter(options.rate, options.concurrency, guard=guard if options.rate else 0.0)
     if options.per_host is None and options.per_host_concurrency is None:
-        return limiter
-    return KeyedRateLimiter(
+        return limiter, limiter
+    return limiter, KeyedRateLimiter(
         options.per_host,
         options.per_host_concurrency,
         guard=guard if options.per_host else 0.0,
         parent=limiter,
     )
+
+
+def _shown(total: RateLimiter, limiter: AnyLimiter) -> dict[str, AnyLimiter]:
+    shown: dict[str, AnyLimiter] = {"all requests": total}
+    if limiter is not total:
+        shown["each host"] = limiter
+    return shown
 
 
 def _sources(options: argparse.Namespace) -> list[Source]:

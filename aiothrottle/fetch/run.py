@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TextIO
@@ -42,6 +42,7 @@ class Settings:
             have to wait for their host.
         max_time: Seconds for a request, without its waiting; None: any.
         connect_timeout: Seconds until a connection has to be there; None: any.
+        shown: The limiters that a live page shows, with their names; None: there is no page.
     """
 
     job: Job
@@ -55,6 +56,7 @@ class Settings:
     output: Output
     folder: Folder | None
     quiet: bool
+    shown: Mapping[str, AnyLimiter] | None = None
 
 
 async def run(settings: Settings, screen: TextIO) -> int:
@@ -63,6 +65,7 @@ async def run(settings: Settings, screen: TextIO) -> int:
     async with (
         _client(settings) as client,
         ThrottledSession(settings.limiter, session=client, retry=settings.retry) as session,
+        contextlib.AsyncExitStack() as stack,
     ):
         crawl = Crawl(
             settings.job,
@@ -73,6 +76,8 @@ async def run(settings: Settings, screen: TextIO) -> int:
             folder=settings.folder,
             on_failure=report.failure,
         )
+        if settings.shown is not None:
+            await stack.enter_async_context(_page(settings.shown, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
         try:
             with _signals(crawl, report) as caught:
@@ -94,6 +99,18 @@ async def run(settings: Settings, screen: TextIO) -> int:
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
+
+
+@contextlib.asynccontextmanager
+async def _page(
+    shown: Mapping[str, AnyLimiter], crawl: Crawl, report: Report
+) -> AsyncGenerator[None]:
+    """Serve a live page of the run."""
+    from aiothrottle.dashboard import serve  # noqa: PLC0415 - a server, and only for the page
+
+    async with serve(shown, facts=lambda: report.facts(crawl)) as url:
+        report.say(f"Live page: {url}")
+        yield
 
 
 def _client(settings: Settings) -> aiohttp.ClientSession:
