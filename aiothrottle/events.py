@@ -41,6 +41,13 @@ _logger = logging.getLogger("aiothrottle")
 Refusal: TypeAlias = Literal["no room", "timeout", "queue full"]
 Reason: TypeAlias = Literal["told", "refused", "asked"]
 
+# As people are told.
+REASONS: dict[Reason, str] = {
+    "told": "the server refused a request and said for how long",
+    "refused": "the server refused a request",
+    "asked": "the program asked for it",
+}
+
 # None is frozen, as that would make them four times as expensive: treat them as values.
 
 

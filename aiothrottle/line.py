@@ -44,11 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["Line", "fail", "is_granted"]
 
 _logger = logging.getLogger("aiothrottle")
-_REASONS: dict[events.Reason, str] = {
-    "told": "the server refused a request and said for how long",
-    "refused": "the server refused a request",
-    "asked": "the program asked for it",
-}
 
 # So many are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
@@ -328,7 +323,7 @@ class Line(Bucket):
         if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
             seconds = self.paused_until - now
             who = self.algorithm if self.key is None else self.key
-            _logger.info("%s is paused for %.3g s: %s", who, seconds, _REASONS[reason])
+            _logger.info("%s is paused for %.3g s: %s", who, seconds, events.REASONS[reason])
             if self.listeners:
                 self.tell(events.Paused(self.key, seconds, reason))
 

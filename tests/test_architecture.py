@@ -69,6 +69,10 @@ TABLE = """
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* errors                                           | asyncio pymongo bson
     stores.memcached | stores.* errors                                       | time emcache
+    metrics      |                                                           |
+    metrics.prometheus | events gauges limiter                               | prometheus_client
+    metrics.opentelemetry | events gauges limiter                            | opentelemetry
+    gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
     transport    | admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
@@ -78,6 +82,9 @@ TABLE = """
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | testing.* limiter permit retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
+    dashboard    | dashboard.server                                          |
+    dashboard.feed | events gauges keyed limiter                             |
+    dashboard.server | dashboard.feed gauges                                 | asyncio importlib time aiohttp yarl
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib
     suggestion   | headers rate                                              |
@@ -85,7 +92,7 @@ TABLE = """
     fetch        |                                                           |
     fetch.limits | fetch.store admission keyed limiter rate stores           |
     fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
-    fetch.*      | fetch.* terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
@@ -217,10 +224,13 @@ DOORS = [
     "aiothrottle",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
+    "aiothrottle.dashboard",
     "aiothrottle.events",
     "aiothrottle.headers",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.metrics.opentelemetry",
+    "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
     "aiothrottle.stores",
     "aiothrottle.stores.memcached",

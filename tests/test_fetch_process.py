@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def test_sigterm_does_the_same(tmp_path: Path) -> None:
             fetch.communicate(timeout=15)
         assert fetch.returncode == 143
     assert urls_of(out) == [str(server.url)]
+
+
+def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ["--dashboard", "--per-host", "5/min", "--per-host-concurrency", "5"]
+    with background(handler=slowly) as server:
+        urls = listed(tmp_path, server, 100)
+        with start("fetch", "-i", str(urls), "-o", str(out), *options) as fetch:
+            assert fetch.stderr is not None
+            said = fetch.stderr.readline()
+            assert said.startswith("Live page: http://127.0.0.1:")
+            until_sent(server, 5)
+            with urllib.request.urlopen(f"{said.split()[-1]}events") as page:
+                told = json.loads(page.readline().removeprefix(b"data: "))
+                fetch.send_signal(signal.SIGINT)
+                rest = page.read()
+            fetch.communicate(timeout=15)
+        assert fetch.returncode == 130
+    assert told["facts"].keys() == {"URLs done", "failed", "of the list"}
+    total, each = told["limiters"]
+    assert (total["name"], total["granted"], total["slots"]) == ("all requests", 5, 10)
+    assert (each["name"], each["granted"]) == ("each host", 5)
+    assert [key["name"] for key in each["keys"]] == [server.url.authority]
+    assert rest.endswith(b"event: end\ndata:\n\n")
+    assert len(urls_of(out)) == 5
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:

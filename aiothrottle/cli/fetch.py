@@ -259,6 +259,11 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         help="a longer body is a failure; 1k, 1m, 1g (default: 16m, and any with --output-dir)",
     )
     group.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve a live page of the run, on this machine only; where is told at the start",
+    )
+    group.add_argument(
         "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
     )
 
@@ -311,6 +316,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         output=output,
         folder=folder,
         quiet=options.silent,
+        dashboard=options.dashboard,
     )
 
 

@@ -1,8 +1,9 @@
 """The limits of a run, and the store in which several runs count together."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiothrottle.admission import AnyLimiter
 from aiothrottle.fetch.store import StoreAddress
@@ -11,10 +12,18 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.stores import Store
 
-__all__ = ["Limits"]
+__all__ = ["Limiters", "Limits"]
 
 # So many URLs are looked at ahead, if some of them wait for their host.
 _AHEAD = 1000
+_ALL, _HOSTS = "all requests", "each host"
+
+
+class Limiters(NamedTuple):
+    """The limiters of a run: the one that each request waits for, and all with their names."""
+
+    to_wait_for: AnyLimiter
+    named: dict[str, AnyLimiter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,28 +61,31 @@ class Limits:
         return max(self.concurrency, _AHEAD) if ahead else self.concurrency
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[AnyLimiter]:
-        """Give the limiter, with its store, and close both.
+    async def open(self) -> AsyncGenerator[Limiters]:
+        """Give the limiters, with their store, and close them.
 
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        if self.store is None:
-            async with self._limiter(None) as limiter:
-                yield limiter
-            return
-        async with self.store.open() as store, self._limiter(store) as limiter:
-            yield limiter
+        async with AsyncExitStack() as stack:
+            store = None
+            if self.store is not None:
+                store = await stack.enter_async_context(self.store.open())
+            limiters = self._make(store)
+            for limiter in limiters.named.values():
+                await stack.enter_async_context(limiter)
+            yield limiters
 
-    def _limiter(self, store: Store | None) -> AnyLimiter:
+    def _make(self, store: Store | None) -> Limiters:
         if store is not None and self.keyed:
-            return KeyedRateLimiter(
+            hosts = KeyedRateLimiter(
                 list(self.per_host),
                 self.per_host_concurrency,
                 guard=self.guard,
                 store=store,
                 key=self.key,
             )
+            return Limiters(hosts, {_HOSTS: hosts})
         everything = RateLimiter(
             list(self.rates) or None,
             self.concurrency,
@@ -82,10 +94,11 @@ class Limits:
             key=self.key,
         )
         if not self.keyed:
-            return everything
-        return KeyedRateLimiter(
+            return Limiters(everything, {_ALL: everything})
+        hosts = KeyedRateLimiter(
             list(self.per_host) or None,
             self.per_host_concurrency,
             guard=self.guard if self.per_host else 0.0,
             parent=everything,
         )
+        return Limiters(hosts, {_ALL: everything, _HOSTS: hosts})

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TextIO
@@ -16,7 +16,7 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.addresses import LONGEST
 from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.folder import Folder
-from aiothrottle.fetch.limits import Limits
+from aiothrottle.fetch.limits import Limiters, Limits
 from aiothrottle.fetch.lines import Lines, Source
 from aiothrottle.fetch.output import Output, OutputError
 from aiothrottle.fetch.report import Report
@@ -44,6 +44,7 @@ class Settings:
     Attributes:
         max_time: Seconds for a request, without its waiting; None: any.
         connect_timeout: Seconds until a connection has to be there; None: any.
+        dashboard: Whether there is a live page.
     """
 
     job: Job
@@ -56,6 +57,7 @@ class Settings:
     output: Output
     folder: Folder | None
     quiet: bool
+    dashboard: bool = False
 
 
 async def run(settings: Settings, screen: TextIO) -> int:
@@ -63,11 +65,11 @@ async def run(settings: Settings, screen: TextIO) -> int:
     report = Report(screen, quiet=settings.quiet)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            limiter = await stack.enter_async_context(settings.limits.open())
+            limiters = await stack.enter_async_context(settings.limits.open())
         except (ImportError, StoreUnavailable, ValueError) as error:
             report.say(f"aiothrottle fetch: error: argument --store: {_described(error)}")
             return Status.NOTHING_SENT
-        return await _crawl(settings, limiter, report)
+        return await _crawl(settings, limiters, report)
 
 
 def _described(error: Exception) -> str:
@@ -77,10 +79,11 @@ def _described(error: Exception) -> str:
     return without_credentials(str(error))
 
 
-async def _crawl(settings: Settings, limiter: AnyLimiter, report: Report) -> int:
+async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     async with (
         _client(settings) as client,
-        ThrottledSession(limiter, session=client, retry=settings.retry) as session,
+        ThrottledSession(limiters.to_wait_for, session=client, retry=settings.retry) as session,
+        contextlib.AsyncExitStack() as stack,
     ):
         crawl = Crawl(
             settings.job,
@@ -91,6 +94,8 @@ async def _crawl(settings: Settings, limiter: AnyLimiter, report: Report) -> int
             folder=settings.folder,
             on_failure=report.failure,
         )
+        if settings.dashboard:
+            await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
         try:
             with _signals(crawl, report) as caught:
@@ -115,6 +120,18 @@ async def _crawl(settings: Settings, limiter: AnyLimiter, report: Report) -> int
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
+
+
+@contextlib.asynccontextmanager
+async def _page(
+    limiters: Mapping[str, AnyLimiter], crawl: Crawl, report: Report
+) -> AsyncGenerator[None]:
+    """Serve a live page of the run."""
+    from aiothrottle.dashboard import serve  # noqa: PLC0415 - a server, and only for the page
+
+    async with serve(limiters, facts=lambda: report.facts(crawl)) as url:
+        report.say(f"Live page: {url}")
+        yield
 
 
 def _client(settings: Settings) -> aiohttp.ClientSession:
