@@ -185,8 +185,14 @@ class Line(Bucket):
                 return future
         assert self.loop is not None
         now = self.clock()
-        if self._started is not None:
-            self._stamp(self._started, now)
+        started = self._started
+        if started is not None:
+            if started._tokens == 1.0:  # as in `_stamp`, without a call
+                self._started = None
+                started._at = now
+                self.stamps.append(now)
+            else:
+                self._stamp(started, now)
         if not self._doubtful or self._may_start(permit):
             self._resuming -= 1
             self._started = permit

@@ -47,8 +47,8 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     A cost may go when what went within the last period leaves room for it. The log of instants
     makes that exact (the sliding window log); the memory is one number per token of the limit
-    at the most, or two per request where costs differ from 1. A request that went exactly one
-    period ago is out of the window.
+    and an eighth of that at the most, or two per request where costs differ from 1. A request that
+    went exactly one period ago is out of the window.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
