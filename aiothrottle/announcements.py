@@ -62,7 +62,7 @@ class Announcements:
         self._longest = longest
         concerned = [it for it in (*PROFILES.values(), *own) if it.says_something]
         self._tells = Memo(partial(_tells, concerned)).__getitem__
-        self._profiles = Memo[Profile | None](partial(profile_for, also=own))
+        self._profiles = Memo[str, Profile | None](partial(profile_for, also=own))
 
     def read(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from aiothrottle.headers.fields import TELLING
+from aiothrottle.headers.fields import TELLING, Layout, Names, layouts
 from aiothrottle.headers.memo import Memo
 
 __all__ = ["Items", "Json", "Limit", "Profile"]
@@ -165,16 +165,17 @@ class Profile:
         return bool(self.limits or self.milliseconds or self.refusals or self.windows)
 
     @cached_property
-    def telling(self) -> Memo[bool]:
+    def telling(self) -> Memo[str, bool]:
         """Whether a header can be about limits, read by everybody or by the profile only."""
-        return Memo(lambda header: TELLING[header] or self.claims[header])
+        return Memo(lambda header: TELLING[header] or self._claims(header))
 
     @cached_property
-    def claims(self) -> Memo[bool]:
-        """Whether a header is read by the profile only."""
-        return Memo(self._claims)
+    def layouts(self) -> Memo[Names, Layout]:
+        """Where in a response the fields stand, those of the profile too."""
+        return layouts(self._claims)
 
     def _claims(self, header: str) -> bool:
+        """Tell whether a header is read by the profile only."""
         header = header.lower()
         if header in self._headers:
             return True
