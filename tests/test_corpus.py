@@ -10,9 +10,24 @@ import pytest
 
 from aiothrottle.headers import ServerLimits, parse_rate_limit, profile_for
 
-CORPUS = Path(__file__).parent / "corpus" / "rate_limit_headers.json"
-CASES: list[dict[str, Any]] = json.loads(CORPUS.read_text(encoding="utf-8"))
+CORPUS = Path(__file__).parent / "corpus"
 POLICY = ("name", "quota", "window", "remaining", "reset_after")
+# What a case does not tell is not to be found.
+NOTHING: dict[str, Any] = ServerLimits()._asdict() | {"policies": []}
+TOLD = ("throttled", "retry_after", "limit", "remaining", "reset_after", "window", "policies")
+
+
+def cases(file: str) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = json.loads((CORPUS / file).read_text(encoding="utf-8"))
+    for case in read:
+        case["expect"] = {key: NOTHING[key] for key in TOLD} | case["expect"]
+        for policy in case["expect"]["policies"]:
+            policy.update(dict.fromkeys(POLICY) | policy)
+    return read
+
+
+GIVEN = cases("rate_limit_headers.json")
+CASES = GIVEN + cases("more_headers.json")
 
 
 def parse(case: dict[str, Any]) -> ServerLimits:
@@ -66,4 +81,5 @@ def test_a_response_is_read_as_the_corpus_says(case: dict[str, Any]) -> None:
 
 
 def test_the_corpus_is_all_there() -> None:
-    assert len(CASES) == 237
+    assert len(GIVEN) == 237
+    assert len(CASES) == len({case["id"] for case in CASES})

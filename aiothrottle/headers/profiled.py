@@ -53,16 +53,13 @@ def read_vendor(profile: Profile, lines: Lines, data: object, clock: Clock) -> V
 
 def _read_limit(row: Limit, lines: Lines, clock: Clock) -> Iterator[Record]:
     limit, _ = read_limit(lines.get(row.limit.lower(), ()))
-    record = Record(
-        row.name,
-        limit,
-        read_remaining(lines.get(row.remaining.lower(), ()), limit),
-        read_remaining(lines.get(row.used.lower(), ()), None),
-        read_latest(lines.get(row.reset.lower(), ()), clock),
-    )
-    if record != Record(row.name):
-        record.window = _window(row.window, lines)
-        yield record
+    remaining = read_remaining(lines.get(row.remaining.lower(), ()), limit)
+    used = read_remaining(lines.get(row.used.lower(), ()), None)
+    reset_after = read_latest(lines.get(row.reset.lower(), ()), clock)
+    # A reset may be that of several limits, and tells none apart.
+    told = limit, remaining, used, None if row.name else reset_after
+    if told != (None, None, None, None):
+        yield Record(row.name, limit, remaining, used, reset_after, _window(row.window, lines))
 
 
 def _window(window: float | str | None, lines: Lines) -> float | None:
