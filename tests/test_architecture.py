@@ -34,9 +34,10 @@ TABLE = """
     headers.*    | headers.*                                                 |
     budget       |                                                           |
     retry        | budget headers errors                                     | random
-    attempts     | budget headers retry                                      |
+    attempts     | budget errors headers retry                               |
+    overload     | adaptive adaptive.overload errors                         | asyncio random
     announcements | headers headers.* limiter permit rate                    |
-    admission    | announcements attempts budget headers keyed limiter permit retry |
+    admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
     feedback     | bucket adaptive.* algorithms                              | random
@@ -51,7 +52,7 @@ TABLE = """
     limiter      | plan feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -63,7 +64,7 @@ TABLE = """
     stores.redis | stores.* algorithms errors                                | asyncio redis
     stores.mongo | stores.* errors                                           | asyncio pymongo bson
     stores.memcached | stores.* errors                                       | time emcache
-    transport    | admission announcements attempts headers limiter permit retry | asyncio
+    transport    | adaptive admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
