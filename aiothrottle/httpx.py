@@ -5,7 +5,12 @@ For httpx2 there is the same in `aiothrottle.httpx2`.
 
 from typing import ClassVar
 
-import httpx
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
+    ) from error
 
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport

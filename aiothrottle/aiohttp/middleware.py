@@ -12,6 +12,7 @@ from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSess
 
 from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, check_retry, check_seconds
+from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.response import (
@@ -26,7 +27,7 @@ from aiothrottle.aiohttp.response import (
     read_limits,
     trusts_successes,
 )
-from aiothrottle.announcements import Announcements, Heed
+from aiothrottle.announcements import Announcements, Heed, check_profiles
 from aiothrottle.attempts import Attempts, Outcome, chain, failed
 from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
@@ -267,7 +268,7 @@ def throttled_session(
             around these.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
         ValueError: An argument is out of range, or a key is given with a limiter that has none.
 
     >>> from aiothrottle import RateLimiter
@@ -276,7 +277,8 @@ def throttled_session(
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """
-    profiles = tuple(profiles)
+    check_arguments(throttled_session, client_session_arguments)
+    profiles = check_profiles(profiles)
     retrying = RetryMiddleware(retry, buffer_body=buffer_body, profiles=profiles)
     throttling = ThrottleMiddleware(
         limiter,

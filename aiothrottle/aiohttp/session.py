@@ -16,6 +16,7 @@ from yarl import URL
 
 from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_seconds
+from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.response import (
@@ -89,7 +90,7 @@ class ThrottledSession:
         client_session_arguments: For the `aiohttp.ClientSession` that is made.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
         ValueError: An argument is out of range; or a session is given, and arguments for a new
             one too; or a key, and a limiter that has none.
 
@@ -133,6 +134,7 @@ class ThrottledSession:
                 f"{', '.join(client_session_arguments)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
+        check_arguments(type(self), client_session_arguments)
         self._retry = retry
         self._trusting = trusts_successes(retry)
         self._failures = FAILURES if retry.exceptions is None else retry.exceptions

@@ -49,6 +49,7 @@ def parse_rate_limit(
         never negative, never NaN, at most 2**31.
 
     Raises:
+        TypeError: `now` is no datetime.
         ValueError: `now` has no time zone.
 
     >>> from datetime import UTC
@@ -57,6 +58,8 @@ def parse_rate_limit(
     >>> said.throttled, said.limit, said.remaining, said.reset_after, said.window
     (True, 100, 0, 5.0, 60.0)
     """
+    if not isinstance(now, datetime):
+        raise TypeError(f"now is a datetime, as datetime.now(UTC), not {now!r}")
     if now.tzinfo is None:
         raise ValueError(f"now has to be aware, as datetime.now(UTC) is: {now!r} has no time zone")
     if profile is not None and not profile.says_something:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from aiothrottle.headers.fields import TELLING, Layout, Names, layouts
 from aiothrottle.headers.memo import Memo
@@ -140,6 +141,9 @@ class Profile:
         binds: The header that names the limit that binds.
         aliases: Other names of it, for `profile_for`.
 
+    Raises:
+        TypeError: An argument is of a wrong kind.
+
     >>> acme = Profile(
     ...     "Acme",
     ...     hosts=("api.acme.example",),
@@ -158,6 +162,21 @@ class Profile:
     windows: tuple[tuple[str, float], ...] = ()
     binds: str = ""
     aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what would be taken apart into letters, or never be found."""
+        for name, kind in (("hosts", str), ("aliases", str), ("limits", Limit | Items | Json)):
+            values = getattr(self, name)
+            if not isinstance(values, tuple):
+                raise TypeError(f"{name} of a Profile is a tuple, not {values!r}")
+            for value in cast("tuple[object, ...]", values):
+                if not isinstance(value, kind):
+                    wanted = getattr(kind, "__name__", "Limit, Items or Json")
+                    raise TypeError(f"{name} of a Profile are each a {wanted}, not {value!r}")
+        for name in ("milliseconds", "refusals"):
+            values = getattr(self, name)
+            if not isinstance(values, frozenset):
+                raise TypeError(f"{name} of a Profile is a frozenset, not {values!r}")
 
     @cached_property
     def says_something(self) -> bool:

@@ -10,7 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from redis.asyncio import Redis, RedisCluster
+try:
+    from redis.asyncio import Redis, RedisCluster
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "redis is not there: pip install 'aiothrottle-client[redis]'", name="redis"
+    ) from error
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
