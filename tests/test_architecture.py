@@ -35,9 +35,10 @@ TABLE = """
     headers.*    | headers.*                                                 |
     budget       |                                                           |
     retry        | budget headers errors                                     | random
-    attempts     | budget headers retry                                      |
+    attempts     | budget errors headers retry                               |
+    overload     | adaptive adaptive.overload errors                         | asyncio random
     announcements | headers headers.* limiter permit rate                    |
-    admission    | announcements attempts budget headers keyed limiter permit retry |
+    admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
     feedback     | bucket events adaptive.* algorithms                              | random
@@ -57,7 +58,7 @@ TABLE = """
     limiter      | events plan guarded feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -73,7 +74,7 @@ TABLE = """
     metrics.prometheus | events gauges limiter                               | prometheus_client
     metrics.opentelemetry | events gauges limiter                            | opentelemetry
     gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
-    transport    | admission announcements attempts headers limiter permit retry | asyncio
+    transport    | adaptive admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |

@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from emcache import (
-    Client,
-    ClusterNoAvailableNodes,
-    CommandError,
-    NotFoundCommandError,
-    NotStoredStorageCommandError,
-)
+try:
+    from emcache import (
+        Client,
+        ClusterNoAvailableNodes,
+        CommandError,
+        NotFoundCommandError,
+        NotStoredStorageCommandError,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
+    ) from error
 
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH

@@ -6,7 +6,12 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from pymongo import AsyncMongoClient
+try:
+    from pymongo import AsyncMongoClient
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "pymongo is not there: pip install 'aiothrottle-client[mongodb]'", name="pymongo"
+    ) from error
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from aiothrottle.errors import StoreUnavailable

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-from redis.asyncio import Redis, RedisCluster
+try:
+    from redis.asyncio import Redis, RedisCluster
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "redis is not there: pip install 'aiothrottle-client[redis]'", name="redis"
+    ) from error
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
