@@ -50,7 +50,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     keyed: lambda: keyed.report(times=50, keys=20_000, peer_keys=5_000, patience=2.0),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
-    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1.0),
+    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
 }
 
 HEAD = """\
