@@ -53,7 +53,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     observed: lambda: observed.report(rounds=5, repeat=5_000),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
-    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1.0),
+    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
 }
 
 HEAD = """\

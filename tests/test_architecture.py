@@ -68,7 +68,8 @@ TABLE = """
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm                |
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
-    stores.mongo | stores.* errors                                           | asyncio pymongo bson
+    stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
+    stores.mongo_stamp | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.* errors                                       | time emcache
     metrics      |                                                           |
     metrics.prometheus | events gauges limiter                               | prometheus_client
