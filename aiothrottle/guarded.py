@@ -107,7 +107,9 @@ class GuardedStore(Store):
         horizon: float = 0.0,
     ) -> Answer:
         """Ask the store, or what stands in for it: that reserves nothing ahead."""
-        if await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if self._is_away(key, algorithm):
             return self._instead(algorithm, costs)
         here = self._instead(algorithm, costs) if self._is_both() else None
         if here is not None:
@@ -130,7 +132,9 @@ class GuardedStore(Store):
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Ask the store, or what stands in for it."""
-        if not await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if not self._is_away(key, algorithm):
             try:
                 answer = await self._guarded.peek(key, algorithm, cost)
             except StoreUnavailable as error:
@@ -145,7 +149,9 @@ class GuardedStore(Store):
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Count it in the store, or here until the store is back."""
-        if not await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if not self._is_away(key, algorithm):
             try:
                 answer = await self._guarded.record(key, algorithm, cost)
             except StoreUnavailable as error:
@@ -159,7 +165,9 @@ class GuardedStore(Store):
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
         """Give it back to who has given it. What cannot be given back stays spent."""
-        away = await self._is_away(key, algorithm)
+        if self._returning:
+            await self._cleared()
+        away = self._is_away(key, algorithm)
         if isinstance(instant, Here):
             if away:  # else it is recorded in the store, of which no instant is known
                 self._stand_in.refund(self._clock(), cost, instant)
@@ -178,14 +186,18 @@ class GuardedStore(Store):
 
     # ---- away and back ---------------------------------------------------------------------------
 
-    async def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
-        """Tell whether something has to stand in; see to it that the store is tried again."""
+    async def _cleared(self) -> None:
+        """Wait until what was spent is recorded, or could not be."""
         while self._returning and self._errand is not None:
             await asyncio.wait([self._errand])
-        self._what = key, algorithm
+
+    def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
+        """Tell whether something has to stand in; see to it that the store is tried again."""
         if self._choice == "raise":
-            self._raise_early()
+            if self.is_down:
+                self._raise_early()
             return False
+        self._what = key, algorithm
         self._stand_in.use(algorithm, self._clock())
         if not self._asked:
             self._asked = True
@@ -197,7 +209,7 @@ class GuardedStore(Store):
     def _raise_early(self) -> None:
         """Raise without asking, if the store has just failed, and not for the first time."""
         life = self._life
-        if self.is_down and life.failures > 1 and life.pause(self._clock()) > 0.0:
+        if life.failures > 1 and life.pause(self._clock()) > 0.0:
             raise StoreUnavailable(f"not asked again yet: {self._error}") from self._error
 
     def _fell(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
