@@ -94,7 +94,7 @@ class GuardedStore(Store):
 
     def _is_both(self) -> bool:
         """Tell whether the share counts beside the store."""
-        return self._clock() < self._both_until
+        return self._both_until > -math.inf and self._clock() < self._both_until
 
     # ---- the verbs -------------------------------------------------------------------------------
 
@@ -122,7 +122,8 @@ class GuardedStore(Store):
             self._fell(error, algorithm)
             return here or self._instead(algorithm, costs)
         if here is None:
-            self._heard(answer, math.fsum(costs[: len(answer.instants)]))
+            if self._choice == "local" or self.is_down:
+                self._heard(answer, math.fsum(costs[: len(answer.instants)]))
             return answer
         for cost, instant in zip(costs[len(answer.instants) :], here.instants, strict=False):
             self._stand_in.refund(self._clock(), cost, instant)
