@@ -5,8 +5,6 @@ beside those who ask a task tries, at growing intervals, whether it is back. Whe
 spent meanwhile and still counts is recorded there before anybody is let go by it again, and given
 back when it would have left the record. For a while this process keeps to its share as well, until
 the others are back too: so the way back is no burst.
-
-Tokens that were given out here bear a mark (`Here`): no store knows their instants.
 """
 
 import asyncio
@@ -15,40 +13,22 @@ import dataclasses
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.health import Health
-from aiothrottle.share import Share
-from aiothrottle.spent import Spent
+from aiothrottle.standin import SOON, Here, OnStoreError, StandIn
 from aiothrottle.stores.store import Answer, Key, Store
 
-__all__ = ["CHOICES", "GuardedStore", "OnStoreError"]
+if TYPE_CHECKING:
+    from aiothrottle.spent import Spent
 
-OnStoreError: TypeAlias = Literal["raise", "local", "open", "closed"]
-CHOICES: Final = ("raise", "local", "open", "closed")
+__all__ = ["GuardedStore"]
 
-# Seconds after which to ask again, at the least, while the store is away.
-_SOON = 0.05
 # Seconds within which all who ask have found that the store is back: see `Health`.
 _ALL_BACK = 2.0
-
-
-class Here(float):
-    """An instant of this process's clock: the store knows nothing of it."""
-
-    __slots__ = ("processes",)
-
-    #: By so many the cost was multiplied, see `Share`.
-    processes: int
-
-    def __new__(cls, instant: float, processes: int = 1) -> Self:
-        """Give the instant with its mark."""
-        here = super().__new__(cls, instant)
-        here.processes = processes
-        return here
 
 
 class GuardedStore(Store):
@@ -74,8 +54,7 @@ class GuardedStore(Store):
         "_life",
         "_recorded",
         "_returning",
-        "_share",
-        "_spent",
+        "_stand_in",
         "_timer",
         "_what",
         "is_down",
@@ -103,8 +82,7 @@ class GuardedStore(Store):
         self._timer: asyncio.TimerHandle | None = None
         self._error: StoreUnavailable | None = None  # the last one that was raised
         self._returning = False  # what was spent is being recorded: nobody is let go meanwhile
-        self._share: Share | None = None
-        self._spent: Spent | None = None  # since the store is away
+        self._stand_in = StandIn(choice, self._life)
         # What was recorded when it came back, and for which instant.
         self._recorded: tuple[Spent, float] | None = None
         self._both_until = -math.inf  # until then the share counts beside the store
@@ -116,7 +94,7 @@ class GuardedStore(Store):
 
     def _is_both(self) -> bool:
         """Tell whether the share counts beside the store."""
-        return self._clock() < self._both_until
+        return self._both_until > -math.inf and self._clock() < self._both_until
 
     # ---- the verbs -------------------------------------------------------------------------------
 
@@ -129,7 +107,9 @@ class GuardedStore(Store):
         horizon: float = 0.0,
     ) -> Answer:
         """Ask the store, or what stands in for it: that reserves nothing ahead."""
-        if await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if self._is_away(key, algorithm):
             return self._instead(algorithm, costs)
         here = self._instead(algorithm, costs) if self._is_both() else None
         if here is not None:
@@ -142,17 +122,20 @@ class GuardedStore(Store):
             self._fell(error, algorithm)
             return here or self._instead(algorithm, costs)
         if here is None:
-            self._heard(answer, math.fsum(costs[: len(answer.instants)]))
+            if self._choice == "local" or self.is_down:
+                self._heard(answer, math.fsum(costs[: len(answer.instants)]))
             return answer
         for cost, instant in zip(costs[len(answer.instants) :], here.instants, strict=False):
-            self._take_back(cost, instant)
+            self._stand_in.refund(self._clock(), cost, instant)
         self._heard(answer)
         wait = answer.retry_after or here.retry_after
         return dataclasses.replace(answer, retry_after=wait)
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Ask the store, or what stands in for it."""
-        if not await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if not self._is_away(key, algorithm):
             try:
                 answer = await self._guarded.peek(key, algorithm, cost)
             except StoreUnavailable as error:
@@ -161,14 +144,15 @@ class GuardedStore(Store):
                 self._heard(answer)
                 if not self._is_both():
                     return answer
-                wait = max(answer.retry_after, self._wait(self._clock(), cost))
+                wait = max(answer.retry_after, self._stand_in.wait(self._clock(), cost))
                 return dataclasses.replace(answer, retry_after=wait)
-        now = self._clock()
-        return self._answer(algorithm, now, (), self._wait(now, cost))
+        return self._stand_in.peek(algorithm, self._clock(), cost)
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Count it in the store, or here until the store is back."""
-        if not await self._is_away(key, algorithm):
+        if self._returning:
+            await self._cleared()
+        if not self._is_away(key, algorithm):
             try:
                 answer = await self._guarded.record(key, algorithm, cost)
             except StoreUnavailable as error:
@@ -176,21 +160,18 @@ class GuardedStore(Store):
             else:
                 self._heard(answer)
                 return answer
-        now = self._clock()
-        if self._share is not None:
-            self._share.record(now, cost)
-        if self._spent is not None:
-            self._spent.add(now, cost)
-        return self._answer(algorithm, now, (), 0.0)
+        return self._stand_in.record(algorithm, self._clock(), cost)
 
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
         """Give it back to who has given it. What cannot be given back stays spent."""
-        away = await self._is_away(key, algorithm)
+        if self._returning:
+            await self._cleared()
+        away = self._is_away(key, algorithm)
         if isinstance(instant, Here):
             if away:  # else it is recorded in the store, of which no instant is known
-                self._take_back(cost, instant)
+                self._stand_in.refund(self._clock(), cost, instant)
         elif not away:
             try:
                 await self._guarded.refund(key, algorithm, cost, instant)
@@ -201,63 +182,24 @@ class GuardedStore(Store):
         """Forget the record of the key, in the store."""
         await self._guarded.clear(key)
 
-    # ---- what stands in --------------------------------------------------------------------------
-
     def _instead(self, algorithm: Algorithm[Any], costs: Sequence[float]) -> Answer:
-        now, wait = self._clock(), 0.0
-        here = Here(now, self._life.processes)
-        instants: list[float] = []
-        for cost in costs:
-            wait = self._wait(now, cost)
-            if wait > 0.0:
-                break
-            if self._share is not None:
-                self._share.spend(now, cost, here.processes)
-            if self._spent is not None:
-                self._spent.add(now, cost)
-            instants.append(here)
-        return self._answer(algorithm, now, tuple(instants), wait)
-
-    def _take_back(self, cost: float, instant: float) -> None:
-        if isinstance(instant, Here) and self._share is not None:
-            self._share.refund(self._clock(), cost, instant.processes, instant)
-        if self._spent is not None:
-            self._spent.take_back(cost, instant)
-
-    def _wait(self, now: float, cost: float) -> float:
-        """Seconds after which to ask again for the cost; 0.0 if it may go."""
-        if not cost or self._choice == "open":
-            return 0.0
-        again = max(_SOON, self._life.pause(now))
-        if self._share is None:
-            return again
-        return min(again, self._share.wait(now, cost, self._life.processes))
-
-    def _answer(
-        self, algorithm: Algorithm[Any], now: float, instants: tuple[float, ...], wait: float
-    ) -> Answer:
-        remaining, reset_after = 0.0, 0.0
-        if self._share is not None:
-            remaining = self._share.remaining(now, self._life.processes)
-            reset_after = self._share.reset_after(now)
-        elif self._choice == "open":
-            remaining = algorithm.capacity
-        return Answer(Here(now), instants, wait, remaining, reset_after)
+        return self._stand_in.reserve(algorithm, self._clock(), costs)
 
     # ---- away and back ---------------------------------------------------------------------------
 
-    async def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
-        """Tell whether something has to stand in; see to it that the store is tried again."""
+    async def _cleared(self) -> None:
+        """Wait until what was spent is recorded, or could not be."""
         while self._returning and self._errand is not None:
             await asyncio.wait([self._errand])
-        self._what = key, algorithm
+
+    def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
+        """Tell whether something has to stand in; see to it that the store is tried again."""
         if self._choice == "raise":
-            self._raise_early()
+            if self.is_down:
+                self._raise_early()
             return False
-        if self._choice == "local":
-            if self._share is None:
-                self._share = Share(algorithm)
-            self._share.use(algorithm, self._clock())
+        self._what = key, algorithm
+        self._stand_in.use(algorithm, self._clock())
         if not self._asked:
             self._asked = True
             if self._life.failures and not self.is_down:
@@ -268,7 +210,7 @@ class GuardedStore(Store):
     def _raise_early(self) -> None:
         """Raise without asking, if the store has just failed, and not for the first time."""
         life = self._life
-        if self.is_down and life.failures > 1 and life.pause(self._clock()) > 0.0:
+        if life.failures > 1 and life.pause(self._clock()) > 0.0:
             raise StoreUnavailable(f"not asked again yet: {self._error}") from self._error
 
     def _fell(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
@@ -284,9 +226,7 @@ class GuardedStore(Store):
 
     def _go_without(self, algorithm: Algorithm[Any]) -> None:
         self.is_down = True
-        full = algorithm.start()
-        algorithm.take(full, 0.0, algorithm.capacity)
-        self._spent = Spent(algorithm.reset_after(full, 0.0))
+        self._stand_in.begin(algorithm)
         self._recorded = None  # what is not given back by now stays spent
         if self._errand is not None:
             self._errand.cancel()
@@ -296,15 +236,15 @@ class GuardedStore(Store):
         """Note what the store has answered."""
         if self._choice == "raise" and self.is_down:
             self._go_on()
-        if self._share is not None and self.reserves_ahead:
+        if self._choice == "local" and self.reserves_ahead:
             now = self._clock()
-            self._share.told(now, answer, spent)
+            self._stand_in.told(now, answer, spent)
             if self._errand is None and self._life.should_sign(now):
                 self._start(self._sign())
 
     def _go_on(self) -> None:
         self.is_down = False
-        self._spent = self._error = None
+        self._stand_in.spent = self._error = None
         now = self._clock()
         if self._choice == "local":
             self._both_until = now + _ALL_BACK
@@ -330,7 +270,7 @@ class GuardedStore(Store):
                 life.tried = True
                 self._start(self._come_back()).add_done_callback(self._tried)
                 return
-            pause = max(_SOON, pause)
+            pause = max(SOON, pause)
         elif self._recorded is not None:
             pause = self._recorded[0].over_at - now
             if pause <= 0.0:
@@ -351,15 +291,14 @@ class GuardedStore(Store):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        spent = self._spent.total(self._clock()) if self._spent is not None else 0.0
-        if spent or self._recorded is not None:
+        if self._recorded is not None or self._stand_in.total(self._clock()):
             self._tend()
 
     async def _come_back(self) -> None:
         """See whether the store is back, and tell it what was spent."""
         assert self._what is not None
-        assert self._spent is not None
-        (key, algorithm), store, spent = self._what, self._guarded, self._spent
+        assert self._stand_in.spent is not None
+        (key, algorithm), store, spent = self._what, self._guarded, self._stand_in.spent
         try:
             answer = await store.peek(key, algorithm, 0.0)
             self._returning = self._choice != "open"
@@ -415,13 +354,14 @@ class GuardedStore(Store):
             if not errand.cancelled():
                 self._tend_unasked()
             elif self._timer is None:  # whoever sweeps up all tasks wants no new one at once
-                self._ring(_SOON)
+                self._ring(SOON)
 
     def restart(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         """Go on, on another loop, by another clock perhaps: its instants mean nothing then."""
         if clock != self._clock:
             self._clock = clock
-            self._share = self._recorded = None
+            self._stand_in.forget()
+            self._recorded = None
             self._both_until = -math.inf
             self.is_down = False
         self._errand = self._timer = None
@@ -430,7 +370,7 @@ class GuardedStore(Store):
 
     async def close(self) -> None:
         """Leave no task."""
-        self._recorded = self._spent = None
+        self._recorded = self._stand_in.spent = None
         if self._errand is not None:
             self._errand.cancel()
             await asyncio.wait([self._errand])
@@ -440,10 +380,7 @@ class GuardedStore(Store):
     def is_forgettable(self, now: float) -> bool:
         """Tell whether a new one would do the same."""
         return (
-            self._errand is None
-            and self._recorded is None
-            and not (self._spent is not None and self._spent.total(now))
-            and (self._share is None or self._share.reset_after(now) == 0.0)
+            self._errand is None and self._recorded is None and self._stand_in.is_forgettable(now)
         )
 
 

@@ -14,7 +14,6 @@ from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
-from aiothrottle.guarded import OnStoreError
 from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit, make_permit
 from aiothrottle.plan import (
@@ -38,6 +37,7 @@ from aiothrottle.plan import (
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.shared import SharedLine
+from aiothrottle.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
 

@@ -10,8 +10,8 @@ from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
-from aiothrottle.guarded import CHOICES, OnStoreError
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.standin import CHOICES, OnStoreError
 from aiothrottle.stores.store import Key, Store, name_of
 
 __all__ = [

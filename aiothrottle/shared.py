@@ -22,8 +22,9 @@ from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed, StoreUnavailable
-from aiothrottle.guarded import GuardedStore, OnStoreError
+from aiothrottle.guarded import GuardedStore
 from aiothrottle.line import Line, fail, is_granted
+from aiothrottle.standin import OnStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -52,10 +52,11 @@ TABLE = """
     share        | stores.ledger stores.store algorithms                     |
     health       | roll stores.store algorithms.algorithm                    | random
     spent        |                                                           |
-    guarded      | health share spent stores.store algorithms errors         | asyncio
-    shared       | events guarded line permit decision stores.store algorithms algorithms.* rate errors | asyncio
-    plan         | adaptive adaptive.* feedback guarded stores.store algorithms rate  |
-    limiter      | events plan guarded feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
+    standin      | health share spent stores.store algorithms                |
+    guarded      | standin health spent stores.store algorithms errors       | asyncio
+    shared       | events guarded standin line permit decision stores.store algorithms algorithms.* rate errors | asyncio
+    plan         | adaptive adaptive.* feedback standin stores.store algorithms rate  |
+    limiter      | events plan standin feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl

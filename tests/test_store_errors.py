@@ -18,11 +18,11 @@ from aiothrottle import (
     ThrottleTimeout,
 )
 from aiothrottle.algorithms import Algorithm, LeakyBucket, RollingWindow, TokenBucket
-from aiothrottle.guarded import OnStoreError
 from aiothrottle.health import Health
 from aiothrottle.roll import Roll
 from aiothrottle.share import Share
 from aiothrottle.spent import Spent
+from aiothrottle.standin import OnStoreError
 from aiothrottle.stores import Answer
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
