@@ -359,7 +359,9 @@ async def shown_page() -> AsyncGenerator[tuple[Tab, KeyedRateLimiter]]:
         yield tab, keyed
 
 
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no server: a headless Chromium: there is none on the PATH"
+)
 
 
 @needs_browser
