@@ -128,7 +128,6 @@ class Feed:
         label: Callable[[Hashable], str] | None,
         clock: Callable[[], float],
     ) -> None:
-        gauges.check(limiter)
         self._limiter = limiter
         self._label = label or Labels()
         self._clock = clock

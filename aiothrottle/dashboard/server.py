@@ -105,7 +105,7 @@ class _Page:
     def __init__(self, feeds: list[Feed], facts: Facts | None) -> None:
         self._feeds = feeds
         self._facts = facts
-        self._streams: set[asyncio.Task[object]] = set()
+        self._streams = 0
         self._ending = asyncio.Event()
         self.app = web.Application(middlewares=[_guarded])
         folder = files("aiothrottle.dashboard")
@@ -117,12 +117,10 @@ class _Page:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Tell how things stand, again and again, until either side has enough."""
-        if len(self._streams) >= _MOST_STREAMS:
+        if self._streams >= _MOST_STREAMS:
             raise web.HTTPServiceUnavailable(text="too many pages are open")
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams.add(task)
+        self._streams += 1
         try:
             await response.prepare(request)
             while not self._ending.is_set():
@@ -137,7 +135,7 @@ class _Page:
         except (ConnectionError, TimeoutError):
             pass  # nobody reads any more
         finally:
-            self._streams.discard(task)
+            self._streams -= 1
         return response
 
     def _now(self) -> str:
@@ -150,12 +148,8 @@ class _Page:
         )
 
     async def _end(self, _: web.Application) -> None:
-        """End all streams, also those that nobody reads."""
+        """Have all streams end; the server cancels those that nobody reads."""
         self._ending.set()
-        if self._streams:
-            _done, stuck = await asyncio.wait(self._streams, timeout=_LAST_WORDS)
-            for task in stuck:
-                task.cancel()
 
 
 def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
