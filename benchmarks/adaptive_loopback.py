@@ -72,7 +72,7 @@ def search_in_virtual_time(rate: Rate, law: LawName, start: float) -> Part:
 
 async def report() -> Rows:
     """Run all cases at once, in real time, and then in virtual time."""
-    cases = [(law, name) for law in LAWS for name in STARTS]
+    cases: list[tuple[LawName, str]] = [(law, name) for law in LAWS for name in STARTS]
     found = await asyncio.gather(*(search(RATE, law, STARTS[name]) for law, name in cases))
     rows: Rows = [["server", "begun", "loopback: refused, % / used, %", "simulator"]]
     for (law, name), real in zip(cases, found, strict=True):

@@ -34,6 +34,8 @@ CLIENTS = ("#56a0d3", "#d55e00", "#b05fc0", "#c09a2c")
 class Watched(AdaptiveRate):
     """An adaptive rate that writes down when it changed, and to what."""
 
+    seen: list[tuple[float, float]]
+
     def __init__(self, initial: float, truth: float) -> None:
         super().__init__(initial, minimum=truth / 100, maximum=20 * truth)
         object.__setattr__(self, "seen", [(0.0, initial)])  # frozen
@@ -47,9 +49,8 @@ class Watched(AdaptiveRate):
         self._see(now, state.rate)
 
     def _see(self, now: float, rate: float) -> None:
-        seen: list[tuple[float, float]] = self.seen  # type: ignore[attr-defined]
-        if abs(rate - seen[-1][1]) > 0.003 * rate:
-            seen.append((now, rate))
+        if abs(rate - self.seen[-1][1]) > 0.003 * rate:
+            self.seen.append((now, rate))
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Run:
             seconds=self.seconds,
             changes={at: Server(new, self.law) for at, new in changes},
         )
-        return [it.seen for it in watched], outcome.arrivals  # type: ignore[attr-defined]
+        return [it.seen for it in watched], outcome.arrivals
 
 
 def draw(run: Run, axes: Axes) -> None:
