@@ -339,11 +339,12 @@ class SharedLine(Line):
         return [float(more)] if more >= 1 else []
 
     def _let_go_alone(self) -> None:
-        """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
-        now = self.now()
-        if not self._turned_away and now >= self.paused_until:
-            self._doubtful = False
-            self._grant(now)
+        """Grant to the only one who waits, for whom there is no consumer; or have one wait.
+
+        There would be one if anything had changed meanwhile, such as a pause.
+        """
+        self._doubtful = False
+        self._grant(self.now())
         if not self._resuming:
             self.wake()
 
