@@ -76,7 +76,10 @@ TABLE = """
     metrics.prometheus | events gauges limiter                               | prometheus_client
     metrics.opentelemetry | events gauges limiter                            | opentelemetry
     gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
-    transport    | adaptive admission announcements attempts headers limiter permit retry | asyncio
+    transport    | transport.*                                               |
+    transport.library |                                                      |
+    transport.lease | permit transport.library                               | asyncio
+    transport.transport | transport.* adaptive admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
