@@ -20,8 +20,8 @@ from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
-from aiothrottle.errors import LimiterClosed, StoreUnavailable
-from aiothrottle.line import Line, fail, is_granted
+from aiothrottle.errors import LimiterClosed
+from aiothrottle.line import Line, is_granted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,9 @@ _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
 # refused in turns, and ask again.
 _PROCESSES = 16
 _LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
+# Slots are leased for those who go in so many seconds, or within the horizon if that is less: a
+# slot and then a token take two calls, and the network may be slow.
+_SECONDS_OF_SLOTS = 0.5
 # Seconds. Who asks again just when it may can be too early by a rounding.
 _SHORTEST_BREAK = 0.001
 # Seconds that a slot may be used late. The store counts it at its instant: what goes much later
@@ -56,6 +59,7 @@ class SharedLine(Line):
         "_key",
         "_refused_cost",
         "_refused_until",
+        "_soon",
         "_store",
         "_talk",
     )
@@ -87,6 +91,8 @@ class SharedLine(Line):
         self._horizon = self._given_horizon
         if self._horizon is None:
             self._horizon = min(max(_LEAST_HORIZON, _PROCESSES * interval), _MOST_HORIZON)
+        seconds = min(self._horizon, _SECONDS_OF_SLOTS)
+        self._soon = int(min(max(1.0, seconds / interval), _MOST_PER_CALL))
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
@@ -123,6 +129,9 @@ class SharedLine(Line):
         if ahead or permit.cost >= self._refused_cost:
             wait = max(wait, until(self._refused_until, now))
         return wait
+
+    def _allowed_soon(self, most: int) -> int:
+        return min(most, self._soon)
 
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same."""
@@ -226,8 +235,7 @@ class SharedLine(Line):
         try:
             answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
-            for permit in self._waiters:
-                fail(permit, _twin(error))
+            self.fail_all(error)
             return
         now = self._note(answer)
         taken = len(answer.instants)
@@ -393,12 +401,3 @@ def _drained_in(law: Algorithm[Any]) -> float:
     state = law.start()
     law.take(state, 0.0, law.capacity)
     return law.reset_after(state, 0.0)
-
-
-def _twin(error: Exception) -> Exception:
-    """Give each who waits an error of its own: what is raised twice collects two tracebacks."""
-    if type(error) not in {StoreUnavailable, TypeError, ValueError}:
-        return error
-    twin = type(error)(*error.args)
-    twin.__cause__ = error
-    return twin
