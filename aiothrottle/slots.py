@@ -180,8 +180,8 @@ class LeasedSlots:
         self._talk = self._timer = None
         self._trying, self._tries = 0, []
         self._unlisten()
-        if self._number:
-            self._told = None
+        if self._ask_at < math.inf:
+            self._ask_at = -math.inf  # the clock may be another one
 
     async def close(self) -> None:
         """Give back what is not in use, and wait until that is said."""
@@ -273,8 +273,10 @@ class LeasedSlots:
         of_use = line.startable(_MOST_WANTED) + self._trying
         self._give_back(max(0, line.free - of_use))
         held = line.concurrency_limit or 0
-        most = shared.limit if shared.per_process is None else shared.per_process
-        return held, max(0, min(of_use - line.free, _MOST_WANTED, shared.limit, most - held))
+        most = _MOST_WANTED
+        if shared.per_process is not None:
+            most = min(most, shared.per_process - held)
+        return held, max(0, min(of_use - line.free, most))
 
     def _give_back(self, slots: int) -> None:
         """Take free slots from the line."""

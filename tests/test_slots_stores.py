@@ -126,7 +126,9 @@ async def test_nothing_is_left_when_all_leases_are_over(server: Valkey | Cluster
         store = RedisStore(client, "brief", timeout=5)
         await store.claim("key", Claim("ann", 1, 0, 1, 0.05, 1))
         await store.claim("key", Claim("bob", 1, 0, 5, 0.1, 1))
-        while [name async for name in client.scan_iter("{brief*")]:
+        while True:
+            if not [name async for name in client.scan_iter("{brief*")]:
+                return
             await asyncio.sleep(0.02)
 
 
