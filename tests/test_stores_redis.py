@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import RedisCluster
 
+from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
@@ -334,9 +335,9 @@ async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
 async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: Valkey) -> None:
     """The access control list of docs/stores.md."""
     page = (Path(__file__).parents[1] / "docs" / "stores.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("  ACL SETUSER")]
+    rates, slots = [line for line in page.splitlines() if line.startswith("  ACL SETUSER")]
     async with valkey.connect() as client:
-        await client.execute_command(*line.split())
+        await client.execute_command(*rates.split())
     user = {"username": "aiothrottle", "password": "secret"}
     async with valkey.connect(**user) as client:
         for algorithm in (*PORTED, AllOf(AllOf(RollingWindow(1)))):
@@ -346,6 +347,24 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
             await store.record(repr(algorithm), algorithm, 0.5)
             await store.peek(repr(algorithm), algorithm)
             await store.clear(repr(algorithm))
+    async with valkey.connect() as client:
+        await client.execute_command(*slots.split())
+    async with valkey.connect(**user) as client:
+        limiters = [
+            RateLimiter(None, SharedConcurrency(1), store=RedisStore(client, timeout=5), key="acl")
+            for _ in range(2)
+        ]
+        first = await limiters[0].acquire()
+        waiter = asyncio.create_task(limiters[1].acquire())
+        channels = 0
+        while not channels:  # the other one listens: it may subscribe
+            channels = len(valkey.command("PUBSUB", "CHANNELS", "aiothrottle:wake:*"))
+            await asyncio.sleep(0.01)
+        first.release()  # nobody else says that the slot is free for 10 seconds
+        async with asyncio.timeout(9):
+            (await waiter).release()
+        for limiter in limiters:
+            await limiter.aclose()
 
 
 # ---- a pipeline of the caller's ------------------------------------------------------------------
