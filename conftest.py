@@ -7,7 +7,7 @@ from typing import Any
 
 from sybil import Example, Sybil
 from sybil.evaluators.python import PythonEvaluator, pad
-from sybil.parsers.myst import CodeBlockParser
+from sybil.parsers.myst import CodeBlockParser, SkipParser
 
 RUNNER = "__runner__"
 
@@ -40,7 +40,7 @@ def _close_runner(namespace: dict[str, Any]) -> None:
 
 
 pytest_collect_file = Sybil(
-    parsers=[CodeBlockParser(language="python", evaluator=AwaitablePython())],
+    parsers=[CodeBlockParser(language="python", evaluator=AwaitablePython()), SkipParser()],
     patterns=["README.md", "docs/*.md"],
     teardown=_close_runner,
 ).pytest()

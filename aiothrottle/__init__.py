@@ -1,6 +1,6 @@
 """Stay under the limits of the APIs you call: rate and concurrency limiting for asyncio."""
 
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, ClientThrottling
 from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
@@ -12,8 +12,10 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.decision import Decision
 from aiothrottle.errors import (
+    AttemptRefused,
     CostTooHigh,
     LimiterClosed,
+    Overloaded,
     QueueFull,
     StoreUnavailable,
     ThrottleError,
@@ -29,6 +31,8 @@ from aiothrottle.statistics import Statistics
 __all__ = [
     "AdaptiveConcurrency",
     "AdaptiveRate",
+    "AttemptRefused",
+    "ClientThrottling",
     "Cooldown",
     "CostTooHigh",
     "Decision",
@@ -36,6 +40,7 @@ __all__ = [
     "KeyedRateLimiter",
     "LeakyBucket",
     "LimiterClosed",
+    "Overloaded",
     "Permit",
     "QueueFull",
     "Rate",

@@ -6,12 +6,15 @@ Shared by all HTTP clients that we put in front of a limiter; none is imported h
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.announcements import Announcements, Heed
-from aiothrottle.attempts import Outcome
+from aiothrottle.attempts import Attempts, Outcome, chain
 from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.overload import Overloads
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 
@@ -40,6 +43,7 @@ class Admission:
         default_key: The same, where `key` is None.
         queue_timeout: Seconds that a request waits at the most. None: no limit.
         retry: Says what a pause may be, and what further attempts may cost.
+        overload: The law by which requests to a server that fails are rejected here; None: never.
         heed: What is done with what servers say is left, see `Announcements`.
         profiles: Of servers that the package does not know, or knows otherwise.
 
@@ -56,6 +60,7 @@ class Admission:
         default_key: Key,
         queue_timeout: float | None,
         retry: Retry,
+        overload: ClientThrottling | None,
         heed: Heed,
         profiles: Iterable[Profile],
     ) -> None:
@@ -72,6 +77,7 @@ class Admission:
         self.queue_timeout = queue_timeout
         self.quota = None if retry.budget is None else RetryQuota(retry.budget)
         self.announcements = Announcements(heed, profiles, retry.max_retry_after)
+        self.overloads = None if overload is None else Overloads(overload)
         self._key = key or default_key
         #: Where all requests go, if there is one limiter for all.
         self.only = Target(None, limiter) if isinstance(limiter, RateLimiter) else None
@@ -89,9 +95,42 @@ class Admission:
                 f"a key has to be hashable, not {type(key).__name__}: {error}"
             ) from error
 
-    def enter(self, limiter: RateLimiter) -> Awaitable[Permit]:
-        """Wait for a turn, and no longer than `queue_timeout`."""
-        return limiter.throttle(timeout=self.queue_timeout).__aenter__()
+    def enter(
+        self, limiter: RateLimiter, server: str | None = None, before: Outcome[Any] | None = None
+    ) -> Awaitable[Permit]:
+        """Wait for a turn, and no longer than `queue_timeout`.
+
+        Args:
+            limiter: Whose turn.
+            server: The origin that may be overloaded, where that counts.
+            before: How the attempt before ended: it is the cause of what is raised here.
+
+        Raises:
+            Overloaded: The request is rejected here. Nothing was taken of the limiter.
+        """
+        if server is None and before is None:
+            return limiter.throttle(timeout=self.queue_timeout).__aenter__()
+        return self._enter(limiter, server, before)
+
+    async def _enter(
+        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
+    ) -> Permit:
+        try:
+            if self.overloads is not None and server is not None:
+                self.overloads.check(server)
+            permit = await limiter.throttle(timeout=self.queue_timeout).__aenter__()
+        except ThrottleError as error:
+            chain(error, before)
+            raise
+        # Not earlier: what gives up in the line says nothing about the server.
+        if self.overloads is not None and server is not None:
+            self.overloads.sent(server)
+        return permit
+
+    def answered(self, server: str | None, status: int) -> None:
+        """Tell what is known of overloads that the server has answered."""
+        if self.overloads is not None and server is not None:
+            self.overloads.answered(server, status)
 
     def ended(self, permit: Permit, outcome: Outcome[Any], delay: float | None) -> bool:
         """Tell the limiter how the permit's request ended; a refusal pauses it.
@@ -117,6 +156,15 @@ class Admission:
         if outcome.response is not None:
             permit.succeeded()
         return False
+
+    def again(
+        self, attempts: Attempts, permit: Permit, outcome: Outcome[Any], delay: float
+    ) -> bool:
+        """Begin another attempt, if its cost can be paid; who observes the limiter is told."""
+        if not attempts.again(outcome, delay):
+            return False
+        permit.retried(attempts.count, delay, status=outcome.status, error=outcome.error)
+        return True
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:

@@ -21,7 +21,7 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
 
-__all__ = ["Announcements", "Heed", "may_say_more"]
+__all__ = ["Announcements", "Heed", "check_profiles", "may_say_more"]
 
 Heed: TypeAlias = Literal["at once", "evenly"] | None
 
@@ -54,15 +54,12 @@ class Announcements:
     def __init__(self, heed: Heed, profiles: Iterable[Profile], longest: float) -> None:
         if heed is not None and heed not in get_args(get_args(Heed)[0]):
             raise ValueError(f"heed is 'at once', 'evenly' or None, not {heed!r}")
-        own = tuple(profiles)
-        for profile in own:
-            if not isinstance(profile, Profile):
-                raise TypeError(f"profiles are each a Profile, not {profile!r}")
+        own = check_profiles(profiles)
         self._heed: Heed = heed
         self._longest = longest
         concerned = [it for it in (*PROFILES.values(), *own) if it.says_something]
         self._tells = Memo(partial(_tells, concerned)).__getitem__
-        self._profiles = Memo[Profile | None](partial(profile_for, also=own))
+        self._profiles = Memo[str, Profile | None](partial(profile_for, also=own))
 
     def read(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
@@ -107,6 +104,17 @@ class Announcements:
         if limits.unit in _REQUESTS:
             reset_after = min(limits.reset_after, self._longest)
             permit.told(limits.remaining, reset_after, evenly=self._heed == "evenly")
+
+
+def check_profiles(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
+    """Give them as a tuple; refuse what are none."""
+    if isinstance(profiles, str) or not isinstance(profiles, Iterable):
+        raise TypeError(f"profiles is a list of Profiles, such as [], not {profiles!r}")
+    own = tuple(profiles)
+    for profile in own:
+        if not isinstance(profile, Profile):
+            raise TypeError(f"profiles are each a Profile, not {profile!r}")
+    return own
 
 
 def _tells(profiles: Iterable[Profile], name: str) -> bool:

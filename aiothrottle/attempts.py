@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import AttemptRefused, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.retry import Retry
 
-__all__ = ["Attempts", "Outcome", "failed", "judge", "wait_of"]
+__all__ = ["Attempts", "Outcome", "chain", "failed", "judge"]
 
 _Response = TypeVar("_Response")
 
@@ -39,6 +40,19 @@ class Outcome(NamedTuple, Generic[_Response]):
         return self.response
 
 
+def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
+    """Make the outcome of the attempt before the cause of what keeps the next one from being made.
+
+    Its response is gone: it must not hold a slot meanwhile.
+    """
+    if outcome is None or error.__cause__ is not None:
+        return
+    cause = outcome.error
+    if cause is None and outcome.status is not None:
+        cause = AttemptRefused(outcome.status, outcome.retry_after)
+    error.__cause__ = cause
+
+
 async def judge(
     retry: Retry, response: _Response, status: int, limits: ServerLimits
 ) -> Outcome[_Response]:
@@ -48,17 +62,17 @@ async def judge(
         answer = retry.should_retry(response)
         verdict = await answer if isinstance(answer, Awaitable) else answer
     refused = limits.throttled if verdict is None else verdict
-    return Outcome(response, None, status, wait_of(limits), verdict, refused)
+    return Outcome(response, None, status, _wait_of(limits), verdict, refused)
 
 
 def failed(
     error: Exception, status: int | None = None, limits: ServerLimits = _NOTHING
 ) -> Outcome[Any]:
     """Tell how an attempt ended that raised an error, which may stand for a response."""
-    return Outcome(None, error, status, wait_of(limits), refused=limits.throttled)
+    return Outcome(None, error, status, _wait_of(limits), refused=limits.throttled)
 
 
-def wait_of(limits: ServerLimits) -> float | None:
+def _wait_of(limits: ServerLimits) -> float | None:
     """Seconds that the server asks for: in so many words, or until there is something left."""
     if limits.retry_after is not None or not limits.throttled or limits.remaining:
         return limits.retry_after

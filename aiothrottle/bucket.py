@@ -7,13 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.announced import Announced
 from aiothrottle.statistics import Statistics, Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.feedback import Feedback
@@ -24,7 +25,7 @@ __all__ = ["Bucket"]
 
 # Slots where there is no limit: more than can be in flight.
 _NO_LIMIT = 1 << 29
-# So many may go before the law is asked again. Small numbers are what Python counts with fastest.
+# So many may go before the law is asked again: small numbers, see `Bucket.taken`.
 _ALLOWANCE = 256
 
 
@@ -36,7 +37,6 @@ class Bucket(ABC):
         "_charges",
         "_doubtful",
         "_granted",
-        "_owed",
         "_started",
         "_starved",
         "_undone",
@@ -47,13 +47,16 @@ class Bucket(ABC):
         "concurrency_limit",
         "feedback",
         "followed",
-        "free",
+        "key",
+        "listeners",
         "paused_at",
         "paused_until",
         "refused",
         "room",
+        "slots",
         "stamps",
         "state",
+        "taken",
         "updated",
         "watched",
     )
@@ -69,9 +72,10 @@ class Bucket(ABC):
         self.clock = clock
         self.paused_at = self.paused_until = -math.inf
         self.concurrency_limit = concurrency_limit
-        #: Free slots; never below 0. `_owed` more will not come back, as the limit was lowered.
-        self.free: int = _number(concurrency_limit)
-        self._owed = 0
+        #: So many slots there are, and so many are taken: more than that after the limit was
+        #: lowered. Counted up from 0, as small numbers are what Python counts with fastest.
+        self.slots = _number(concurrency_limit)
+        self.taken: int = 0
         #: Somebody wants to know of each slot that comes free: see `slot_freed`.
         self.watched = False
         self._starved = False  # that is the head of the line
@@ -98,6 +102,10 @@ class Bucket(ABC):
         self.updated = False
         #: What listens to how requests end, if anything does.
         self.feedback: Feedback | None = None
+        #: Who it is among the limiters of a `KeyedRateLimiter`.
+        self.key: Hashable = None
+        #: Who is told what is decided here. While anybody is, `room` stays 0: each is seen to go.
+        self.listeners: tuple[events.Listener, ...] = ()
 
     @abstractmethod
     def wake(self) -> None:
@@ -109,6 +117,11 @@ class Bucket(ABC):
         """How many wait."""
 
     @property
+    def store_up(self) -> bool | None:
+        """Whether the store answers; None if there is none."""
+        return None
+
+    @property
     @abstractmethod
     def resuming(self) -> int:
         """How many slots are given to some who have not gone on yet."""
@@ -116,7 +129,7 @@ class Bucket(ABC):
     @property
     def in_flight(self) -> int:
         """How many permits are out."""
-        return _number(self.concurrency_limit) + self._owed - self.free - self.resuming
+        return self.taken - self.resuming
 
     def now(self) -> float:
         """Read the clock, and tell the law of all that went, so that it may be asked."""
@@ -136,7 +149,7 @@ class Bucket(ABC):
         """
         self._started = None
         started._at = now
-        if started.cost == 1.0:
+        if started._tokens == 1.0:
             self.stamps.append(now)
         else:
             self._tell()
@@ -151,46 +164,62 @@ class Bucket(ABC):
     def take(self, permit: "Permit", now: float) -> None:
         """Take the tokens of a permit."""
         self._granted += 1
-        self.algorithm.take(self.state, now, permit.cost)
+        self.algorithm.take(self.state, now, permit._tokens)
 
     def admit(self, permit: "Permit", now: float) -> bool:
         """Take the tokens of a permit if the law lets it go, and ask for how many more it would."""
-        if not self.algorithm.admit(self.state, now, permit.cost):
+        if not self.algorithm.admit(self.state, now, permit._tokens):
             return False
         self._granted += 1
-        self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
+        if not self.listeners:
+            self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
         return True
+
+    # ---- who wants to know ---------------------------------------------------------------------
+
+    def listen(self, listener: events.Listener) -> None:
+        """Tell one more what is decided here."""
+        self.listeners += (listener,)
+        self.room = 0
+
+    def forget(self, listener: events.Listener) -> None:
+        """Tell one fewer."""
+        self.listeners = tuple(other for other in self.listeners if other is not listener)
+
+    def tell(self, event: events.Event) -> None:
+        """Tell whoever wants to know; nobody makes an event if nobody does."""
+        for listener in self.listeners:
+            listener.hear(event)
+
+    def refuse(self, reason: events.Refusal) -> None:
+        """Count one that was told no."""
+        self.refused += 1
+        if self.listeners:
+            self.tell(events.Refused(self.key, reason))
 
     # ---- slots ---------------------------------------------------------------------------------
 
-    def give_back_slot(self) -> None:
-        """Make a slot free, unless it is owed."""
-        if self._owed:
-            self._owed -= 1
-            self.watch()
-        else:
-            self.free += 1
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return max(0, self.slots - self.taken)
 
     def slot_freed(self, permit: "Permit") -> None:
         """See to a slot that the permit has just made free, while somebody watches."""
         self._charges.pop(permit, None)
-        self.free -= 1
-        self.give_back_slot()
         self.watch()
         if self._starved:
             self.wake()
 
     def watch(self) -> None:
         """Decide whether a slot that comes free is of interest."""
-        self.watched = self._starved or self._owed > 0 or bool(self._charges)
+        self.watched = self._starved or bool(self._charges)
 
     def bound(self, concurrency_limit: int | None) -> None:
         """Go on with another number of slots; whoever is inside stays."""
-        free = _number(concurrency_limit) - self.in_flight - self.resuming
         self.concurrency_limit = concurrency_limit
-        self.free, self._owed = max(0, free), max(0, -free)
+        self.slots = _number(concurrency_limit)
         self.updated = self._doubtful = True
-        self.watch()
         self.wake()
 
     # ---- tokens --------------------------------------------------------------------------------
@@ -207,7 +236,7 @@ class Bucket(ABC):
         else:
             self._refund(permit, now, -more)
             self.wake()
-        permit.cost = cost
+        permit._settled = cost
 
     def _refund(self, permit: "Permit", now: float, cost: float) -> None:
         """Give tokens back, those that were charged last first, each to its own instant."""
@@ -252,6 +281,8 @@ class Bucket(ABC):
         self._announced.learn(self.state[1], now, left, reset_after, permit._at)
         self._doubtful = True
         self.wake()
+        if self.listeners:
+            self.tell(events.Announced(self.key, left, reset_after))
 
     @property
     def own_law(self) -> "tuple[Algorithm[Any], Any]":
@@ -299,6 +330,7 @@ class Bucket(ABC):
             rate_limit=rate.state.rate if rate else None,
             concurrency_limit=self.concurrency_limit,
             guard=guard.measured.seconds if guard else None,
+            store_up=self.store_up,
         )
 
     def _announced_left(self, now: float) -> float | None:

@@ -7,8 +7,10 @@ Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here
 # ruff: noqa: N818
 
 __all__ = [
+    "AttemptRefused",
     "CostTooHigh",
     "LimiterClosed",
+    "Overloaded",
     "QueueFull",
     "StoreUnavailable",
     "ThrottleError",
@@ -59,6 +61,43 @@ class QueueFull(ThrottleError):
     def __init__(self, waiting: int, retry_after: float) -> None:
         super().__init__(f"{waiting} wait already, and no more may: max_queue is reached")
         self.waiting = waiting
+        self.retry_after = retry_after
+
+
+class Overloaded(ThrottleError):
+    """The server fails, and the request was rejected here, without being sent: see `overload=`.
+
+    It has cost no token. It is not tried again: more attempts are what such a server needs least.
+    """
+
+    #: Of the server, ``"api.example.org"``, with its port unless that is the usual one.
+    origin: str
+    #: The part of the requests to it that is rejected here at present, above 0 and below 1.
+    rejected_share: float
+
+    def __init__(self, origin: str, rejected_share: float) -> None:
+        super().__init__(
+            f"{origin} fails: this request was not sent, like {rejected_share:.0%} of all to it"
+        )
+        self.origin = origin
+        self.rejected_share = rejected_share
+
+
+class AttemptRefused(ThrottleError):
+    """What an attempt came to that was to be made again; it is raised only as a `__cause__`.
+
+    Of a `ThrottleTimeout` or `Overloaded`, say, because of which there was no further attempt.
+    """
+
+    #: Of the response.
+    status: int
+    #: Seconds that the server asked for; None: it did not.
+    retry_after: float | None
+
+    def __init__(self, status: int, retry_after: float | None) -> None:
+        wait = "" if retry_after is None else f", retry after {retry_after:.3g} s"
+        super().__init__(f"the attempt before was answered with status {status}{wait}")
+        self.status = status
         self.retry_after = retry_after
 
 

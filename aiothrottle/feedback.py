@@ -8,6 +8,7 @@ it counts how many came in a row.
 import random
 from typing import TYPE_CHECKING, Any
 
+from aiothrottle import events
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
 from aiothrottle.adaptive.guard import SelfTuningGuard
 from aiothrottle.adaptive.pace import Pace
@@ -42,24 +43,26 @@ class RateControl:
 
     def succeeded(self, bucket: "Bucket", now: float, sent_at: float, cost: float) -> None:
         """Hear of a request that was answered."""
-        rate = self.state.rate
+        before = self.state.rate
         self.adaptive.succeeded(self.state, now, sent_at, cost)
-        if self.state.rate != rate:
-            self._move(bucket)
+        self._move(bucket, before)
 
     def refused(self, bucket: "Bucket", now: float, sent_at: float, pause: float) -> None:
         """Hear of a request that was refused."""
-        rate = self.state.rate
+        before = self.state.rate
         self.adaptive.refused(self.state, now, sent_at, pause)
-        if self.state.rate != rate:
-            self._move(bucket)
+        self._move(bucket, before)
 
-    def _move(self, bucket: "Bucket") -> None:
+    def _move(self, bucket: "Bucket", before: float) -> None:
+        if self.state.rate == before:
+            return
         now = bucket.now()
         pace, state = bucket.own_law
         assert isinstance(pace, Pace)
         pace.follow(state, now, self.state.rate)
         bucket.reconsider()
+        if bucket.listeners:
+            bucket.tell(events.Adapted(bucket.key, "rate", self.state.rate, before))
 
 
 class SlotsControl:
@@ -82,10 +85,13 @@ class SlotsControl:
         self._move(bucket)
 
     def _move(self, bucket: "Bucket") -> None:
-        if int(self.state.limit) != bucket.concurrency_limit and not bucket.asking:
+        before, slots = bucket.concurrency_limit, int(self.state.limit)
+        if slots != before and before is not None and not bucket.asking:
             updated = bucket.updated
-            bucket.bound(int(self.state.limit))
+            bucket.bound(slots)
             bucket.updated = updated  # by the user, that is
+            if bucket.listeners:
+                bucket.tell(events.Adapted(bucket.key, "slots", slots, before))
 
 
 class GuardControl:
@@ -99,10 +105,13 @@ class GuardControl:
 
     def succeeded(self, bucket: "Bucket", now: float, sent_at: float) -> None:
         """Hear of a request that was answered."""
+        before = self.measured.seconds
         if self.measured.observe(now - sent_at):
             updated = bucket.updated
             bucket.use(self._build(self.measured.seconds))
             bucket.updated = updated
+            if bucket.listeners:
+                bucket.tell(events.Adapted(bucket.key, "guard", self.measured.seconds, before))
 
 
 class Feedback:

@@ -5,7 +5,12 @@ For httpx2 there is the same in `aiothrottle.httpx2`.
 
 from typing import ClassVar
 
-import httpx
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
+    ) from error
 
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport
@@ -53,6 +58,8 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
             limit.
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
             into memory first, so that it can.
+        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
+            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
         heed: What is done when the server says how much is left of its quota, and until when: that
             may be used up "at once", or is spread "evenly". None: it is not heeded.
         profiles: What has to be known of servers that the package does not know, to read their

@@ -5,7 +5,12 @@ It is the one of `aiothrottle.httpx`, for httpx2.
 
 from typing import ClassVar
 
-import httpx2
+try:
+    import httpx2
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "httpx2 is not there: pip install 'aiothrottle-client[httpx2]'", name="httpx2"
+    ) from error
 
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport

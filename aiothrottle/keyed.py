@@ -1,15 +1,17 @@
 """A limiter for each key: host, account, actor."""
 
 import asyncio
+import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Literal, Self
 
+from aiothrottle import events
 from aiothrottle.decision import Decision
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
-from aiothrottle.permit import Permit
+from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit
 from aiothrottle.statistics import Statistics
 
@@ -75,6 +77,7 @@ class KeyedRateLimiter:
         self._unseen = self._kept = 0
         self._soonest = _LATEST
         self._closed = False
+        self._listeners: tuple[events.Listener, ...] = ()
 
     def __getitem__(self, key: Hashable) -> RateLimiter:
         limiter = self._limiters.get(key)
@@ -93,7 +96,7 @@ class KeyedRateLimiter:
     def throttle(
         self,
         key: Hashable,
-        cost: float = 1.0,
+        cost: float = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -104,7 +107,7 @@ class KeyedRateLimiter:
     async def acquire(
         self,
         key: Hashable,
-        cost: float = 1.0,
+        cost: float = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -112,15 +115,15 @@ class KeyedRateLimiter:
         """`RateLimiter.acquire` of that key."""
         return await self[key].acquire(cost, priority=priority, timeout=timeout)
 
-    async def try_acquire(self, key: Hashable, cost: float = 1.0) -> Decision:
+    async def try_acquire(self, key: Hashable, cost: float = ONE) -> Decision:
         """`RateLimiter.try_acquire` of that key."""
         return await self[key].try_acquire(cost)
 
-    async def peek(self, key: Hashable, cost: float = 1.0) -> Decision:
+    async def peek(self, key: Hashable, cost: float = ONE) -> Decision:
         """`RateLimiter.peek` of that key."""
         return await self[key].peek(cost)
 
-    async def record(self, key: Hashable, cost: float = 1.0) -> None:
+    async def record(self, key: Hashable, cost: float = ONE) -> None:
         """`RateLimiter.record` of that key."""
         await self[key].record(cost)
 
@@ -131,6 +134,19 @@ class KeyedRateLimiter:
     def statistics(self, key: Hashable) -> Statistics:
         """`RateLimiter.statistics` of that key, since it was last forgotten."""
         return self[key].statistics()
+
+    def observe(self, observer: events.Observer) -> Callable[[], None]:
+        """`RateLimiter.observe` of all keys, present and future. The parent is not among them."""
+        listener = events.Listener(observer)
+        self._listeners += (listener,)
+        for line in list(self._alive.values()):
+            line.listen(listener)
+        return functools.partial(self._forget, listener)
+
+    def _forget(self, listener: events.Listener) -> None:
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        for line in list(self._alive.values()):
+            line.forget(listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close the limiters of all keys, present and future. The parent stays open."""
@@ -155,6 +171,8 @@ class KeyedRateLimiter:
         if line is None:
             limiter = RateLimiter(**options)
             limiter._line.closed = self._closed
+            limiter._line.key = key
+            limiter._line.listeners = self._listeners
             self._alive[key] = limiter._line
         else:
             law = (options.get("burst"), options.get("algorithm"), options.get("guard", 0.0))

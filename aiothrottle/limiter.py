@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
+from aiothrottle import events
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
 from aiothrottle.line import Line
-from aiothrottle.permit import Permit, make_permit
+from aiothrottle.permit import ONE, Permit, make_permit
 from aiothrottle.plan import (
     AUTO,
     ConcurrencyLimit,
@@ -27,7 +28,9 @@ from aiothrottle.plan import (
     check_number,
     check_shareable,
     check_shared,
+    check_store_error,
     check_whole,
+    lease_of,
     make_plan,
     number_of,
     shared_of,
@@ -36,6 +39,7 @@ from aiothrottle.plan import (
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.shared import SharedLine
 from aiothrottle.slots import LeasedSlots, SharedConcurrency
+from aiothrottle.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
 
@@ -53,9 +57,6 @@ _UNCHANGED = _Unchanged.UNCHANGED
 
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
-
-# The very object, so that the usual cost is known by a look and needs no check.
-_ONE = 1.0
 
 
 class RateLimiter:
@@ -91,7 +92,15 @@ class RateLimiter:
             limiter's own.
         key: Names the record in the store: whoever has the same one shares the limit.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
-            it at the most. None: 16 tokens' worth of the rate, between 0.2 and 60 seconds.
+            it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
+            rate; between 0.2 and 60 seconds.
+        lease: Tokens that are taken ahead with each call, for those who come later, and for how
+            long they may be used: ``"50/100ms"``. At a high rate most then go without a call. What
+            is used late is counted early: together the limiters may exceed the limit, in any
+            period, by a lease each. None: tokens are taken for those who wait, and no more.
+        on_store_error: What to do while the store fails. ``"raise"``: all who wait get
+            `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
+            ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
         clock: Gives the time in seconds; must not go back. On an event loop with a time of its
             own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -118,6 +127,8 @@ class RateLimiter:
         store: Store | None = None,
         key: Key = "default",
         horizon: float | None = None,
+        lease: RateLike | None = None,
+        on_store_error: OnStoreError = "raise",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         slots = slots_of(concurrency_limit)
@@ -126,7 +137,7 @@ class RateLimiter:
             raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent is a RateLimiter, not {parent!r}")
-        if parent is not None and (isinstance(parent._line, SharedLine) or parent._line.slots):
+        if parent is not None and (isinstance(parent._line, SharedLine) or parent._line.leased):
             raise ValueError("a limiter with a store cannot be a parent")
         # Kept for `update`, which changes the rate alone.
         self._law: LawChoice = (burst, algorithm, guard)
@@ -136,13 +147,14 @@ class RateLimiter:
             plan = make_plan(rate_limit, self._law)
         slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
         shared = shared_of(concurrency_limit, store)
+        check_store_error(on_store_error, store)
         self._line: Line
         if store is not None:
             check_shared(store, key, horizon, parent)
         if store is None or (shared and rate_limit is None and algorithm is None):
-            if horizon is not None:
+            if horizon is not None or lease is not None:
                 raise ValueError(
-                    "horizon says how far ahead a store is asked: give a store, and a rate"
+                    "horizon and lease say how a store is asked: give a store, and a rate"
                 )
             above = None if parent is None else parent._line
             self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
@@ -155,6 +167,8 @@ class RateLimiter:
                 store=store,
                 key=key,
                 horizon=horizon,
+                lease=lease_of(lease),
+                on_store_error=on_store_error,
                 max_queue=max_queue,
             )
         if shared:
@@ -180,8 +194,10 @@ class RateLimiter:
         limiter._concurrency_limit = concurrency_limit
         return limiter
 
+    # Where arguments may be given by name alone, Python looks up the default of each in a dict at
+    # every call: it is a tenth of what an entry costs.
     def throttle(
-        self, cost: float = _ONE, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Give what to enter, ``async with``, around a request: waits for its turn.
 
@@ -205,38 +221,34 @@ class RateLimiter:
         ...     async with limiter.throttle() as permit:
         ...         print(f"waited {permit.waited} s")
         """
-        line = self._line
-        if cost is not _ONE:
-            self._check_cost(cost)
-        if priority or timeout is not None:
-            check_number("priority", priority, least=-sys.float_info.max)
-            if timeout is not None:
-                check_number("timeout", timeout)
-            return make_permit(line, cost, priority, timeout)
+        if cost is not ONE or priority or timeout is not None:
+            return self._particular(cost, priority, timeout)
         permit = Permit()
-        permit._line = line
-        permit.cost = cost
+        permit._line = self._line
         permit._held = None
         return permit
 
     async def acquire(
-        self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Wait for a turn and give the permit. Release it when done; raises what `throttle` does.
 
-        For where no ``async with`` fits: the slot is yours until `Permit.release`.
+        For where no ``async with`` fits: the slot is yours until `Permit.release`. Where one does
+        later on, ``async with permit:`` releases it at the end of the block.
         """
-        return await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit = await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        permit._given = True
+        return permit
 
-    async def try_acquire(self, cost: float = 1.0) -> Decision:
+    async def try_acquire(self, cost: float = ONE) -> Decision:
         """Spend `cost` if it may go now and nobody waits; never waits.
 
         The decision carries the permit if it was spent. Raises what `throttle` does.
         """
         permit, line = self.throttle(cost), self._line
         line.bind()
-        if line.slots is not None:
-            async with line.slots.at_hand():
+        if line.leased is not None:
+            async with line.leased.at_hand():
                 return await self._try_acquire(permit)
         return await self._try_acquire(permit)
 
@@ -246,16 +258,17 @@ class RateLimiter:
             return await line.try_acquire(permit)
         permit._at = now = line.now()
         if line.try_now(permit, now):
+            permit._given = True
             return self._decide(now, 0.0, allowed=True, permit=permit)
-        line.refused += 1
+        line.refuse("no room")
         return self._decide(now, line.delay(now, permit))
 
-    async def peek(self, cost: float = 1.0) -> Decision:
+    async def peek(self, cost: float = ONE) -> Decision:
         """Tell what `try_acquire` would say, and spend nothing. Raises what `throttle` does."""
         permit, line = self.throttle(cost), self._line
         line.bind()
-        if line.slots is not None:
-            async with line.slots.at_hand():
+        if line.leased is not None:
+            async with line.leased.at_hand():
                 return await self._peek(permit)
         return await self._peek(permit)
 
@@ -267,7 +280,7 @@ class RateLimiter:
         allowed = line.would_go(permit, now)
         return self._decide(now, 0.0 if allowed else line.delay(now, permit), allowed=allowed)
 
-    async def record(self, cost: float = 1.0) -> None:
+    async def record(self, cost: float = ONE) -> None:
         """Count what has happened already, without asking: there may be a debt afterwards."""
         check_number("a cost", cost)
         line = self._line
@@ -278,7 +291,7 @@ class RateLimiter:
             line.record(cost)
 
     def throttled(
-        self, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
+        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Callable[
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
@@ -348,18 +361,18 @@ class RateLimiter:
         line = self._line
         if plan is not None and isinstance(line, SharedLine):
             check_shareable(plan)
-        if line.slots is not None and plan is not None and not isinstance(line, SharedLine):
+        if line.leased is not None and plan is not None and not isinstance(line, SharedLine):
             raise ValueError("this limiter shares slots alone: make a new one to share a rate too")
         shares = isinstance(concurrency_limit, SharedConcurrency)
-        if concurrency_limit is not _UNCHANGED and shares != (line.slots is not None):
+        if concurrency_limit is not _UNCHANGED and shares != (line.leased is not None):
             raise ValueError("a concurrency limit stays shared, or of this process: make a new one")
         feedback = line.feedback or Feedback()
         if concurrency_limit is not _UNCHANGED:
             feedback.slots = slots_of(concurrency_limit)
             self._concurrency_limit = concurrency_limit
-            if line.slots is not None and isinstance(concurrency_limit, SharedConcurrency):
-                line.slots.shared = concurrency_limit
-                line.slots.look()
+            if line.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
+                line.leased.shared = concurrency_limit
+                line.leased.look()
         if plan is not None:
             line.use(plan.algorithm)
             line.followed, line.asking = None, False
@@ -372,7 +385,7 @@ class RateLimiter:
         line = self._line
         slots = line.feedback and line.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (line.slots or line.asking) and line.concurrency_limit != number:
+        if not (line.leased or line.asking) and line.concurrency_limit != number:
             line.bound(number)
 
     @property
@@ -407,12 +420,38 @@ class RateLimiter:
             feedback.guard = plan.guard
             line.feedback = feedback if feedback.is_needed else None
             line.followed = announced
+            if line.listeners:
+                line.tell(events.Announced(line.key, None, None, announced))
         line.asking = False
         self._bound()
 
     def statistics(self) -> Statistics:
         """Tell what was done so far, and how things stand."""
         return self._line.statistics()
+
+    def observe(self, observer: events.Observer) -> Callable[[], None]:
+        """Have a function told of each decision from now on, see `aiothrottle.events`.
+
+        While nobody observes, it costs nothing.
+
+        Args:
+            observer: Is called with each event, at once. What it raises is logged, once.
+
+        Returns:
+            A function that ends it. It may be called more than once.
+
+        Raises:
+            TypeError: The observer cannot be called.
+
+        >>> limiter = RateLimiter("5/s")
+        >>> stop = limiter.observe(print)
+        >>> limiter.pause(2)
+        Paused(key=None, seconds=2.0, reason='asked')
+        >>> stop()
+        """
+        listener = events.Listener(observer)
+        self._line.listen(listener)
+        return functools.partial(self._line.forget, listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close for good: whoever comes later gets `LimiterClosed`. What runs goes on.
@@ -441,6 +480,17 @@ class RateLimiter:
             f"<RateLimiter {line.algorithm!r}, {state}"
             f"{line.in_flight}{limit} in flight, {line.waiting} waiting>"
         )
+
+    def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
+        """Make a permit that is not just any, if it is none."""
+        self._check_cost(cost)
+        if priority:
+            check_number("priority", priority, least=-sys.float_info.max)
+        if timeout is not None:
+            check_number("timeout", timeout)
+        if cost == ONE and not priority and timeout is None:
+            return self.throttle()
+        return make_permit(self._line, cost, priority, timeout)
 
     def _check_cost(self, cost: float) -> None:
         if isinstance(cost, bool) or not isinstance(cost, int | float):

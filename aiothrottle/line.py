@@ -21,11 +21,13 @@ and changes hands in synchronous code only, so no await can lose one.
 """
 
 import asyncio
+import logging
 import math
 from contextvars import Context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.bucket import Bucket
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "fail", "is_granted"]
 
+_logger = logging.getLogger("aiothrottle")
+
 # So many are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
 # Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
@@ -49,6 +53,8 @@ _LONGEST_NAP = 86400.0
 # Where several go at once, as many may go so much later; one by one each would cost two turns of
 # the loop, whose timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
+# Seconds. Of the many requests that one refusal concerns each may ask for a little more.
+_LONGER = 1.0
 
 
 class Line(Bucket):
@@ -67,10 +73,10 @@ class Line(Bucket):
         "_turned_away",
         "_waiters",
         "closed",
+        "leased",
         "loop",
         "max_queue",
         "parent",
-        "slots",
         "thread",
     )
 
@@ -89,7 +95,7 @@ class Line(Bucket):
         # For each permit here, the one that it needs of the parent.
         self._above: dict[Permit, Permit] = {}
         #: What leases the slots, if all processes have so many together.
-        self.slots: LeasedSlots | None = None
+        self.leased: LeasedSlots | None = None
         self.watch()
         self.max_queue = max_queue
         # Nobody is refused for the length of the line or of the wait.
@@ -135,7 +141,7 @@ class Line(Bucket):
             and now >= self.paused_until
             and self.algorithm.reset_after(self.state, now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
-            and (self.slots is None or self.slots.is_idle)
+            and (self.leased is None or self.leased.is_idle)
         )
 
     # ---- coming and going ----------------------------------------------------------------------
@@ -149,19 +155,18 @@ class Line(Bucket):
         loop = asyncio.get_running_loop()
         if self.loop is not loop or self.parent is not None:
             self.bind()
-        if permit._held is not None:
-            raise RuntimeError(
-                f"{permit!r} was used before: call throttle() for each block; "
-                "what acquire() has given is not entered, but released"
-            )
+        if permit._held is not None and permit.was_asked_for:
+            if permit._held and permit.is_to_be_entered():
+                return None
+            raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         waiters = self._waiters
         now = self.clock() if waiters.count else self.now()
         if not waiters.count and self.try_now(permit, now):
             return None
         if self.closed:
             raise LimiterClosed
-        if self.updated and permit.cost > self.capacity:  # lowered since the permit was made
-            raise CostTooHigh(permit.cost, self.capacity)
+        if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
+            raise CostTooHigh(permit._tokens, self.capacity)
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
@@ -170,10 +175,14 @@ class Line(Bucket):
         waiters.add(permit, future)
         # With several priorities the newcomer may be the new head.
         if self._consumer is None or waiters.mixed:
-            self.wake()
-        elif self.slots is not None:
-            self.slots.look()
+            self._see_to_newcomer()
+        elif self.leased is not None:
+            self.leased.look()
         return future
+
+    def _see_to_newcomer(self) -> None:
+        """Have the consumer look, who may be the first or the new head."""
+        self.wake()
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
@@ -183,8 +192,14 @@ class Line(Bucket):
                 return future
         assert self.loop is not None
         now = self.clock()
-        if self._started is not None:
-            self._stamp(self._started, now)
+        started = self._started
+        if started is not None:
+            if started._tokens == 1.0:  # as in `_stamp`, without a call
+                self._started = None
+                started._at = now
+                self.stamps.append(now)
+            else:
+                self._stamp(started, now)
         if not self._doubtful or self._may_start(permit):
             self._resuming -= 1
             self._started = permit
@@ -196,14 +211,16 @@ class Line(Bucket):
             permit._waited = waited if waited > 0.0 else 0.0
             permit._at = now
             self._waits.recent.append(permit._waited)
+            if self.listeners:
+                self.tell(events.Granted(self.key, permit.cost, permit._waited))
             return None
         # It was granted, but before it could go something came in between.
         self._take_back(permit)
-        if self._turned_away or permit.cost > self.algorithm.capacity:
+        if self._turned_away or permit._tokens > self.algorithm.capacity:
             self._leave(permit, resumed=True)
             if self._turned_away:
                 raise LimiterClosed
-            raise CostTooHigh(permit.cost, self.algorithm.capacity)
+            raise CostTooHigh(permit._tokens, self.algorithm.capacity)
         future = self.loop.create_future()
         permit._future = future
         self.wake()
@@ -221,20 +238,22 @@ class Line(Bucket):
 
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
-        self.refused += 1
+        self.refuse("timeout")
         return ThrottleTimeout(self.delay(self.now(), permit))
 
     def try_now(self, permit: "Permit", now: float) -> bool:
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed
-        if self._waiters.count or now < self.paused_until or not self.free:
+        if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
             return False
         if not self._take_now(permit, now):
             return False
-        self.free -= 1
+        self.taken += 1
         permit._held = True
         permit._at = now
+        if self.listeners:
+            self.tell(events.Granted(self.key, permit.cost, 0.0))
         return True
 
     def slot_freed(self, permit: "Permit") -> None:
@@ -243,13 +262,13 @@ class Line(Bucket):
         above = self._above.pop(permit, None)
         if above is not None:
             above._release()
-        if self.slots is not None:
-            self.slots.freed()
+        if self.leased is not None:
+            self.leased.freed()
 
     def watch(self) -> None:
         """Decide whether a slot that comes free is of interest."""
         super().watch()
-        self.watched = self.watched or self.parent is not None or self.slots is not None
+        self.watched = self.watched or self.parent is not None or self.leased is not None
 
     def settle(self, permit: "Permit", cost: float) -> None:
         """Charge the permit `cost` in place of what it was charged, here and above."""
@@ -268,14 +287,14 @@ class Line(Bucket):
         super().use(algorithm)
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit in self._waiters:
-            if permit.cost > algorithm.capacity:
-                fail(permit, CostTooHigh(permit.cost, algorithm.capacity))
+            if permit._tokens > algorithm.capacity:
+                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
 
     # ---- slots that are leased -----------------------------------------------------------------
 
-    def lease(self, slots: "LeasedSlots") -> None:
+    def lease(self, leased: "LeasedSlots") -> None:
         """Have no slots but those that are leased; it must be new, and have none."""
-        self.slots = slots
+        self.leased = leased
         self.watch()
 
     def startable(self, most: int) -> int:
@@ -299,15 +318,15 @@ class Line(Bucket):
         if ahead is None:
             ahead = self._waiters.cost_ahead(permit)
         pause = until(self.paused_until, now)
-        wait = self.algorithm.delay_behind(self.state, now + pause, permit.cost, ahead)
+        wait = self.algorithm.delay_behind(self.state, now + pause, permit._tokens, ahead)
         if math.isinf(wait):  # a law that cannot tell about more than its capacity
-            wait = self.algorithm.delay(self.state, now + pause, permit.cost)
+            wait = self.algorithm.delay(self.state, now + pause, permit._tokens)
         wait += pause
         if self.parent is not None:
             # One of ours is in the parent's line already.
             for above in self._above.values():
-                ahead -= 0.0 if above._held else above.cost
-            above = make_permit(self.parent, permit.cost, permit._priority)
+                ahead -= 0.0 if above._held else above._tokens
+            above = make_permit(self.parent, permit._tokens, permit._priority)
             above._at = permit._at
             ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
             wait = max(wait, self.parent.delay(self.parent.now(), above, ahead=ahead))
@@ -319,19 +338,26 @@ class Line(Bucket):
             raise LimiterClosed
         return (
             not (self._waiters.count or now < self.paused_until or not self.free)
-            and self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+            and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
             and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
         )
 
     # ---- pauses, loops, the end ----------------------------------------------------------------
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float, reason: events.Reason = "asked") -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
-        self.paused_at = self.clock()
-        self.paused_until = max(self.paused_until, self.paused_at + seconds)
+        before, now = self.paused_until, self.clock()
+        self.paused_at = now
+        self.paused_until = max(before, now + seconds)
         self.room = 0
         self._doubtful = True
         self.wake()
+        if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
+            seconds = self.paused_until - now
+            who = self.algorithm if self.key is None else self.key
+            _logger.info("%s is paused for %.3g s: %s", who, seconds, events.REASONS[reason])
+            if self.listeners:
+                self.tell(events.Paused(self.key, seconds, reason))
 
     def succeeded(self, age: float, cost: float) -> None:
         """Hear of a request that went so many seconds ago and was not refused, here and above."""
@@ -354,11 +380,14 @@ class Line(Bucket):
         many `seconds` now.
         """
         feedback = self.feedback = self.feedback or Feedback()
+        if self.listeners:
+            self.tell(events.ServerRefused(self.key, seconds if told else None))
+        reason: events.Reason = "told" if told else "refused"
         paused = True
         if not permit.paused_since:
-            self.pause(feedback.pause(seconds, spread=spread, longest=longest))
+            self.pause(feedback.pause(seconds, spread=spread, longest=longest), reason)
         elif told and seconds is not None:
-            self.pause(min(seconds, longest))
+            self.pause(min(seconds, longest), reason)
         else:
             paused = False
         now = self.clock()
@@ -383,8 +412,8 @@ class Line(Bucket):
         self.wake()
         if self._consumer is not None and self.loop is asyncio.get_running_loop():
             await asyncio.wait([self._consumer])
-        if self.slots is not None and self.loop is asyncio.get_running_loop():
-            await self.slots.close()
+        if self.leased is not None and self.loop is asyncio.get_running_loop():
+            await self.leased.close()
 
     def bind(self) -> None:
         """Belong to the running loop, or refuse if another one still lives."""
@@ -411,9 +440,9 @@ class Line(Bucket):
         # lives on.
         while self._resuming:
             self._resuming -= 1
-            self.give_back_slot()
-        if self.slots is not None:
-            self.slots.restart()
+            self.taken -= 1
+        if self.leased is not None:
+            self.leased.restart()
         self._waiters.clear()
         self._ghosts.clear()
         self._consumer = self._alarm = self._timer = None
@@ -457,15 +486,15 @@ class Line(Bucket):
 
     def _may_start(self, permit: "Permit") -> bool:
         now = self.now()
-        # Slots are owed when the limit was lowered after this one was granted.
-        if self._turned_away or now < self.paused_until or self._owed:
+        # There are fewer slots than are taken when the limit was lowered after this was granted.
+        if self._turned_away or now < self.paused_until or self.taken > self.slots:
             return False
-        return self.algorithm.delay(self.state, now, permit.cost) <= 0.0
+        return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:
         """Undo a grant that was not used."""
         self._resuming -= 1
-        self.give_back_slot()
+        self.taken -= 1
         above = self._above.pop(permit, None)
         if self.parent is not None and above is not None:
             self.parent.give_up(above)
@@ -478,8 +507,8 @@ class Line(Bucket):
         self._waiters.remove(permit)
         if affected:
             self.wake()
-        if self.slots is not None:
-            self.slots.look()
+        if self.leased is not None:
+            self.leased.look()
 
     async def _consume(self) -> None:
         assert self.loop is not None
@@ -512,12 +541,12 @@ class Line(Bucket):
                 self.wake()  # the consumer, to its end
             elif seconds is not None:
                 self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self._look)
-        if self.slots is not None:
-            self.slots.look()
+        if self.leased is not None:
+            self.leased.look()
 
     def _all_started(self) -> None:
         """Take the tokens of the last one, and look, unless it is known when to look again."""
-        if self._timer is None:
+        if self._timer is None and self._consumer is not None:
             self._look()
             return
         try:
@@ -561,22 +590,19 @@ class Line(Bucket):
             if self._ghosts and permit in self._ghosts:
                 break  # behind some who go now
             if not self._turned_away:
-                if not self.free:
+                if self.taken >= self.slots:
                     self._starved = True
                     self.watch()
                     return None
-                if room and permit.cost == 1.0:
+                if room and permit._tokens == 1.0:
                     room -= 1
                 else:
                     room = 0  # it was told of costs of 1 only
-                    wait = self.algorithm.delay_behind(self.state, now, permit.cost, cost)
+                    wait = self.algorithm.delay_behind(self.state, now, permit._tokens, cost)
                     if wait > 0.0:
                         break
-                cost += permit.cost
-            if self.free:
-                self.free -= 1
-            else:
-                self._owed += 1  # of those who are turned away each gives it back at once
+                cost += permit._tokens
+            self.taken += 1  # maybe one too many: who is turned away gives it back at once
             self._resuming += 1
             future.set_result(None)
             granted += 1
@@ -597,19 +623,19 @@ class Line(Bucket):
             return
         wait = self.delay(now, permit)
         if full:
-            self.refused += 1
+            self.refuse("queue full")
             raise QueueFull(self.waiting, wait)
         if wait > longest:
             self._charge_refusal(permit, now)
         elif permit._timeout is None or wait <= permit._timeout:
             return
-        self.refused += 1
+        self.refuse("timeout")
         raise ThrottleTimeout(wait)
 
     def _charge_refusal(self, permit: "Permit", now: float) -> None:
         """Have the refused one pay, where the law says so, when those before it have gone."""
         ahead = self._waiters.cost_ahead(permit)
-        cost = self.algorithm.cost_of_refusal(self.state, now, permit.cost, ahead)
+        cost = self.algorithm.cost_of_refusal(self.state, now, permit._tokens, ahead)
         if cost:
             assert self.loop is not None
             ghost = make_permit(self, cost, permit._priority)
@@ -625,7 +651,7 @@ class Line(Bucket):
             permit = self._waiters.head
             if permit not in self._ghosts:
                 return
-            self.algorithm.take(self.state, now, permit.cost)
+            self.algorithm.take(self.state, now, permit._tokens)
             self._ghosts.discard(permit)
             self._waiters.remove(permit)
 
@@ -635,7 +661,7 @@ class Line(Bucket):
         """Take the tokens, the parent's too, if all fit."""
         if self.parent is None:
             return self.admit(permit, now)
-        if self.algorithm.delay(self.state, now, permit.cost) > 0.0:
+        if self.algorithm.delay(self.state, now, permit._tokens) > 0.0:
             return False
         if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
             del self._above[permit]
@@ -650,14 +676,14 @@ class Line(Bucket):
             if above is None:
                 return parent.arrive(self._ask_above(permit), as_head=True)
             return None if above._held else parent.resume(above)
-        except (ThrottleTimeout, QueueFull):
-            self.refused += 1
+        except (ThrottleTimeout, QueueFull) as error:
+            self.refuse("timeout" if isinstance(error, ThrottleTimeout) else "queue full")
             raise
 
     def _ask_above(self, permit: "Permit") -> "Permit":
         """Make the permit that this one needs of the parent."""
         assert self.parent is not None
-        above = self._above[permit] = make_permit(self.parent, permit.cost, permit._priority)
+        above = self._above[permit] = make_permit(self.parent, permit._tokens, permit._priority)
         return above
 
     def undo(self, permit: "Permit") -> None:

@@ -6,6 +6,7 @@ from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
+from aiothrottle import events
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.feedback import LONGEST_PAUSE, SPREAD
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
     from aiothrottle.line import Line
 
-__all__ = ["ParticularPermit", "Permit", "make_permit"]
+__all__ = ["ONE", "ParticularPermit", "Permit", "make_permit"]
+
+#: The usual cost: this very object, so that it is known by a look and needs no check.
+ONE = 1.0
 
 # Seconds. A time-out that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
@@ -27,20 +31,22 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_future", "_held", "_line", "_reported", "_waited", "cost")
+    __slots__ = ("_at", "_future", "_given", "_held", "_line", "_reported", "_settled", "_waited")
 
-    #: Tokens that it costs; after `settle`, that it has cost.
-    cost: float
-    # Made by RateLimiter.throttle, which sets `_line`, `cost` and `_held`: an __init__ would be
-    # a sixth of what a permit costs.
+    # Made by RateLimiter.throttle, which sets `_line` and `_held`: an __init__ would be a sixth of
+    # what a permit costs, and each attribute that has to be set is a part of that.
     _line: "Line"
-    _held: bool | None  # None: not asked for yet; False: in line, given up or released
-    _at: float  # the instant at which it came, then the one at which its tokens went
+    # None: not asked for yet, and may take the fast path; False: not held, yet or any more.
+    _held: bool | None
+    _at: float  # set when it is asked for: when it came, then when its tokens went
     _waited: float  # set for those who had to
     _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
     _reported: bool  # and this: how its request ended has been said
+    _settled: float  # and this: what it has really cost
+    _given: bool  # and this: `acquire` has given it, and nobody has entered it yet
 
-    # What few permits have; those are a `ParticularPermit`.
+    # What few permits have otherwise; those are a `ParticularPermit`.
+    _tokens: float = 1.0  # that it takes when it goes
     _priority: float = 0.0
     _timeout: float | None = None
 
@@ -50,15 +56,14 @@ class Permit:
         # waits, there is a slot, and the bucket has room. No future, no task, no timer.
         if (
             line.room
-            and line.free
+            and line.taken < line.slots
             and line.loop is get_running_loop()
             and self._held is None
-            and self.cost == 1.0
         ):
             self._at = now = line.clock()
             line.stamps.append(now)
             line.room -= 1
-            line.free -= 1
+            line.taken += 1
             self._held = True
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
@@ -81,9 +86,19 @@ class Permit:
         if self._held:
             self._held = False
             line = self._line
-            line.free += 1
+            line.taken -= 1
             if line.watched:
                 line.slot_freed(self)
+
+    @property
+    def cost(self) -> float:
+        """Tokens that it costs; after `settle`, that it has cost."""
+        return getattr(self, "_settled", self._tokens)
+
+    @property
+    def was_asked_for(self) -> bool:
+        """Whether somebody has begun to wait for it."""
+        return hasattr(self, "_at")
 
     @property
     def waited(self) -> float:
@@ -94,6 +109,12 @@ class Permit:
     def paused_since(self) -> bool:
         """Whether the limiter was paused after this was granted: that pause is for it too."""
         return self._line.paused_at >= self._at
+
+    def is_to_be_entered(self) -> bool:
+        """Tell, once, whether this is held, but by no block yet: it comes from `acquire`."""
+        given = getattr(self, "_given", False)
+        self._given = False
+        return given
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
@@ -158,7 +179,7 @@ class Permit:
                 raise TypeError(f"{name} is a number, not {number!r}")
             if not (math.isfinite(number) and number >= 0):
                 raise ValueError(f"{name} is a finite number, 0 or more, not {number!r}")
-        if self._held is None:
+        if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
         self._line.learn(self, left, reset_after, evenly=evenly)
 
@@ -216,6 +237,37 @@ class Permit:
         told = seconds is not None
         self.refused_for(seconds, told=told, spread=SPREAD, longest=LONGEST_PAUSE)
 
+    def retried(
+        self,
+        attempt: int,
+        delay: float,
+        *,
+        status: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Say that the request is going to be sent again: only for who observes the limiter.
+
+        The sessions and transports of this package say it by themselves.
+
+        Args:
+            attempt: Which attempt that will be; the first one was 1.
+            delay: Seconds until then.
+            status: Of the response, if there was one.
+            error: Why there was none.
+
+        >>> async def ask(limiter, call):
+        ...     for attempt in range(1, 4):
+        ...         async with limiter.throttle() as permit:
+        ...             try:
+        ...                 return await call()
+        ...             except ConnectionError as error:
+        ...                 permit.retried(attempt + 1, 1.0, error=error)
+        ...         await asyncio.sleep(1.0)
+        """
+        line = self._line
+        if line.listeners:
+            line.tell(events.Retried(line.key, attempt, delay, status, error))
+
     def refused_for(
         self, seconds: float | None, *, told: bool, spread: float, longest: float
     ) -> bool:
@@ -238,7 +290,7 @@ class Permit:
 
     def _report(self) -> bool:
         """Tell whether this is the first time that it is said how the request ended."""
-        if self._held is None:
+        if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
         if getattr(self, "_reported", False):
             return False
@@ -249,22 +301,25 @@ class Permit:
         if self._held:
             self._held = False
             line = self._line
-            line.free += 1
+            line.taken -= 1
             if line.watched:
                 line.slot_freed(self)
 
     def __repr__(self) -> str:
-        state = {None: "not acquired", True: "held", False: "released"}[self._held]
-        if self._line.holds_place_of(self):
+        state = "held" if self._held else "released"
+        if not self.was_asked_for:
+            state = "not acquired"
+        elif self._line.holds_place_of(self):
             state = "waiting"
         return f"<Permit of {self.cost:g}, {state}>"
 
 
 class ParticularPermit(Permit):
-    """A permit with a priority or a time-out."""
+    """A permit with a cost, a priority or a time-out of its own."""
 
-    __slots__ = ("_priority", "_timeout")
+    __slots__ = ("_priority", "_timeout", "_tokens")
 
+    _tokens: float
     _priority: float
     _timeout: float | None
 
@@ -286,8 +341,8 @@ def make_permit(
     """Make a permit that is not just any."""
     permit = ParticularPermit()
     permit._line = line
-    permit.cost = cost
-    permit._held = None
+    permit._tokens = cost
+    permit._held = False  # the fast path is for those who cost 1
     permit._priority = priority
     permit._timeout = timeout
     return permit

@@ -12,6 +12,7 @@ from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket,
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.slots import SharedConcurrency
+from aiothrottle.standin import CHOICES, OnStoreError
 from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of
 
@@ -27,6 +28,7 @@ __all__ = [
     "check_number",
     "check_shareable",
     "check_shared",
+    "check_store_error",
     "check_whole",
     "make_plan",
     "number_of",
@@ -69,6 +71,14 @@ def make_plan(rate_limit: RateLimit | None, law: LawChoice) -> Plan:
     return Plan(build(0.0), guard=GuardControl(period, build))
 
 
+def check_store_error(on_store_error: OnStoreError, store: Store | None) -> None:
+    """Refuse what is none of the choices, or is of no use without a store."""
+    if on_store_error not in CHOICES:
+        raise ValueError(f"on_store_error is one of {CHOICES}, not {on_store_error!r}")
+    if store is None and on_store_error != "raise":
+        raise ValueError("on_store_error says what to do when a store fails: give a store")
+
+
 def check_shared(store: Store, key: Key, horizon: float | None, parent: object) -> None:
     """Refuse what cannot be a record in a store."""
     if not isinstance(store, Store):
@@ -80,6 +90,16 @@ def check_shared(store: Store, key: Key, horizon: float | None, parent: object) 
         raise ValueError(
             "a limiter with a store has no parent: tokens of both cannot be had at once"
         )
+
+
+def lease_of(lease: RateLike | None) -> Rate | None:
+    """Make of a lease its tokens and its seconds."""
+    if lease is None:
+        return None
+    tokens = as_rate(lease)
+    if tokens.limit < 1:
+        raise ValueError(f"a lease is of a token or more, not of {tokens.limit:g}")
+    return tokens
 
 
 def check_shareable(plan: Plan) -> None:

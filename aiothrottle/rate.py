@@ -69,11 +69,14 @@ class Rate:
         if it is more than one of them.
 
         Raises:
+            TypeError: It is no text.
             ValueError: The text is no rate.
 
         >>> Rate.parse("5000/24h")
         Rate(limit=5000.0, period=86400.0)
         """
+        if not isinstance(text, str):
+            raise TypeError(f"parse() reads a rate from a text such as '10/s', not from {text!r}")
         match = _RATE.fullmatch(text)
         if match is None:
             raise ValueError(f"cannot read {text!r} as a rate: {_ACCEPTED}")

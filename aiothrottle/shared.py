@@ -16,25 +16,29 @@ import math
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle import events
 from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed
+from aiothrottle.guarded import GuardedStore
 from aiothrottle.line import Line, is_granted
+from aiothrottle.standin import OnStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiothrottle.permit import Permit
+    from aiothrottle.rate import Rate
     from aiothrottle.stores.store import Answer, Key, Store
 
 __all__ = ["SharedLine"]
 
 # One call asks for as many as go in so many seconds, and for this number at the most.
 _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
-# Seconds ahead. Enough for sixteen processes that have reserved one each: with less they would be
-# refused in turns, and ask again.
+# Seconds ahead. Enough for sixteen processes that have reserved one each, the first of them when
+# all is spent: with less they would be refused in turns, and ask again.
 _PROCESSES = 16
 _LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
 # Slots are leased for those who go in so many seconds, or within the horizon if that is less: a
@@ -57,6 +61,8 @@ class SharedLine(Line):
         "_given_horizon",
         "_horizon",
         "_key",
+        "_lease",
+        "_lease_timer",
         "_refused_cost",
         "_refused_until",
         "_soon",
@@ -73,12 +79,16 @@ class SharedLine(Line):
         store: "Store",
         key: "Key",
         horizon: float | None = None,
+        lease: "Rate | None" = None,
+        on_store_error: OnStoreError = "raise",
         max_queue: int | None = None,
     ) -> None:
         super().__init__(Reserved(algorithm), concurrency_limit, clock, max_queue=max_queue)
-        self._store = store
+        self._store = GuardedStore(store, on_store_error, clock, self._store_changed)
         self._key = key
         self._given_horizon = horizon
+        self._lease = lease
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._talk: asyncio.Task[None] | None = None
         # Questions whose askers were cancelled: what they are given goes back.
         self._asking: set[asyncio.Task[Answer]] = set()
@@ -90,12 +100,18 @@ class SharedLine(Line):
         self._batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         self._horizon = self._given_horizon
         if self._horizon is None:
-            self._horizon = min(max(_LEAST_HORIZON, _PROCESSES * interval), _MOST_HORIZON)
+            horizon = _wait_when_spent(algorithm) + _PROCESSES * interval
+            self._horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
         seconds = min(self._horizon, _SECONDS_OF_SLOTS)
         self._soon = int(min(max(1.0, seconds / interval), _MOST_PER_CALL))
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store has answered when it was last asked."""
+        return not self._store.is_down
 
     @property
     def _law(self) -> Algorithm[Any]:
@@ -126,7 +142,7 @@ class SharedLine(Line):
             return wait
         ready = self._reserved.ready
         wait = until(max(self.paused_until, ready[-1].at if ready else now), now)
-        if ahead or permit.cost >= self._refused_cost:
+        if ahead or permit._tokens >= self._refused_cost:
             wait = max(wait, until(self._refused_until, now))
         return wait
 
@@ -135,19 +151,33 @@ class SharedLine(Line):
 
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same."""
-        return self._talk is None and not self._asking and super().is_forgettable()
+        return not self._is_busy and super().is_forgettable()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is something to say to the store, or to remember of it."""
+        return bool(
+            self._talk is not None
+            or self._asking
+            or self._reserved.ready
+            or not self._store.is_forgettable(self.clock())
+        )
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, give back what is reserved, and leave no task."""
         await super().close(drain=drain)
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         if self.loop is asyncio.get_running_loop():
             self._give_back()
             while tasks := [*self._asking, *([self._talk] if self._talk else [])]:
                 await asyncio.wait(tasks)
+            await self._store.close()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._move_to(loop)
-        self._talk = None
+        self._store.restart(loop, self.clock)
+        self._talk = self._lease_timer = None
         self._asking.clear()
         self._reserved.give_back()
         self._refused_until = self._ask_at = -math.inf
@@ -158,49 +188,100 @@ class SharedLine(Line):
             # Whoever sweeps up all tasks is about to close the loop: no new one then.
             self._give_back(talk=not consumer.cancelling())
 
+    def _see_to_newcomer(self) -> None:
+        """Have the consumer look; for who is alone the talk is enough, which then lets it go."""
+        alone = self._waiters.count == 1 and self._consumer is None and self._talk is None
+        if alone and self.leased is None:  # a slot is another store's matter
+            self._start_talk()
+            if self._talk is not None:
+                return
+        super()._see_to_newcomer()
+
+    def give_up(self, permit: "Permit") -> None:
+        """Take the permit out of line at any point, as if it had never come."""
+        super().give_up(permit)
+        if self._consumer is None and not self._waiters.count:
+            self._give_back()  # else the end of the consumer sees to it
+
     def _serve(self) -> float | None:
         """Grant to as many as fit now, and ask the store for those behind them."""
         now = self.now()
         if now < self.paused_until:
             self._reserved.give_back()
         elif not self._resuming:
-            self._reserved.give_back_older(now - _PATIENCE)
+            self._reserved.give_back_older(now - self._patience)
         seconds = super()._serve()
-        self._start_talk()
+        wait = math.inf
+        if self._talk is None:
+            costs = [] if self._turned_away or now < self.paused_until else self._missing()
+            if costs:
+                wait = self._wait_to_ask(now, costs[0])
+            if not wait or self._has_news:
+                self._begin_talk()
         if seconds is None:
             return None
-        costs = self._missing()
-        wait = self._wait_to_ask(now, costs[0]) if costs else 0.0
         seconds = min(seconds, wait or math.inf)
-        return None if seconds == math.inf else seconds  # the answer, or who starts, has it look
+        return None if seconds == math.inf else seconds  # the talk, or who starts, has it look
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a slot may be used late."""
+        return _PATIENCE if self._lease is None else max(_PATIENCE, self._lease.period)
 
     def _give_back(self, *, talk: bool = True) -> None:
-        self.now()  # whoever has just started has used a slot
-        self._reserved.give_back()
+        """Return what nobody waits for, but for a lease, while it lasts."""
+        now, reserved = self.now(), self._reserved  # whoever has just started has used a slot
+        if self._lease is None or self.closed:
+            reserved.give_back()
+        else:
+            reserved.give_back_later(now)
+            reserved.give_back_older(now - self._patience)
         if talk:
             self._start_talk()
 
+    def _watch_lease(self) -> None:
+        """See to it that what is taken ahead is given back in time."""
+        if self._lease_timer is None and self.loop is not None:
+            self._lease_timer = self.loop.call_later(self._patience, self._lease_over)
+
+    def _lease_over(self) -> None:
+        self._lease_timer = None
+        if not self._waiters.count:
+            self._give_back()
+        if self._reserved.ready:
+            self._watch_lease()
+
     # ---- the talk ------------------------------------------------------------------------------
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is anything that the store has still to hear of."""
+        return bool(self._reserved.returned or self._reserved.owed)
 
     def _start_talk(self) -> None:
         """See to it that what there is to say to the store is said."""
-        if self._talk is None and self.loop is not None and not self.loop.is_closed():
-            reserved = self._reserved
-            if reserved.returned or reserved.owed or self._wanted():
-                # As with the consumer: a plain Task, in an empty context.
-                self._talk = asyncio.Task(
-                    self._say_all(), loop=self.loop, name="aiothrottle store", context=Context()
-                )
-                self._talk.add_done_callback(self._talk_ended, context=Context())
+        if self._talk is not None or self.loop is None or self.loop.is_closed():
+            return
+        if self._has_news or self._wanted():
+            self._begin_talk()
+
+    def _begin_talk(self) -> None:
+        # As with the consumer: a plain Task, in an empty context.
+        self._talk = asyncio.Task(
+            self._say_all(), loop=self.loop, name="aiothrottle store", context=Context()
+        )
+        self._talk.add_done_callback(self._talk_ended, context=Context())
 
     async def _say_all(self) -> None:
         while True:
-            if self._reserved.returned or self._reserved.owed:
+            if self._has_news:
                 await self._settle_up()
             elif costs := self._wanted():
                 await self._reserve(costs)
             else:
                 self._talk = None  # now: whoever comes in this turn starts another one
+                if self._consumer is not None:
+                    self.wake()  # it has to find out when to ask again
                 return
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
@@ -221,9 +302,10 @@ class SharedLine(Line):
                 await self._store.refund(self._key, self._law, slot.cost, slot.instant)
             else:
                 slot = reserved.owed.popleft()
-                answer = await self._store.record(self._key, self._law, slot.cost)
-                slot.instant = answer.now
                 reserved.charged.append(slot)
+                cost = slot.cost
+                answer = await self._store.record(self._key, self._law, cost)
+                reserved.counted(slot, cost, answer.now)
         except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
             reserved.returned.clear()
             reserved.owed.clear()
@@ -232,6 +314,8 @@ class SharedLine(Line):
         """Ask for the costs, and have the line look at what it was given."""
         law, horizon = cast("Reserved", self.own_law[0]), self._horizon
         assert horizon is not None
+        wanted = len(costs)
+        costs += self._ahead(costs)
         try:
             answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
@@ -241,14 +325,41 @@ class SharedLine(Line):
         taken = len(answer.instants)
         at = [now + delay for delay in answer.delays]
         law.hold(self._reserved, costs[:taken], at, answer.instants)
-        if taken < len(costs):
+        if taken > wanted:
+            self._watch_lease()
+        elif taken < wanted:
             self._refused_cost = costs[taken]
             self._refused_until = now + answer.retry_after
-            self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - horizon)
+            ahead = horizon if self._store.reserves_ahead else 0.0
+            self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - ahead)
         if self._consumer is not None:
             self._look()
+        elif self._waiters.count:
+            self._let_go_alone()
         else:
             self._give_back()
+
+    def _ahead(self, costs: list[float]) -> list[float]:
+        """Give the cost to take for those who come later: one, of what is left after these."""
+        if self._lease is None:
+            return []
+        left = self._reserved.left if self.now() < self._reserved.known_until else self.capacity
+        more = min(math.floor(self._lease.limit), math.floor(left - math.fsum(costs)))
+        return [float(more)] if more >= 1 else []
+
+    def _let_go_alone(self) -> None:
+        """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
+        now = self.now()
+        if not self._turned_away and now >= self.paused_until:
+            self._doubtful = False
+            self._grant(now)
+        if not self._resuming:
+            self.wake()
+
+    def _store_changed(self) -> None:
+        """Ask again at once: what the store, or what stood in for it, has refused is over."""
+        self._refused_until = self._ask_at = -math.inf
+        self.wake()
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""
@@ -274,61 +385,69 @@ class SharedLine(Line):
     def _missing(self) -> list[float]:
         """Give the costs at the head of the line for which nothing is reserved.
 
-        None while many are reserved still, and none for those for whom there is no slot.
+        None while half of what a call asks for is reserved still, and none for those for whom
+        there is no slot.
         """
-        reserved = self._reserved
-        tokens, covered, free = reserved.tokens, 0, self.free
+        reserved, free = self._reserved, self.free
+        tokens, begun = reserved.tokens, False
         costs: list[float] = []
         for permit in self._waiters:
             future = permit._future
-            if future is None or (future.done() and not is_granted(future)):
+            if future is None:
                 continue
             if not future.done():
-                if not free or len(costs) == self._batch or 2 * covered > self._batch:
+                if not free or len(costs) == self._batch:
                     break
                 free -= 1
-            if not permit.cost:
+            elif not is_granted(future):
                 continue
-            if not costs and tokens >= permit.cost - 1e-9:
-                tokens -= permit.cost
-                covered += 1
+            cost = permit._tokens
+            if not cost:
+                continue
+            if not costs and tokens >= cost - 1e-9:
+                if not begun and 2 * tokens > self._batch:
+                    break
+                tokens -= cost
             else:
-                if not covered and tokens > 0.0:
+                if not begun and tokens > 0.0:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
-                costs.append(permit.cost)
+                costs.append(cost)
                 tokens = 0.0
-        return costs if 2 * covered <= self._batch else []
+            begun = True
+        return costs
 
     # ---- a question of its own -----------------------------------------------------------------
 
     async def try_acquire(self, permit: "Permit") -> Decision:
         """Spend the permit's cost if it may go now and nobody waits."""
         if not self._has_room():
-            self.refused += 1
+            self.refuse("no room")
             return await self._refusal(permit)
-        self.free -= 1  # nobody else gets it while the store is asked
+        self.taken += 1  # nobody else gets it while the store is asked
         try:
-            answer = await self._ask(permit.cost)
+            answer = await self._ask(permit._tokens)
         except BaseException:
             self._free_slot()
             raise
         now = self._note(answer)
         if not answer.instants:
             self._free_slot()
-            self.refused += 1
+            self.refuse("no room")
             return self._decide(answer, allowed=False)
         permit._at = now
-        permit._held = True
+        permit._held = permit._given = True
         self._granted += 1
-        self._reserved.used.append(Slot(now, permit.cost, answer.instants[0]))
+        self._reserved.used.append(Slot(now, permit._tokens, answer.instants[0]))
+        if self.listeners:
+            self.tell(events.Granted(self.key, permit._tokens, 0.0))
         return self._decide(answer, allowed=True, permit=permit)
 
     async def peek(self, permit: "Permit") -> Decision:
         """Tell what `try_acquire` would say."""
         if not self._has_room():
             return await self._refusal(permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         self._note(answer)
         return self._decide(answer, allowed=answer.retry_after == 0.0)
 
@@ -346,7 +465,7 @@ class SharedLine(Line):
         """Refuse what would not be the next to go."""
         permit._at = now = self.now()
         wait = self.delay(now, permit)
-        answer = await self._store.peek(self._key, self._law, permit.cost)
+        answer = await self._store.peek(self._key, self._law, permit._tokens)
         return self._decide(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
@@ -369,7 +488,7 @@ class SharedLine(Line):
             self._start_talk()
 
     def _free_slot(self) -> None:
-        self.give_back_slot()
+        self.taken -= 1
         if self._starved:
             self.wake()
 
@@ -395,6 +514,13 @@ def _interval(algorithm: Algorithm[Any]) -> float:
     """Seconds between two tokens, on average, at the pace of the fastest limit."""
     laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
     return min(_drained_in(law) / law.capacity for law in laws)
+
+
+def _wait_when_spent(law: Algorithm[Any]) -> float:
+    """Seconds until one more may go, when all that may has gone."""
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.delay(state, 0.0, min(1.0, law.capacity))
 
 
 def _drained_in(law: Algorithm[Any]) -> float:

@@ -272,7 +272,7 @@ class LeasedSlots:
         line, shared = self._line, self.shared
         of_use = line.startable(_MOST_WANTED) + self._trying
         self._give_back(max(0, line.free - of_use))
-        held = line.concurrency_limit or 0
+        held = line.slots
         most = _MOST_WANTED
         if shared.per_process is not None:
             most = min(most, shared.per_process - held)
@@ -280,10 +280,11 @@ class LeasedSlots:
 
     def _give_back(self, slots: int) -> None:
         """Take free slots from the line."""
-        line = self._line
-        assert line.concurrency_limit is not None
-        line.free -= slots
-        line.concurrency_limit -= slots
+        self._have(self._line.slots - slots)
+
+    def _have(self, slots: int) -> None:
+        """Let the line have so many slots, taken ones and free ones."""
+        self._line.slots = self._line.concurrency_limit = slots
 
     async def _ask(self) -> bool:
         """Say how it stands, and take what is granted. Tells whether the store has answered."""
@@ -309,7 +310,6 @@ class LeasedSlots:
 
     def _heard(self, granted: "Granted", held: int, wanted: int) -> None:
         line, lease = self._line, self.shared.lease
-        assert line.concurrency_limit is not None
         self._failures = 0
         self._heard_at = now = line.clock()
         if granted.lost:
@@ -317,8 +317,7 @@ class LeasedSlots:
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
             )
-        line.concurrency_limit += granted.granted
-        line.free += granted.granted
+        self._have(line.slots + granted.granted)
         held, wanted = self._told = (held + granted.granted, wanted - granted.granted)
         if not (held or wanted):
             self._rest()

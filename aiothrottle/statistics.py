@@ -1,6 +1,7 @@
 """What a limiter has done so far, in figures, and the histogram behind its percentiles."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 __all__ = ["Statistics", "Waits"]
@@ -48,6 +49,8 @@ class Statistics:
     concurrency_limit: int | None = None
     #: The guard that ``guard="auto"`` has come to; None if it is not left to that.
     guard: float | None = None
+    #: Whether the store answered when it was last asked; None without a store.
+    store_up: bool | None = None
 
 
 class Waits:
@@ -65,17 +68,21 @@ class Waits:
         self.longest = 0.0
 
     def count_recent(self) -> None:
-        """Sort the recent waits in: all at once, as one by one they cost three times as much."""
-        waits, self.recent = self.recent, []
+        """Sort the recent waits in: class by class, as there are many more waits than classes."""
+        waits, self.recent = sorted(self.recent), []
         self.count += len(waits)
         self.total += math.fsum(waits)
-        self.longest = max(self.longest, *waits)
+        self.longest = max(self.longest, waits[-1])
         self._classes = classes = self._classes or [0] * _CLASSES
-        for seconds in waits:
-            ticks = int(seconds * _TICKS_PER_SECOND) | _PER_DOUBLING
+        first = 0
+        while first < len(waits):
+            ticks = max(_PER_DOUBLING, int(waits[first] * _TICKS_PER_SECOND))
             doublings = ticks.bit_length() - 3
-            place = _PER_DOUBLING * (doublings - 1) + (ticks >> doublings)
-            classes[place if place < _CLASSES else -1] += 1
+            step = ticks >> doublings
+            place = _PER_DOUBLING * (doublings - 1) + step
+            end = bisect_left(waits, math.ldexp(step + 1, doublings) / _TICKS_PER_SECOND, first)
+            classes[place if place < _CLASSES else -1] += end - first
+            first = end
 
     def percentile(self, part: float, *, at_once: int) -> float:
         """Give the wait that `part` of all did not exceed, `at_once` others not having waited."""

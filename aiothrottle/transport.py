@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, check_seconds, origin
 from aiothrottle.announcements import Heed, may_say_more
 from aiothrottle.attempts import Attempts, Outcome, failed, judge
@@ -220,6 +221,7 @@ class Transport(Generic[_Request, _Response]):
         queue_timeout: float | None = None,
         max_hold: float | None = None,
         buffer_body: bool = False,
+        overload: ClientThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
     ) -> None:
@@ -230,6 +232,7 @@ class Transport(Generic[_Request, _Response]):
             default_key=_origin_of,
             queue_timeout=queue_timeout,
             retry=retry,
+            overload=overload,
             heed=heed,
             profiles=profiles,
         )
@@ -258,6 +261,7 @@ class Transport(Generic[_Request, _Response]):
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
+            Overloaded: The server fails, and the request was rejected here: see `overload`.
             TransportError: Of the library, as the wrapped transport does, after the last attempt.
         """
         target = self._admission.target(request.method, request.url)
@@ -266,13 +270,21 @@ class Transport(Generic[_Request, _Response]):
             await request.aread()
             replayable = True
         attempts = Attempts(self._retry, request.method, self._admission.quota, target.key)
+        server = None if self._admission.overloads is None else _origin_of("", request.url)
+        outcome: Outcome[_Response] | None = None
         while True:
-            permit = await self._admission.enter(target.limiter)
+            permit = await self._admission.enter(target.limiter, server, outcome)
             outcome = await self._attempt(request, target.limiter, permit)
+            if outcome.status is not None:
+                self._admission.answered(server, outcome.status)
             delay = attempts.delay(outcome)
             # Also if this request is not tried again: its siblings would be refused as well.
             paused = self._admission.ended(permit, outcome, delay)
-            if delay is None or not replayable or not attempts.again(outcome, delay):
+            if (
+                delay is None
+                or not replayable
+                or not self._admission.again(attempts, permit, outcome, delay)
+            ):
                 attempts.ended(outcome)
                 return outcome.result()
             if outcome.response is not None:

@@ -28,7 +28,7 @@ class _Lane(deque["Permit"]):
 
     def drop(self, permit: "Permit") -> None:
         """Take the permit out. The lane may be empty afterwards."""
-        self.cost -= permit.cost
+        self.cost -= permit._tokens
         permit._future = None
         if self[0] is not permit:
             self.gaps += 1
@@ -78,7 +78,7 @@ class Waiters:
             lane = self._lanes[permit._priority] = _Lane()
             self.mixed = len(self._lanes) > 1
         self.count += 1
-        lane.cost += permit.cost
+        lane.cost += permit._tokens
         lane.append(permit)
         permit._future = future
 
@@ -102,7 +102,7 @@ class Waiters:
                 if _place(waiter) > place:
                     break
                 if waiter._future is not None:
-                    cost += waiter.cost
+                    cost += waiter._tokens
         return cost
 
     def __iter__(self) -> "Iterator[Permit]":

@@ -16,7 +16,9 @@ import contended
 import crawl
 import headers
 import keyed
+import observed
 import overhead
+import stores
 import uncontended
 from measure import Report, Rows, machine, show
 
@@ -26,6 +28,7 @@ PEERS = (
     "asyncio-throttle",
     "pyrate-limiter",
     "limits",
+    "redis",
     "throttled-py",
     "aiometer",
     "aiohttp-retry",
@@ -36,17 +39,21 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     contended: contended.report,
     accuracy: accuracy.report,
     keyed: keyed.report,
+    observed: observed.report,
     overhead: overhead.report,
     headers: headers.report,
     crawl: crawl.report,
+    stores: stores.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
     uncontended: lambda: uncontended.report(rounds=5, repeat=5_000),
     contended: lambda: contended.report(rounds=1, patience=3.0, sizes=(10_000,)),
     accuracy: lambda: accuracy.report(seconds=1.0, rates=(1_000,)),
     keyed: lambda: keyed.report(times=50, keys=20_000, peer_keys=5_000, patience=2.0),
+    observed: lambda: observed.report(rounds=5, repeat=5_000),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
+    stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
 }
 
 HEAD = """\

@@ -1,7 +1,7 @@
 """What it costs to read what a response says about limits: `uv run benchmarks/headers.py`.
 
 Each response has fifteen headers that any response has, and those of its kind beside them, in the
-multidict that aiohttp gives. Nothing is remembered but what the names mean.
+multidict that aiohttp gives. Nothing is remembered but what names and policies mean.
 """
 
 import asyncio

@@ -53,6 +53,11 @@ class Report:
         wanted, text = f"<= {most:g}{unit}", f"{found:.3g}{unit}"
         self.targets.append(Target(what, wanted, text, found <= most))
 
+    def want_least(self, what: str, found: float, least: float, unit: str = " x") -> None:
+        """Add a target: a figure that is not to be smaller than `least`."""
+        wanted, text = f">= {least:g}{unit}", f"{found:.3g}{unit}"
+        self.targets.append(Target(what, wanted, text, found >= least))
+
     def want_share(self, what: str, found: float, least: float) -> None:
         """Add a target: a share that is not to be smaller than `least`."""
         self.targets.append(Target(what, f">= {least:.1%}", f"{found:.2%}", found >= least))

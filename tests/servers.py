@@ -253,6 +253,8 @@ class FaultProxy:
     mode = "pass"
     #: Seconds that everything takes, each way.
     delay = 0.0
+    #: Replies that were dropped.
+    dropped = 0
 
     def __init__(self, upstream: int) -> None:
         self.upstream = upstream
@@ -302,6 +304,7 @@ class FaultProxy:
         try:
             while data := await reader.read(65536):
                 if self.mode == "blackhole" or (self.mode == "drop reply" and is_reply):
+                    self.dropped += is_reply
                     continue
                 await asyncio.sleep(self.delay)
                 if self.mode == "reset":

@@ -71,7 +71,7 @@ def test_rates_are_given_as_everywhere() -> None:
 # --- The rate ---
 
 
-def test_it_doubles_while_nothing_is_refused() -> None:
+def test_it_trebles_while_nothing_is_refused() -> None:
     adaptive = AdaptiveRate(1, 1, 1000)
     state = adaptive.start()
     seen = {state.rate}
@@ -79,7 +79,7 @@ def test_it_doubles_while_nothing_is_refused() -> None:
     while now < 12.0:
         now = drive(adaptive, state, 0.01, begin=now)
         seen.add(state.rate)
-    assert sorted(seen)[:5] == [1, 2, 4, 8, 16]
+    assert sorted(seen)[:5] == [1, 3, 9, 27, 81]
 
 
 def test_many_refusals_of_one_event_cut_once() -> None:
@@ -115,7 +115,7 @@ def test_it_finds_a_plain_limit_and_stays_near_it(limit: float) -> None:
     assert 0.85 * limit <= lowest <= highest <= 1.02 * limit
 
 
-def test_refusals_that_return_at_once_cut_deeper() -> None:
+def test_refusals_that_return_at_once_cut_by_a_quarter_again_and_again() -> None:
     adaptive = AdaptiveRate(1000, 1, 1000)
     state = adaptive.start()
     rates = [state.rate]
@@ -123,7 +123,7 @@ def test_refusals_that_return_at_once_cut_deeper() -> None:
         adaptive.succeeded(state, i + 0.1, float(i))
         adaptive.refused(state, i + 0.3, i + 0.2)
         rates.append(state.rate)
-    assert rates == [1000, 750, 375, 187.5, 93.75]
+    assert rates == pytest.approx([1000 * 0.75**i for i in range(5)])
 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0, 10.0])
@@ -155,7 +155,7 @@ def test_a_pause_is_no_use() -> None:
         adaptive.succeeded(state, 0.2 + i / 10, 0.1 + i / 10)
     for i in range(5):
         adaptive.succeeded(state, 60.2 + i / 10, 60.1 + i / 10)
-    assert state.rate <= 20
+    assert state.rate <= 30
 
 
 def test_beyond_the_ceiling_it_probes_slowly_at_first() -> None:
@@ -169,6 +169,74 @@ def test_beyond_the_ceiling_it_probes_slowly_at_first() -> None:
     assert all(a <= b for a, b in pairwise(rates))
     near = [rate for rate in rates if rate > 9.9]
     assert all(b - a < 0.1 for a, b in pairwise(near[:10]))
+
+
+def begun_too_fast(adaptive: AdaptiveRate, *, heard_late: int = 0) -> RateState:
+    """Begin at 40/s before a window of ten a second: the eleventh is refused for up to a second."""
+    state = adaptive.start()
+    for i in range(10 - heard_late):
+        adaptive.succeeded(state, i / 40 + LATENCY, i / 40)
+    adaptive.refused(state, now=0.25 + LATENCY, sent_at=0.25, pause=1.0)
+    for i in range(10 - heard_late, 10):
+        adaptive.succeeded(state, 0.5, i / 40)
+    return state
+
+
+def test_the_first_refusal_tells_what_a_second_admits() -> None:
+    state = begun_too_fast(AdaptiveRate(40, 0.1, 1000))
+    assert state.ceiling == 10
+    assert 8 <= state.rate <= 9.5
+
+
+def test_what_was_admitted_before_a_refusal_may_be_answered_after_it() -> None:
+    adaptive = AdaptiveRate(40, 0.1, 1000)
+    late = begun_too_fast(adaptive, heard_late=7)
+    assert (late.ceiling, late.rate, late.known) == pytest.approx(
+        (10, begun_too_fast(adaptive).rate, begun_too_fast(adaptive).known)
+    )
+
+
+def test_a_second_in_which_nothing_was_admitted_is_no_bound() -> None:
+    adaptive = AdaptiveRate(1, 0.1, 1000)
+    state = adaptive.start()
+    for sent_at in (0.0, 0.0, 0.0, 0.0, 1.0):
+        adaptive.succeeded(state, sent_at + LATENCY, sent_at)
+    adaptive.refused(state, now=2.6, sent_at=2.5, pause=1.0)
+    assert state.ceiling == 3
+
+
+def test_what_was_admitted_slowly_does_not_bound_the_rate() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    drive(adaptive, state, 600, demand=2.0)
+    adaptive.refused(state, now=600.3, sent_at=600.2, pause=1.0)
+    assert state.ceiling == 10
+    assert state.rate >= 5
+
+
+def test_a_refusal_before_the_ceiling_is_met_cuts_deeper() -> None:
+    rates: list[float] = []
+    for seconds in (30.0, 120.0):
+        adaptive = AdaptiveRate(10, 0.1, 1000)
+        state = adaptive.start()
+        now = drive(adaptive, state, 600, limit=10.0)
+        while state.used:  # until it was cut
+            now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
+        now = drive(adaptive, state, seconds, begin=now)
+        rate = state.rate
+        adaptive.refused(state, now + 1.0, now + 0.9, pause=1.0)
+        rates.append(state.rate / rate)
+    assert rates == pytest.approx([0.9, 0.95])
+
+
+def test_a_pause_of_ones_own_tells_nothing_of_the_window() -> None:
+    # Without Retry-After it is refused again and again, and then waits for longer than needed.
+    adaptive = AdaptiveRate(40, 0.1, 1000)
+    state = begun_too_fast(adaptive)
+    adaptive.refused(state, now=0.8, sent_at=0.7, pause=8.0)
+    adaptive.succeeded(state, now=8.9, sent_at=8.8)
+    assert state.ceiling == 10
+    assert state.rate >= 5
 
 
 def test_a_long_outage_tells_the_limit() -> None:

@@ -26,6 +26,7 @@ TABLE = """
     module       | inside                                                    | outside
 
     errors       |                                                           |
+    events       | rate                                                      |
     rate         | errors                                                    |
     algorithms   | algorithms.*                                              |
     algorithms.* | algorithms.algorithm rate errors                          |
@@ -34,25 +35,32 @@ TABLE = """
     headers.*    | headers.*                                                 |
     budget       |                                                           |
     retry        | budget headers errors                                     | random
-    attempts     | budget headers retry                                      |
+    attempts     | budget errors headers retry                               |
+    overload     | adaptive adaptive.overload errors                         | asyncio random
     announcements | headers headers.* limiter permit rate                    |
-    admission    | announcements attempts budget headers keyed limiter permit retry |
+    admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
-    feedback     | bucket adaptive.* algorithms                              | random
+    feedback     | bucket events adaptive.* algorithms                              | random
     decision     | permit                                                    |
     statistics   |                                                           |
-    permit       | feedback line errors                                               | asyncio threading
+    permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
-    bucket       | feedback rate permit statistics algorithms algorithms.*                 |
-    line         | bucket feedback waiters slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    shared       | line permit decision stores.store algorithms algorithms.* errors | asyncio
+    bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
+    line         | bucket events feedback waiters slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    roll         | algorithms.algorithm                                      |
+    share        | stores.ledger stores.store algorithms                     |
+    health       | roll stores.store algorithms.algorithm                    | random
+    spent        |                                                           |
+    standin      | health share spent stores.store algorithms                |
+    guarded      | standin health spent stores.store algorithms errors       | asyncio
+    shared       | events guarded standin line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     slots        | line stores.slots stores.store errors                     | asyncio random
-    plan         | adaptive adaptive.* feedback slots stores.slots stores.store algorithms rate  |
-    limiter      | plan feedback line shared slots stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | limiter plan line permit decision statistics rate errors            | asyncio
+    plan         | adaptive adaptive.* feedback slots standin stores.slots stores.store algorithms rate  |
+    limiter      | events plan standin feedback line shared slots stores.store permit decision statistics algorithms rate errors | asyncio time
+    keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -62,11 +70,16 @@ TABLE = """
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm                |
-    stores.wakes | stores.store                                              | asyncio random redis
-    stores.redis | stores.* algorithms errors                                | asyncio redis
-    stores.mongo | stores.* errors                                           | asyncio pymongo bson
+    stores.wakes | stores.store                                              | asyncio random
+    stores.redis | stores.* algorithms errors                                | asyncio redis importlib
+    stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
+    stores.mongo_stamp | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.* errors                                       | time emcache
-    transport    | admission announcements attempts headers limiter permit retry | asyncio
+    metrics      |                                                           |
+    metrics.prometheus | events gauges limiter                               | prometheus_client
+    metrics.opentelemetry | events gauges limiter                            | opentelemetry
+    gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
+    transport    | adaptive admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
@@ -76,12 +89,17 @@ TABLE = """
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | testing.* limiter permit retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
+    dashboard    | dashboard.server                                          |
+    dashboard.feed | events gauges keyed limiter                             |
+    dashboard.server | dashboard.feed gauges                                 | asyncio importlib time aiohttp yarl
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib
     suggestion   | headers rate                                              |
     probe        | headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
-    fetch.*      | fetch.* terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.limits | fetch.store admission keyed limiter rate stores           |
+    fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
+    fetch.*      | fetch.* dashboard terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
@@ -213,9 +231,13 @@ DOORS = [
     "aiothrottle",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
+    "aiothrottle.dashboard",
+    "aiothrottle.events",
     "aiothrottle.headers",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.metrics.opentelemetry",
+    "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
     "aiothrottle.stores",
     "aiothrottle.stores.memcached",

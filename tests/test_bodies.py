@@ -38,7 +38,10 @@ from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, thrott
 from aiothrottle.aiohttp.body import Body, buffer_request, is_replayable, prepare_again
 from aiothrottle.testing import RateLimitedServer
 
-pytestmark = pytest.mark.filterwarnings("ignore:In v4, passing bytes:DeprecationWarning")
+pytestmark = [
+    pytest.mark.uvloop,
+    pytest.mark.filterwarnings("ignore:In v4, passing bytes:DeprecationWarning"),
+]
 
 QUICK = Retry(backoff=0.001, statuses={413, 429})
 LINES = "".join(f"{number:08} dix-sept ans déjà\n" for number in range(20_000))  # several chunks

@@ -188,7 +188,7 @@ async def test_who_waits_goes_by_the_new_rate() -> None:
             group.create_task(send(limiter))
         await asyncio.sleep(1.0)
         feedback.rate.state.rate = 10.0
-        feedback.rate._move(limiter._line)
+        feedback.rate._move(limiter._line, 0.0)
     assert now() == pytest.approx(1.0 + 0.09 + 0.1, abs=0.01)
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer
-from tests.background import background, start
+from tests.background import COMMAND, ENVIRONMENT, background, start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 
@@ -65,6 +65,31 @@ def test_sigterm_does_the_same(tmp_path: Path) -> None:
             fetch.communicate(timeout=15)
         assert fetch.returncode == 143
     assert urls_of(out) == [str(server.url)]
+
+
+def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ["--dashboard", "--per-host", "5/min", "--per-host-concurrency", "5"]
+    with background(handler=slowly) as server:
+        urls = listed(tmp_path, server, 100)
+        with start("fetch", "-i", str(urls), "-o", str(out), *options) as fetch:
+            assert fetch.stderr is not None
+            said = fetch.stderr.readline()
+            assert said.startswith("Live page: http://127.0.0.1:")
+            until_sent(server, 5)
+            with urllib.request.urlopen(f"{said.split()[-1]}events") as page:
+                told = json.loads(page.readline().removeprefix(b"data: "))
+                fetch.send_signal(signal.SIGINT)
+                rest = page.read()
+            fetch.communicate(timeout=15)
+        assert fetch.returncode == 130
+    assert told["facts"].keys() == {"URLs done", "failed", "of the list"}
+    total, each = told["limiters"]
+    assert (total["name"], total["granted"], total["slots"]) == ("all requests", 5, 10)
+    assert (each["name"], each["granted"]) == ("each host", 5)
+    assert [key["name"] for key in each["keys"]] == [server.url.authority]
+    assert rest.endswith(b"event: end\ndata:\n\n")
+    assert len(urls_of(out)) == 5
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
@@ -182,6 +207,15 @@ def test_wherever_a_run_is_interrupted_resume_loses_and_repeats_nothing(
     assert sum(sent.values()) <= total + repeated
 
 
+# What has run another program is charged with the memory that it had itself before: so a small one
+# in between.
+MEASURED = f"""
+import resource, subprocess, sys
+ended = subprocess.run([sys.executable, "-c", {COMMAND!r}, *sys.argv[1:]])
+print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
 def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
     """Bad lines take the way of all others, but for the network."""
     out = tmp_path / "out.jsonl"
@@ -190,13 +224,17 @@ def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
         urls = tmp_path / "urls.txt"
         urls.write_bytes(b"no url, and quite long, as some of them are\n" * count)
         out.unlink(missing_ok=True)
-        # Python's own checks would keep freed memory for a while.
-        with start("fetch", "-i", str(urls), "-o", str(out), "-s", flags=()) as fetch:
-            _, status, used = os.wait4(fetch.pid, 0)
-            fetch.returncode = os.waitstatus_to_exitcode(status)
-        assert fetch.returncode == 1
+        ended = subprocess.run(
+            [sys.executable, "-c", MEASURED, "fetch", "-i", urls, "-o", out, "-s"],
+            env=ENVIRONMENT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        status, peak = map(int, ended.stdout.split())
+        assert status == 1
         assert out.read_bytes().count(b"\n") == count
-        peaks.append(used.ru_maxrss)
+        peaks.append(peak)
     assert peaks[1] < peaks[0] + 4_000, "KiB"
 
 

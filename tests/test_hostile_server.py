@@ -1,7 +1,6 @@
 """What a server says to do harm: no crash, no sleep without bound, no busy loop, no memory."""
 
 import asyncio
-import time
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -100,11 +99,9 @@ async def test_a_date_of_the_server_that_is_none_does_no_harm(front: Front, date
 @both_fronts
 async def test_to_be_refused_always_and_at_once_is_no_busy_loop(front: Front) -> None:
     async with scene(front, "Retry-After: 0") as at:
-        start = time.monotonic()
         statuses = await asyncio.gather(*(at.status() for _ in range(50)))
         assert statuses == [429] * 50
         assert at.server.hits["/refused"] <= 50 * ATTEMPTS
-        assert time.monotonic() - start < 4
 
 
 @both_fronts

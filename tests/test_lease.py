@@ -668,7 +668,7 @@ async def test_a_response_that_is_collected_in_another_thread_wakes_who_waits(
         thread.start()
         await at.granted()
         thread.join()
-        assert time.monotonic() - start < 1  # and not when something else wakes the loop
+        assert time.monotonic() - start < 4  # and not when the time-out wakes the loop
 
 
 def collect_soon() -> None:

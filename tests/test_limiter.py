@@ -194,6 +194,44 @@ async def test_a_permit_is_good_for_one_block() -> None:
     assert counts(limiter) == (0, 0)
 
 
+@pytest.mark.parametrize("wait", [False, True])
+@virtual
+async def test_what_acquire_gave_may_be_entered_once_and_is_released_at_the_end(wait: bool) -> None:
+    limiter = RateLimiter(1, 2, clock=now)
+    if wait:
+        await visit(limiter)
+    permit = await limiter.acquire()
+    async with permit as entered:
+        assert entered is permit
+        assert counts(limiter) == (1, 0)
+        with pytest.raises(RuntimeError, match="used before"):
+            await permit.__aenter__()
+        assert counts(limiter) == (1, 0)
+    assert counts(limiter) == (0, 0)
+    assert limiter.statistics().granted == 1 + wait
+    with pytest.raises(RuntimeError, match="used before"):
+        await permit.__aenter__()
+
+
+@virtual
+async def test_what_was_released_is_not_entered_any_more() -> None:
+    limiter = RateLimiter(10, 2, clock=now)
+    permit = await limiter.acquire()
+    permit.release()
+    with pytest.raises(RuntimeError, match="used before"):
+        await permit.__aenter__()
+
+
+@virtual
+async def test_what_try_acquire_gave_may_be_entered_once() -> None:
+    limiter = RateLimiter(10, 2, clock=now)
+    decision = await limiter.try_acquire()
+    assert decision.permit
+    async with decision.permit:
+        assert counts(limiter) == (1, 0)
+    assert counts(limiter) == (0, 0)
+
+
 @virtual
 async def test_a_permit_that_waits_cannot_be_entered_a_second_time() -> None:
     limiter = RateLimiter(1, clock=now)

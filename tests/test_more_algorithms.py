@@ -1,5 +1,6 @@
 """The tables of the paced, the calendar's and the refusing laws, of several at once, of refunds."""
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aiothrottle import RateLimiter
 from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
@@ -23,6 +25,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.rate import Rate
+from aiothrottle.testing import VirtualTimeLoop
 
 NEVER = math.inf
 
@@ -661,3 +664,36 @@ def test_the_delay_of_all_holds_where_a_law_admits_now_and_not_then() -> None:
     state = law.start()
     assert law.admit(state, 0.0, 1)
     assert law.delay(state, 0.0, 1) == 2.0
+
+
+class LateLoop(VirtualTimeLoop):
+    """Its timers are late, as real ones are: by a rounding to milliseconds, and some more."""
+
+    def __init__(self, late: float) -> None:
+        self.late = late
+        super().__init__()
+
+    def _jump(self) -> bool:
+        jumped = super()._jump()
+        if jumped:
+            self._set_time(self.time() + self.late)
+        return jumped
+
+
+@pytest.mark.parametrize("rate", [100, 1_000, 10_000])
+@pytest.mark.parametrize("late", [0.0, 0.0011, 0.0014])
+def test_a_line_before_a_leaky_bucket_loses_nothing_to_timers_that_are_late(
+    rate: int, late: float
+) -> None:
+    async def begin(limiter: RateLimiter, begun: list[float]) -> None:
+        async with limiter.throttle():
+            begun.append(asyncio.get_running_loop().time())
+
+    async def crowd() -> list[float]:
+        limiter, begun = RateLimiter(rate, algorithm=LeakyBucket), list[float]()
+        await asyncio.gather(*(begin(limiter, begun) for _ in range(rate)))
+        return begun
+
+    with asyncio.Runner(loop_factory=lambda: LateLoop(late)) as runner:
+        begun = runner.run(crowd())
+    assert begun[-1] <= (rate - 1) / rate + 1e-6

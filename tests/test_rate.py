@@ -116,6 +116,12 @@ def test_what_is_no_number_is_a_type_error(value: Unchecked) -> None:
         Rate(1, value)
 
 
+@pytest.mark.parametrize("value", [10, None, b"10/s", Rate(10)])
+def test_parse_reads_texts_and_says_so(value: Unchecked) -> None:
+    with pytest.raises(TypeError, match=r"from a text such as '10/s', not from "):
+        Rate.parse(value)
+
+
 @pytest.mark.parametrize("value", [True, False, None, b"10/s", [10], ("10/s",), 1j, object()])
 def test_a_value_of_another_kind_is_a_type_error_that_tells_the_kinds(value: Unchecked) -> None:
     with pytest.raises(TypeError, match="a rate is a number of tokens per second"):

@@ -309,7 +309,7 @@ async def test_a_server_that_asks_for_too_long_gets_no_second_request() -> None:
         async with ThrottledSession(limiter, retry=retry) as session:
             begun = time.monotonic()
             assert (await session.get(url)).status == 429
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 9
         assert len(seen) == 1
         # The siblings wait too, but no longer than was allowed.
         assert 8 < (await limiter.try_acquire()).retry_after <= 10

@@ -150,11 +150,11 @@ async def test_a_queue_timeout_refuses_at_once_what_the_rate_will_not_allow_in_t
 
 async def test_waiting_for_a_slot_is_outside_of_the_timeouts_of_aiohttp() -> None:
     limiter = RateLimiter(None, 1)
-    timeout = aiohttp.ClientTimeout(total=0.1)
+    timeout = aiohttp.ClientTimeout(total=0.5)
     async with serving(answer()) as (url, _), ThrottledSession(limiter, timeout=timeout) as session:
         permit = await limiter.acquire()
         task = asyncio.create_task(session.get(url))
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.6)
         assert not task.done()
         permit.release()
         assert (await task).status == 200

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import math
 import sys
-import time
 from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -653,6 +652,18 @@ async def test_settling_gives_back_or_charges() -> None:
 
 
 @virtual
+async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/h", store=store)
+    async with limiter.throttle() as permit:
+        permit.settle(6)
+        await asyncio.sleep(0.03)  # the store is just being told
+        permit.settle(2)
+    await rest()
+    assert await store.left("10/h") == 8
+
+
+@virtual
 async def test_a_debt_is_paid_before_others_go() -> None:
     store = Watched()
     limiter = RateLimiter("2/s", store=store)
@@ -849,20 +860,18 @@ class Noting(RedisStore):
             self.instants.remove(instant)
 
 
-async def test_limiters_that_share_a_key_of_a_server_use_the_limit_and_no_more(
+async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
     valkey: Valkey,
 ) -> None:
     async with valkey.connect() as client:
         store = Noting(client, "shared", timeout=5)
         store.instants = []
         limiters = [RateLimiter("200/500ms", store=store) for _ in range(4)]
-        began = time.monotonic()
         await asyncio.gather(*(visit(limiter) for limiter in limiters for _ in range(200)))
-        took = time.monotonic() - began
         for limiter in limiters:
             await limiter.aclose()
+    assert len(store.instants) == 800
     assert greatest_count(store.instants, 0.5) <= 200
-    assert took < 1.5 / 0.95 + 0.2
 
 
 WORKER = """

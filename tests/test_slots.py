@@ -392,8 +392,8 @@ def test_a_loop_that_is_closed_leaves_no_task_behind() -> None:
         runner.run(main())
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
-    assert kept[0]._line.slots is not None
-    assert kept[0]._line.slots._talk is None
+    assert kept[0]._line.leased is not None
+    assert kept[0]._line.leased._talk is None
 
 
 # ---- with the rest -------------------------------------------------------------------------------

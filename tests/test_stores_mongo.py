@@ -2,20 +2,29 @@
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
+from pymongo.monitoring import (
+    CommandFailedEvent,
+    CommandListener,
+    CommandStartedEvent,
+    CommandSucceededEvent,
+)
 
-from aiothrottle.algorithms import RollingWindow, TokenBucket
+from aiothrottle.algorithms import RollingWindow, TokenBucket, WaitUntil
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 from tests.servers import mongodb
+from tests.test_stores import DictStore
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,89 @@ async def client(uri: str) -> AsyncIterator[AsyncMongoClient[Any]]:
 async def test_the_contract(client: AsyncMongoClient[Any], check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MongoStore(client, "aiothrottle_test", clock=clock, timeout=5), clock)
+
+
+class Heard(CommandListener):
+    """Notes what the driver sends."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.commands.append(event.command_name)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: CommandFailedEvent) -> None: ...
+
+
+async def test_a_stamp_is_moved_in_one_call_on_the_servers_clock(
+    client: AsyncMongoClient[Any], uri: str
+) -> None:
+    heard, law = Heard(), WaitUntil(1000, 5000, 10_000)
+    async with AsyncMongoClient[Any](uri, retryWrites=False, event_listeners=[heard]) as watched:
+        store = MongoStore(watched, client["aiothrottle_test"].name, timeout=5)
+        answers = [await store.reserve("key", law, [1], horizon=5000) for _ in range(8)]
+    first = ["createIndexes", "findAndModify", "insert"]
+    assert heard.commands == [*first, *["findAndModify"] * 8, "endSessions"]
+    begin = answers[0].instants[0]
+    stamps = [answer.instants[0] - begin for answer in answers[:5]]
+    assert stamps == pytest.approx([0, 1000, 2000, 3000, 4000])
+    assert 5000 < answers[-1].retry_after <= 6000
+    assert not answers[-1].instants
+
+
+async def test_the_server_moves_a_stamp_as_the_law_does(client: AsyncMongoClient[Any]) -> None:
+    dice, clock = random.Random(7), ManualClock()
+    mongo = MongoStore(client, "aiothrottle_test", clock=clock, timeout=5)
+    memory = DictStore({}, clock)
+    for law in (WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7)):
+        key, went = repr(law), list[tuple[float, float]]()
+        for _ in range(150):
+            clock.advance(dice.choice([0.0, 0.05, 0.3, dice.random(), -0.2]))
+            cost = dice.choice([1.0, 1.0, 2.0, 0.5, 0.0])
+            verb: str = dice.choice(["reserve", "reserve", "reserve", "record", "peek", "refund"])
+            arguments: tuple[Any, ...] = (cost,)
+            options = {}
+            if verb == "reserve":
+                arguments, options = ([cost],), {"horizon": dice.choice([0.0, 0.2, 5.0])}
+            elif verb == "refund":
+                if not went:
+                    continue
+                arguments = went.pop()
+            said = await getattr(memory, verb)(key, law, *arguments, **options)
+            found = await getattr(mongo, verb)(key, law, *arguments, **options)
+            if verb == "refund":
+                continue
+            assert found.now == pytest.approx(said.now, abs=1e-9)
+            assert found.instants == pytest.approx(said.instants, abs=1e-9)
+            assert found.retry_after == pytest.approx(said.retry_after, abs=1e-9)
+            assert found.reset_after == pytest.approx(said.reset_after, abs=1e-9)
+            went += [(cost, instant) for instant in said.instants if cost]
+
+
+async def test_many_that_begin_with_the_same_stamp_get_one_each(
+    client: AsyncMongoClient[Any], uri: str
+) -> None:
+    async with AsyncMongoClient[Any](uri, retryWrites=False) as other:
+        stores = [MongoStore(each, "aiothrottle_test", timeout=5) for each in (client, other)]
+        law = WaitUntil(100, 10_000, 10_000)
+        answers = await asyncio.gather(
+            *(stores[place % 2].reserve("key", law, [1], horizon=10_000) for place in range(20))
+        )
+    instants = sorted(instant for answer in answers for instant in answer.instants)
+    gaps = [later - first for first, later in pairwise(instants)]
+    assert gaps == pytest.approx([100.0] * 19)
+
+
+async def test_a_stamp_and_another_law_are_not_mixed_up(client: AsyncMongoClient[Any]) -> None:
+    store = MongoStore(client, "aiothrottle_test", timeout=5)
+    await store.record("window", RollingWindow(1))
+    with pytest.raises(ValueError, match="another law"):
+        await store.reserve("window", WaitUntil(1, 5, 10), [1])
+    await store.reserve("stamp", WaitUntil(1, 5, 10), [1])
+    with pytest.raises(ValueError, match="another law"):
+        await store.reserve("stamp", RollingWindow(1), [1])
 
 
 async def test_many_that_begin_with_the_same_key_get_the_limit_and_no_more(

@@ -1,19 +1,21 @@
 """The adaptive rate: finds a limit that nobody tells, and follows it.
 
 Strategy. The rate is paced, so that a refusal says something about the rate and not about a burst.
-At first it doubles, as TCP's slow start does, until something is refused. From then on it follows a
-cubic of the time in which it was used (Ha, Rhee, Xu: "CUBIC", 2008): after a cut it comes back to
-where it was refused, lingers there, and only then probes beyond, slowly at first. Many requests are
-under way when the first of them is refused. They are one event, and cut once.
+At first it trebles, much as TCP's slow start does, until something is refused. From then on the
+limit is between two bounds: what was refused, and what was admitted in spite of the pause. The rate
+goes between them, again if need be, until a refusal comes late. Then it follows a cubic of the time
+in which it was used (Ha, Rhee, Xu: "CUBIC", 2008): after a cut it comes back to where it was
+refused, lingers there, and only then probes beyond, slowly at first. Many requests are under way
+when the first of them is refused. They are one event, and cut once.
 
 What makes it quiet is the long scale of that time, two minutes once the limit is well known; what
-makes it quick is that it starts with seconds, and returns to them when nothing is refused far
-beyond the old ceiling. How far to cut by is told by the server too: if it admits nothing for a good
-part of the time, then what it admitted on the whole is its limit, and not the rate.
+makes it quick is that the scale is the shorter the further the bounds are apart, and shrinks when
+nothing is refused far beyond the old ceiling. If the server admits nothing for a good part of the
+time, then what it admitted on the whole is its limit, and not the rate.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiothrottle.rate import RateLike, as_rate
 
@@ -21,27 +23,35 @@ __all__ = ["AdaptiveRate", "RateState"]
 
 # ---- tuned with benchmarks/adaptive.py ----
 
-# Parts of the rate that a cut takes: as long as the limit is guessed, when it is known, and at the
-# most: refusals that come again at once double the cut, from the third on when it is known.
-_GUESSED_CUT, _KNOWN_CUT, _GREATEST_CUT = 0.1, 0.05, 0.5
-_FIRST_CUT = 0.25
-_LENIENT = 2
-# Before that part of the way back to the ceiling a refusal comes "again at once".
-_SOON = 0.12
+# Parts of the rate that a cut takes, at a refusal that comes late: if the limit is guessed, or was
+# expected to be higher, since others take of it; if it is known, and was just met.
+_GUESSED_CUT, _KNOWN_CUT = 0.1, 0.05
+_MET = 0.99
+# If it comes "at once", before that part of the way back to the ceiling, or after so few seconds:
+# what the bounds tell, but no more than that; if too little was admitted to tell, twice the last
+# cut, and no more than a quarter. A limit that is known is not doubted for three of them.
+_SOON, _SOON_SECONDS = 0.12, 3.0
+_MOST_CUT, _BLIND_CUT, _GREATEST_CUT = 0.3, 0.25, 0.5
+_LENIENT = 3
+_ENOUGH = 5
+# How far from the upper to the lower bound to go. While it grew, the lower one is that part of the
+# upper one. A window is hardly ever shorter than a second.
+_BETWEEN, _LOWER, _SHORTEST_WINDOW = 0.55, 0.57, 1.0
 # Seconds of use until the ceiling is reached again, once it is known; requests, for slow rates; and
 # times the longest outage, which tells the server's window.
 _SECONDS, _REQUESTS, _OUTAGES = 120.0, 100.0, 2.0
 _FORGET_OUTAGE = 0.8
-# How well the ceiling is known: that part of the scale. It grows with each event near the ceiling.
-_GUESSED, _DOUBTED, _HALF_KNOWN, _KNOWN, _LEARN = 0.03, 0.1, 0.5, 1.0, 5.0
+# How well the ceiling is known: that part of the scale. The less the bounds make it cut, the better
+# it is; and it grows with each event near the ceiling.
+_GUESSED, _DOUBTED, _HALF_KNOWN, _KNOWN, _LEARN = 0.12, 0.1, 0.4, 1.0, 4.0
+_KNOWN_BY_CUT = 0.04
 # Beyond the ceiling: the cubic's factor, its greater speed, and where there is no ceiling any more.
 _PROBE, _FASTER, _BEYOND = 0.15, 2.0, 1.15
 # Shut for more than that part of the time: what was admitted is the limit. A second of an outage is
 # forgiven, since Retry-After is rounded up to whole ones.
 _FAR, _ROUNDING, _HEADROOM = 0.25, 1.0, 1.1
-_ENOUGH = 5
 # A step ends after so many tokens and seconds; that part of the rate has to be used for it to grow.
-_FIRST_STEP, _FIRST_STEP_SECONDS = 3, 0.5
+_FIRST_STEP_SECONDS, _FIRST_GROWTH = 0.25, 3.0
 _STEP, _STEP_SECONDS = 10, 0.1
 _USED = 0.9
 _GREATEST_GROWTH = 1.5
@@ -56,22 +66,30 @@ class RateState:
     #: The rate that was refused last; infinite as long as none was.
     ceiling: float = math.inf
     #: The part of the ceiling that the last cut took.
-    cut: float = _FIRST_CUT
+    cut: float = _BLIND_CUT
     #: How well the ceiling is known, from 0 to 1.
     known: float = _GUESSED
     #: Seconds of use since the last cut.
     used: float = 0.0
     #: Refusals in a row that came again at once.
     soon: int = 0
-    #: Whether it has doubled yet.
-    grown: bool = False
+    #: Whether the limit is sought between bounds, and a lower bound that is not measured.
+    is_between: bool = True
+    lower: float = 0.0
     #: What was sent up to here is part of an event that has been counted.
     cut_at: float = -math.inf
+    #: The last refusal that counted: at which rate, when it was sent, and whether it is the first.
+    refused_rate: float = 0.0
+    refused_sent_at: float = 0.0
+    is_first: bool = True
     #: Up to here the server still works off what it admitted before a long outage.
     settled_at: float = -math.inf
     #: Whether anything was admitted since the last cut, and if not, since when it is shut.
     is_open: bool = True
     shut_at: float = -math.inf
+    #: For how long it surely is, and until when at the longest.
+    shut_for: float = 0.0
+    reopens_at: float = -math.inf
     #: Whether it was refused again meanwhile, so that nobody knew how long it would be shut.
     blind: bool = False
     #: The longest outage, forgotten little by little.
@@ -79,6 +97,8 @@ class RateState:
     #: Since when, by the time of sending, the tokens are counted that were admitted.
     opened_at: float = math.inf
     admitted: float = 0.0
+    #: The same at the steps of the first growth, as long as nothing was refused.
+    marks: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: The same for the step under way, with the last one sent in it.
     step_at: float = math.inf
     step_end: float = -math.inf
@@ -95,7 +115,7 @@ class AdaptiveRate:
 
     With the ceiling `C` where it was refused last, and `x` the time in which the rate was used
     since, from -1 (the cut) over 0 (back at the ceiling), the rate is ``C * (1 + cut * x**3)``
-    below the ceiling and ``C * (1 + 0.15 * x**3)`` beyond.
+    below the ceiling and ``C * (1 + 0.15 * (2 * x)**3)`` beyond.
 
     Args:
         initial: Where to begin: tokens per second, a string or a `Rate`.
@@ -144,6 +164,8 @@ class AdaptiveRate:
             self._count(state, now, sent_at, cost)
         state.opened_at = min(state.opened_at, sent_at)
         state.admitted += cost
+        if not state.is_open and not state.blind:
+            self._cut(state)  # a refusal is answered faster: what was admitted before is heard now
 
     def refused(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:
         """Hear of a request that was refused.
@@ -163,40 +185,33 @@ class AdaptiveRate:
             state.blind = True
             state.rate = self._clamp(state.rate * (1.0 - _GREATEST_CUT))
             return
-        self._decide_cut(state)
-        state.ceiling = state.rate
-        state.shut_at = now
+        if state.ceiling < math.inf:
+            _decide_cut(state)
+        elif state.marks:
+            state.cut = _GREATEST_CUT
+        state.refused_rate, state.refused_sent_at = state.rate, sent_at
+        state.shut_at, state.shut_for = now, pause
+        state.reopens_at = now + pause
+        state.outage *= _FORGET_OUTAGE
         state.is_open = state.blind = False
-        self._cut(state, now + pause)
+        self._cut(state)
 
-    def _decide_cut(self, state: RateState) -> None:
-        if state.ceiling == math.inf:
-            state.cut = _GREATEST_CUT if state.grown else _FIRST_CUT
-        elif state.used < _SOON * _scale(state):
-            state.soon += 1
-            if state.cut >= _FIRST_CUT or state.known < _HALF_KNOWN or state.soon > _LENIENT:
-                state.cut = min(2.0 * state.cut, _GREATEST_CUT)
-        else:
-            state.soon = 0
-            state.cut = _KNOWN_CUT if state.known >= _HALF_KNOWN else _GUESSED_CUT
-            state.known = min(_KNOWN, state.known * _LEARN)
-
-    def _cut(self, state: RateState, reopens_at: float) -> None:
-        """Cut the rate, if the server is shut until then."""
-        outage = reopens_at - state.shut_at
-        elapsed = reopens_at - state.opened_at
-        state.outage = max(outage, state.outage * _FORGET_OUTAGE)
+    def _cut(self, state: RateState) -> None:
+        """Cut the rate that was refused, by what is known until now."""
+        longest = state.reopens_at - state.shut_at
+        elapsed = state.reopens_at - state.opened_at
+        state.outage = max(longest, state.outage)
+        state.ceiling = state.refused_rate
+        if state.is_first:
+            _take_first_bounds(state)
         if state.admitted >= _ENOUGH and elapsed > 0.0:
             admitted_rate = state.admitted / elapsed
-            if outage - _ROUNDING > _FAR * elapsed:
+            if state.shut_for - _ROUNDING > _FAR * elapsed:
                 state.ceiling = min(state.ceiling, _HEADROOM * admitted_rate)
                 state.cut = _KNOWN_CUT
-                state.settled_at = reopens_at + outage
-            elif state.known == _GUESSED and not state.grown and outage > _FAR * elapsed:
-                # It could be so, and twice as much if most of the pause was for nothing.
-                state.ceiling = min(state.ceiling, 2.0 * admitted_rate)
-                state.cut = _GREATEST_CUT
-                state.grown = True
+                state.settled_at = state.reopens_at + longest
+            elif state.is_between:
+                _cut_between(state, admitted_rate)
         state.ceiling = self._clamp(state.ceiling)
         state.rate = self._clamp(state.ceiling * (1.0 - state.cut))
         state.used = state.in_step = 0.0
@@ -206,7 +221,11 @@ class AdaptiveRate:
         """Begin to count anew: the server admits again."""
         state.is_open = True
         if state.blind:
-            self._cut(state, sent_at)
+            # Since the last refusal it may have been open, and nobody tried.
+            state.shut_for, state.reopens_at = state.cut_at - state.shut_at, sent_at
+            self._cut(state)
+        state.is_first = False
+        state.marks.clear()
         state.opened_at = sent_at
         state.admitted = 0.0
 
@@ -218,24 +237,25 @@ class AdaptiveRate:
             return
         state.step_end = max(state.step_end, sent_at)
         state.in_step += cost
-        searching = state.ceiling == math.inf
-        if searching:
-            full = state.in_step >= _FIRST_STEP and now - state.step_at >= _FIRST_STEP_SECONDS
-        else:
-            full = state.in_step >= max(_STEP, _STEP_SECONDS * state.rate)
-        if full:
+        if state.ceiling == math.inf:
+            if now - state.step_at >= _FIRST_STEP_SECONDS:
+                self._grow_at_first(state, now, cost)
+        elif state.in_step >= max(_STEP, _STEP_SECONDS * state.rate):
             seconds = state.step_end - state.step_at
-            used = state.in_step >= _USED * state.rate * seconds
-            # What was sent before the rate doubled says nothing about the new one.
-            state.step_at = state.step_end = (
-                max(now, state.step_end) if searching else state.step_end
-            )
-            state.in_step = 0.0
-            if used and searching:
-                state.rate = self._clamp(2.0 * state.rate)
-                state.grown = True
-            elif used:
+            if state.in_step >= _USED * state.rate * seconds:
                 self._grow(state, seconds)
+            state.step_at = state.step_end
+            state.in_step = 0.0
+
+    def _grow_at_first(self, state: RateState, now: float, cost: float) -> None:
+        """End a step in which nothing was refused, as never before."""
+        if state.in_step >= _USED * state.rate * (state.step_end - state.step_at):
+            state.rate = self._clamp(_FIRST_GROWTH * state.rate)
+            state.marks.append((state.step_end, state.admitted + cost))
+            _forget(state.marks, state.step_end - _SHORTEST_WINDOW)
+        # What was sent before the rate grew says nothing about the new one.
+        state.step_at = state.step_end = max(now, state.step_end)
+        state.in_step = 0.0
 
     def _grow(self, state: RateState, seconds: float) -> None:
         """Go on along the cubic by so many seconds of use."""
@@ -261,3 +281,52 @@ def _scale(state: RateState) -> float:
     """Seconds of use from a cut until the ceiling is reached again."""
     seconds = max(_SECONDS, _REQUESTS / state.ceiling)
     return max(state.known * seconds, _OUTAGES * state.outage)
+
+
+def _take_first_bounds(state: RateState) -> None:
+    """See what was admitted in the second before the first refusal: the limit is no more."""
+    if state.admitted < _ENOUGH:
+        return
+    marks = [(state.opened_at, 0.0), *state.marks]
+    _forget(marks, state.refused_sent_at - _SHORTEST_WINDOW)
+    at, admitted = marks[0]
+    seconds = max(state.refused_sent_at - at, _SHORTEST_WINDOW)
+    within = state.admitted - admitted
+    # In more than two windows, the rate may not have been used all the time.
+    if within > 0.0 and seconds < 2.0 * _SHORTEST_WINDOW:
+        state.ceiling = min(state.ceiling, within / seconds)
+    if state.marks:
+        state.lower = _LOWER * state.ceiling
+
+
+def _forget(marks: list[tuple[float, float]], before: float) -> None:
+    """Forget all marks before that instant but the last."""
+    while len(marks) > 1 and marks[1][0] <= before:
+        del marks[0]
+
+
+def _decide_cut(state: RateState) -> None:
+    """Tell by how much to cut, from when the refusal came, and at which rate."""
+    met = state.rate >= _MET * state.ceiling
+    state.lower = 0.0
+    is_known = state.known >= _HALF_KNOWN
+    soon = _SOON * _scale(state)
+    if state.used < (soon if is_known else max(soon, _SOON_SECONDS)):
+        state.soon += 1
+        state.is_between = not is_known or state.soon > _LENIENT
+        if state.is_between:  # until it is known better
+            state.cut = min(2.0 * max(state.cut, _GUESSED_CUT), _BLIND_CUT)
+    else:
+        state.soon = 0
+        state.is_between = False
+        state.cut = _KNOWN_CUT if is_known and met else _GUESSED_CUT
+        state.known = min(_KNOWN, state.known * _LEARN)
+
+
+def _cut_between(state: RateState, admitted_rate: float) -> None:
+    """Go between the bounds: what was refused, and what was admitted on the whole."""
+    lower = min(max(admitted_rate, state.lower), state.ceiling)
+    wanted = 1.0 - (lower / state.ceiling) ** _BETWEEN
+    most = _MOST_CUT if state.soon else _GREATEST_CUT
+    state.cut = min(max(wanted, _GUESSED_CUT), most)
+    state.known = min(_HALF_KNOWN, _KNOWN_BY_CUT / state.cut)

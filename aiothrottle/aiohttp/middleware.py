@@ -10,7 +10,9 @@ from typing import Any
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
+from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, check_retry, check_seconds
+from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.response import (
@@ -25,9 +27,10 @@ from aiothrottle.aiohttp.response import (
     read_limits,
     trusts_successes,
 )
-from aiothrottle.announcements import Announcements, Heed
-from aiothrottle.attempts import Attempts, Outcome, failed
+from aiothrottle.announcements import Announcements, Heed, check_profiles
+from aiothrottle.attempts import Attempts, Outcome, chain, failed
 from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
@@ -53,6 +56,7 @@ class ThrottleMiddleware:
             dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
         hold_websockets: Whether a websocket holds its slot until it is closed; by default only
             for the handshake.
+        overload: As for `ThrottledSession`.
         heed: As for `ThrottledSession`.
         profiles: As for `ThrottledSession`.
 
@@ -77,6 +81,7 @@ class ThrottleMiddleware:
         queue_timeout: float | None = None,
         max_hold: float | None = None,
         hold_websockets: bool = False,
+        overload: ClientThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
     ) -> None:
@@ -86,6 +91,7 @@ class ThrottleMiddleware:
             default_key=origin_of,
             queue_timeout=queue_timeout,
             retry=retry,
+            overload=overload,
             heed=heed,
             profiles=profiles,
         )
@@ -109,12 +115,16 @@ class ThrottleMiddleware:
             # A middleware around this one sends the request again, for digest authentication, say,
             # and need not have released the first response: at one slot it would wait for itself.
             before.release()
-        permit = await self._admission.enter(limiter)
+        server = None
+        if self._admission.overloads is not None:
+            server = origin_of(request.method, request.url)
+        permit = await self._admission.enter(limiter, server)
         try:
             response = await handler(request)
         except BaseException:
             permit.release()
             raise
+        self._admission.answered(server, response.status)
         self._hold(permit, request, response)
         announcements = self._admission.announcements
         if self._trusting and announcements.has_none(response.status, response.headers):
@@ -182,14 +192,17 @@ class RetryMiddleware:
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send until it ends well, or is not to be sent again."""
         attempts: Attempts | None = None
+        outcome: Outcome[ClientResponse] | None = None
         if self._buffer_body and not is_replayable(request.body):
             await buffer_request(request)
         while True:
             # Some bodies show only afterwards that they are spent, and others only before.
             replayable = is_replayable(request.body)
-            outcome: Outcome[ClientResponse]
             try:
                 response = await handler(request)
+            except ThrottleError as error:
+                chain(error, outcome)
+                raise
             except self._failures as error:
                 if is_certain(self._retry, error):
                     raise
@@ -230,6 +243,7 @@ def throttled_session(
     max_hold: float | None = None,
     hold_websockets: bool = False,
     buffer_body: bool = False,
+    overload: ClientThrottling | None = None,
     heed: Heed = "at once",
     profiles: Iterable[Profile] = (),
     **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
@@ -247,13 +261,14 @@ def throttled_session(
         max_hold: See there.
         hold_websockets: See there.
         buffer_body: As for `RetryMiddleware`.
-        heed: As for `ThrottledSession`, like `profiles`.
+        overload: As for `ThrottledSession`, like `heed` and `profiles`.
+        heed: See there.
         profiles: See there.
         client_session_arguments: For the `aiohttp.ClientSession`. Its own `middlewares` are put
             around these.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
         ValueError: An argument is out of range, or a key is given with a limiter that has none.
 
     >>> from aiothrottle import RateLimiter
@@ -262,7 +277,8 @@ def throttled_session(
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """
-    profiles = tuple(profiles)
+    check_arguments(throttled_session, client_session_arguments)
+    profiles = check_profiles(profiles)
     retrying = RetryMiddleware(retry, buffer_body=buffer_body, profiles=profiles)
     throttling = ThrottleMiddleware(
         limiter,
@@ -271,6 +287,7 @@ def throttled_session(
         queue_timeout=queue_timeout,
         max_hold=max_hold,
         hold_websockets=hold_websockets,
+        overload=overload,
         heed=heed,
         profiles=profiles,
     )

@@ -120,5 +120,9 @@ async def _read(response: ClientResponse) -> bytes | None:
     try:
         async with asyncio.timeout(_SHORT_TIME):
             return await response.read()
-    except (TimeoutError, aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError) as error:
+        if isinstance(error, TimeoutError):
+            # It is closed now: who reads it all the same is told why.
+            stalled = aiohttp.SocketTimeoutError("the body of the refusal did not come")
+            response.content.set_exception(stalled)
         return None  # nobody wanted that body

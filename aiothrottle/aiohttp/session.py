@@ -14,11 +14,14 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocke
 from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
+from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_seconds
+from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.response import (
     FAILURES,
+    SWITCHING_PROTOCOLS,
     discard,
     hear,
     is_certain,
@@ -77,6 +80,8 @@ class ThrottledSession:
             for the handshake.
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
             into memory first, so that it can.
+        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
+            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
         heed: What is done when the server says how much is left of its quota, and until when: that
             may be used up "at once", or is spread "evenly". It makes the limiter tighter, never
             looser than its own rate. None: it is not heeded.
@@ -85,7 +90,7 @@ class ThrottledSession:
         client_session_arguments: For the `aiohttp.ClientSession` that is made.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
         ValueError: An argument is out of range; or a session is given, and arguments for a new
             one too; or a key, and a limiter that has none.
 
@@ -106,6 +111,7 @@ class ThrottledSession:
         max_hold: float | None = None,
         hold_websockets: bool = False,
         buffer_body: bool = False,
+        overload: ClientThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
         **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
@@ -116,6 +122,7 @@ class ThrottledSession:
             default_key=origin_of,
             queue_timeout=queue_timeout,
             retry=retry,
+            overload=overload,
             heed=heed,
             profiles=profiles,
         )
@@ -127,6 +134,7 @@ class ThrottledSession:
                 f"{', '.join(client_session_arguments)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
+        check_arguments(type(self), client_session_arguments)
         self._retry = retry
         self._trusting = trusts_successes(retry)
         self._failures = FAILURES if retry.exceptions is None else retry.exceptions
@@ -163,6 +171,7 @@ class ThrottledSession:
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
+            Overloaded: The server fails, and the request was rejected here: see `overload`.
             aiohttp.ClientError: As aiohttp does, after the last attempt.
         """
         return _RequestContext(self._send(method.upper(), url, options))
@@ -274,16 +283,17 @@ class ThrottledSession:
     ) -> _Result:
         """Send until it ends well, or is not to be sent again."""
         key, limiter = self._admission.only or self._target(method, url)
+        server = None if self._admission.overloads is None else self._server(url)
         announcements = self._admission.announcements
         attempts: Attempts | None = None
-        outcome: Outcome[Any]
+        outcome: Outcome[Any] | None = None
         while True:
-            permit = await self._admission.enter(limiter)
+            permit = await self._admission.enter(limiter, server, outcome)
             try:
                 response = await send(self.session)
             except Exception as error:
                 permit.release()
-                if (failure := self._failed(error)) is None:
+                if (failure := self._failed(error, server)) is None:
                     raise
                 outcome = failure
             except BaseException:
@@ -292,7 +302,9 @@ class ThrottledSession:
             else:
                 self._hold(permit, response, timeout)
                 if not isinstance(response, ClientResponse):
+                    self._admission.answered(server, SWITCHING_PROTOCOLS)
                     return response
+                self._admission.answered(server, response.status)
                 if self._trusting and announcements.has_none(response.status, response.headers):
                     permit.succeeded()
                     return response
@@ -306,7 +318,11 @@ class ThrottledSession:
             # Also if this request is not tried again: its siblings would be refused as well.
             paused = self._admission.ended(permit, outcome, delay)
             replayable = body is None or body.is_replayable()
-            if delay is None or not replayable or not attempts.again(outcome, delay):
+            if (
+                delay is None
+                or not replayable
+                or not self._admission.again(attempts, permit, outcome, delay)
+            ):
                 attempts.ended(outcome)
                 return cast("_Result", outcome.result())
             if outcome.response is not None:
@@ -315,9 +331,10 @@ class ThrottledSession:
             if not paused:
                 await asyncio.sleep(delay)
 
-    def _failed(self, error: Exception) -> Outcome[Any] | None:
+    def _failed(self, error: Exception, server: str | None) -> Outcome[Any] | None:
         """Tell how an attempt ended that raised an error; None if that is the last word."""
         if isinstance(error, aiohttp.ClientResponseError):  # as raise_for_status asks for
+            self._admission.answered(server, error.status)
             host = error.request_info.url.raw_host or ""
             limits = self._admission.announcements.read(host, error.status, error.headers or ())
             return failed(error, error.status, limits)
@@ -326,6 +343,12 @@ class ThrottledSession:
         return None
 
     def _target(self, method: str, url: StrOrURL) -> Target:
+        return self._admission.target(method, self._absolute(url))
+
+    def _server(self, url: StrOrURL) -> str:
+        return origin_of("", self._absolute(url))
+
+    def _absolute(self, url: StrOrURL) -> URL:
         try:
             url = URL(url)
         except ValueError as error:
@@ -334,7 +357,7 @@ class ThrottledSession:
             # There is no public way to ask a session for its base_url.
             base: URL | None = getattr(self.session, "_base_url", None)
             url = url if base is None else base.join(url)
-        return self._admission.target(method, url)
+        return url
 
     def _hold(
         self,

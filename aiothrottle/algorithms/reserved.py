@@ -36,7 +36,8 @@ class ReservedState:
     ready: deque[Slot] = field(default_factory=deque[Slot])
     #: Were used.
     used: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
-    #: Went without having been reserved, and are counted in the store by now.
+    #: Went without having been reserved, and are counted in the store by now; or the store is just
+    #: being told, if the instant is not known.
     charged: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
     #: Were not needed: the store has still to hear of it.
     returned: deque[Slot] = field(default_factory=deque[Slot])
@@ -51,14 +52,25 @@ class ReservedState:
         """How many are ready, now or later."""
         return math.fsum([slot.cost for slot in self.ready])
 
+    def counted(self, slot: Slot, cost: float, instant: float) -> None:
+        """Note when the store has counted the slot; return what was given back meanwhile."""
+        slot.instant = instant
+        if slot.cost < cost:
+            self.returned.append(Slot(slot.at, cost - slot.cost, instant))
+
     def give_back(self) -> None:
         """Return all that is ready, the latest first: those before it may go on its strength."""
         self.returned.extend(reversed(self.ready))
         self.ready.clear()
 
+    def give_back_later(self, instant: float) -> None:
+        """Return what is not ready by the instant, the latest first."""
+        while self.ready and self.ready[-1].at > instant:
+            self.returned.append(self.ready.pop())
+
     def give_back_older(self, instant: float) -> None:
-        """Return what was ready before the instant."""
-        while self.ready and self.ready[0].at < instant:
+        """Return what was ready by the instant."""
+        while self.ready and self.ready[0].at <= instant:
             self.returned.append(self.ready.popleft())
 
 
@@ -101,13 +113,14 @@ class Reserved(Algorithm[ReservedState]):
 
         The store knows them by their `instants`; what has the same instant is one slot.
         """
+        last = state.ready[-1] if state.ready else None
         for cost, ready_at, instant in zip(costs, at, instants, strict=True):
-            last = state.ready[-1] if state.ready else None
             if last is not None and last.instant == instant:
                 last.cost += cost
                 last.at = max(last.at, ready_at)
             elif cost:
-                state.ready.append(Slot(ready_at, cost, instant))
+                last = Slot(ready_at, cost, instant)
+                state.ready.append(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
         """Seconds until so many are ready: infinity if they are not reserved."""
@@ -158,7 +171,7 @@ class Reserved(Algorithm[ReservedState]):
                 if slot.at == at and part > 0.0:
                     slot.cost -= part
                     cost -= part
-                    if slots is not state.owed:
+                    if not math.isnan(slot.instant):  # else the store has not counted it yet
                         state.returned.append(Slot(at, part, slot.instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:

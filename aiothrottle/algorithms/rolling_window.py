@@ -3,10 +3,9 @@
 import bisect
 import math
 import struct
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_number, until
@@ -29,15 +28,17 @@ class RollingWindowState:
 
     While every cost is 1 the log is all there is. A cost of another size brings `costs`, as long
     as the log, and their sum `used`. What has left the window stays in the log until its room is
-    needed: `room` costs of 1 may go before anybody has to look. `last` is the latest instant there
-    was, even if what went then has been given back.
+    needed: `room` costs of 1 may go before anybody has to look. The first `gone` entries count no
+    more: they are taken out many at a time. `last` is the latest instant there was, even if what
+    went then has been given back.
     """
 
-    log: deque[float] = field(default_factory=deque[float])
+    log: list[float] = field(default_factory=list[float])
     room: int = 0
     last: float = -math.inf
-    costs: deque[float] | None = None
+    costs: list[float] | None = None
     used: float = 0.0
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -46,8 +47,8 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     A cost may go when what went within the last period leaves room for it. The log of instants
     makes that exact (the sliding window log); the memory is one number per token of the limit
-    at the most, or two per request where costs differ from 1. A request that went exactly one
-    period ago is out of the window.
+    and an eighth of that at the most, or two per request where costs differ from 1. A request that
+    went exactly one period ago is out of the window.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
@@ -105,8 +106,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             return
         self._forget(state, now)
         if cost != 1 and state.costs is None:
-            state.costs = deque([1.0] * len(state.log))
-            state.used = len(state.log)
+            self._begin_costs(state)
         state.last = max(state.last, now)
         state.log.append(state.last)
         if state.costs is not None:
@@ -130,12 +130,9 @@ class RollingWindow(Algorithm[RollingWindowState]):
         """So many as the window has room for now: later there is only more."""
         if state.costs is not None:
             return 0
-        log, period = state.log, self._period
-        room = int(self._limit) - len(log)
-        for instant in islice(log, max(0, most - room)):
-            if instant + period > now:
-                break
-            room += 1
+        room = int(self._limit) - len(state.log) + state.gone
+        if room < most:
+            room += self._leaving(state, now, most - room)
         return max(0, min(most, room))
 
     def take_each(self, state: RollingWindowState, instants: Sequence[float]) -> None:
@@ -153,8 +150,9 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def remaining(self, state: RollingWindowState, now: float) -> float:
         """What the log of the last period leaves of the limit."""
-        gone = self._gone(state, now)
-        left = gone if state.costs is None else math.fsum(islice(state.costs, gone))
+        left: float = self._leaving(state, now)
+        if state.costs is not None:
+            left = math.fsum(state.costs[state.gone : state.gone + int(left)])
         return min(self._limit, max(0.0, self._limit - self._used(state) + left))
 
     def reset_after(self, state: RollingWindowState, now: float) -> float:
@@ -180,14 +178,12 @@ class RollingWindow(Algorithm[RollingWindowState]):
             return
         log = state.log
         end = bisect.bisect_right(log, at)
-        while cost > self._rounding and end and log[end - 1] == at:
+        while cost > self._rounding and end > state.gone and log[end - 1] == at:
             end -= 1
             went = 1.0 if state.costs is None else state.costs[end]
             if went - cost > self._rounding:
-                if state.costs is None:
-                    state.costs = deque([1.0] * len(log))
-                    state.used = len(log)
-                state.costs[end] = went - cost
+                costs = self._begin_costs(state) if state.costs is None else state.costs
+                costs[end] = went - cost
                 state.used -= cost
             else:
                 del log[end]
@@ -195,15 +191,14 @@ class RollingWindow(Algorithm[RollingWindowState]):
                     del state.costs[end]
                     state.used -= went
             cost -= went
-        if not log:
-            state.costs = None
-        if state.costs is None:
-            state.used = 0.0
+        if len(log) == state.gone:
+            self._clear(state)
         state.room = self._room(state)
 
     def dump(self, state: RollingWindowState) -> bytes:
         """Write the log."""
-        log, costs = state.log, state.costs
+        log = state.log[state.gone :]
+        costs = None if state.costs is None else state.costs[state.gone :]
         kind = _UNIT_KIND if costs is None else _COST_KIND
         numbers = [*log, *(costs or ())]
         head = _HEAD.pack(kind, state.room, state.last, state.used)
@@ -221,8 +216,8 @@ class RollingWindow(Algorithm[RollingWindowState]):
         count = (len(data) - _HEAD.size) // size
         kind, room, last, used = _HEAD.unpack_from(data)
         numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
-        log = deque(numbers[:count])
-        costs = deque(numbers[count:]) if kind == _COST_KIND else None
+        log = list(numbers[:count])
+        costs = list(numbers[count:]) if kind == _COST_KIND else None
         check_number(last, law, fresh=True)
         check_number(used, law, least=0.0)
         for number in numbers[:count]:
@@ -255,40 +250,56 @@ class RollingWindow(Algorithm[RollingWindowState]):
         return kept
 
     def _used(self, state: RollingWindowState) -> float:
-        return len(state.log) if state.costs is None else state.used
+        return len(state.log) - state.gone if state.costs is None else state.used
 
     def _leaves_at(self, state: RollingWindowState, missing: float) -> float:
         """Give the instant at which `missing` tokens, counted from the oldest, are out."""
         missing -= self._rounding
         if state.costs is None:
-            return state.log[math.ceil(missing) - 1] + self._period
-        for instant, cost in zip(state.log, state.costs, strict=True):
-            missing -= cost
+            return state.log[state.gone + math.ceil(missing) - 1] + self._period
+        for at in range(state.gone, len(state.log)):
+            missing -= state.costs[at]
             if missing <= 0:
-                return instant + self._period
+                return state.log[at] + self._period
         return state.last + self._period  # a debt that was paid has left a rounding behind
 
-    def _forget(self, state: RollingWindowState, now: float) -> None:
-        """Drop what has left the window, or of many the first."""
-        log, costs = state.log, state.costs
-        if state.last + self._period <= now:
-            log.clear()
-        # Twice what comes between two looks: so nobody pays for a whole log, and none piles up.
-        for _ in range(2 * _ROOM if costs is None else len(log)):
-            if not log or log[0] + self._period > now:
-                break
-            log.popleft()
-            if costs is not None:
-                state.used -= costs.popleft()
-        if not log:
-            state.costs, state.used = None, 0.0
+    def _leaving(self, state: RollingWindowState, now: float, most: int | None = None) -> int:
+        """Count the entries that have left the window and are not `gone`, up to `most`."""
+        log, gone, period = state.log, state.gone, self._period
+        end = len(log) if most is None else min(len(log), gone + most)
+        return bisect.bisect_right(log, now, gone, end, key=lambda at: at + period) - gone
 
-    def _gone(self, state: RollingWindowState, now: float) -> int:
-        """Count the entries of the log that have left the window."""
-        return bisect.bisect_right(state.log, now, key=lambda instant: instant + self._period)
+    def _forget(self, state: RollingWindowState, now: float) -> None:
+        """Have what has left the window count no more."""
+        log, costs, gone = state.log, state.costs, state.gone
+        if state.last + self._period <= now:
+            self._clear(state)
+        elif gone < len(log) and log[gone] + self._period <= now:
+            state.gone += self._leaving(state, now)
+            if costs is not None:
+                for cost in costs[gone : state.gone]:
+                    state.used -= cost
+            # Taken out when they are an eighth: what has to be moved then is little for each.
+            if state.gone == len(log):
+                self._clear(state)
+            elif 8 * state.gone > len(log):
+                del log[: state.gone]
+                if costs is not None:
+                    del costs[: state.gone]
+                state.gone = 0
+
+    def _clear(self, state: RollingWindowState) -> None:
+        state.log.clear()
+        state.costs, state.used, state.gone = None, 0.0, 0
+
+    def _begin_costs(self, state: RollingWindowState) -> list[float]:
+        """Write down that all costs were 1 so far."""
+        state.costs = [1.0] * len(state.log)
+        state.used = len(state.log) - state.gone
+        return state.costs
 
     def _room(self, state: RollingWindowState) -> int:
         """Give the costs of 1 that may go before the log is looked at again."""
         if state.costs is not None:
             return 0
-        return max(0, min(_ROOM, int(self._limit) - len(state.log)))
+        return max(0, min(_ROOM, int(self._limit) - len(state.log) + state.gone))

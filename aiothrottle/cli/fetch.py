@@ -9,9 +9,9 @@ import stat
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiothrottle import __version__
-from aiothrottle.admission import AnyLimiter
 from aiothrottle.cli.arguments import (
     header,
     header_value,
@@ -22,14 +22,17 @@ from aiothrottle.cli.arguments import (
     whole_number,
 )
 from aiothrottle.fetch.folder import Folder
+from aiothrottle.fetch.limits import Limits
 from aiothrottle.fetch.lines import Source
 from aiothrottle.fetch.output import OutputError, open_output
 from aiothrottle.fetch.run import Settings, run
+from aiothrottle.fetch.store import StoreAddress
 from aiothrottle.fetch.worker import Job
-from aiothrottle.keyed import KeyedRateLimiter
-from aiothrottle.limiter import RateLimiter
 from aiothrottle.retry import Retry
 from aiothrottle.suggestion import usual_guard
+
+if TYPE_CHECKING:
+    from aiothrottle.rate import Rate
 
 __all__ = ["add_fetch"]
 
@@ -48,8 +51,8 @@ exit status:
   0  every URL was fetched, with a status below 400
   1  the run is complete, but some URLs failed: their records have an "error", or a status of
      400 or more
-  2  the arguments make no sense, or input or output cannot be opened; nothing was sent
-  3  the run broke off, since the list or the output failed (a full disk, say)
+  2  the arguments make no sense, or input, output or store cannot be opened; nothing was sent
+  3  the run broke off, since the list, the output (a full disk, say) or the store failed
   130, 143  interrupted, by Ctrl-C or SIGTERM; 141: who read the output went away
 
 Ctrl-C once ends the run when what was sent is answered and written; twice ends it at once.
@@ -63,8 +66,6 @@ examples:
 """
 
 _MOST_AT_ONCE = 10_000
-# So many URLs are looked at ahead, if some of them wait for their host.
-_AHEAD = 1000
 # A record is in memory as a whole.
 _LONGEST_BODY = 16 << 20
 
@@ -125,6 +126,18 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         metavar="SECONDS",
         help="stretch the periods of all rates, since the network delays one request more than the "
         "next (default: 5%% of the shortest, at most 0.05)",
+    )
+    group.add_argument(
+        "--store",
+        type=_store,
+        metavar="URL",
+        help="count the rates there, together with all who do: redis://HOST:PORT, rediss://, "
+        "mongodb://, memcached://",
+    )
+    group.add_argument(
+        "--store-key",
+        metavar="NAME",
+        help="who names the same one shares the rates (default: fetch)",
     )
 
 
@@ -246,6 +259,11 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         help="a longer body is a failure; 1k, 1m, 1g (default: 16m, and any with --output-dir)",
     )
     group.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve a live page of the run, on this machine only; where is told at the start",
+    )
+    group.add_argument(
         "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
     )
 
@@ -257,6 +275,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         parser.error("--resume goes on with a file: give --output or --output-dir")
     if [*options.urls, options.input_file].count("-") > 1:
         parser.error("- is there more than once, but standard input can be read only once")
+    _check_limits(parser, options)
     if options.head and (options.method is not None or options.data is not None):
         parser.error("--head is a request of its own: leave out --request and --data")
     try:
@@ -272,7 +291,6 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    limiter = _limiter(options)
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
@@ -280,7 +298,6 @@ def _settings(options: argparse.Namespace) -> Settings:
     if folder is not None:
         folder.tidy()
     longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)
-    keyed = isinstance(limiter, KeyedRateLimiter)
     return Settings(
         job=Job(
             method=_chosen_method(options),
@@ -291,30 +308,46 @@ def _settings(options: argparse.Namespace) -> Settings:
             longest_body=longest,
         ),
         sources=sources,
-        limiter=limiter,
+        limits=_limits(options),
         retry=Retry(attempts=options.retries + 1, max_retry_after=options.max_retry_after),
-        workers=max(options.concurrency, _AHEAD) if keyed else options.concurrency,
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,
         output=output,
         folder=folder,
         quiet=options.silent,
+        dashboard=options.dashboard,
     )
 
 
-def _limiter(options: argparse.Namespace) -> AnyLimiter:
+def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse limits that would have no effect, or none that can be had."""
+    if options.guard is not None and not (options.rate or options.per_host):
+        parser.error("--guard stretches the period of a rate: give --rate or --per-host")
+    if options.store is None:
+        if options.store_key is not None:
+            parser.error("--store-key names the limits in a store: give --store")
+        return
+    if not (options.rate or options.per_host):
+        parser.error("--store is where a rate is counted: give --rate or --per-host")
+    if options.rate and (options.per_host or options.per_host_concurrency):
+        parser.error(
+            "a store counts all requests, or those of each host: not --rate besides --per-host"
+        )
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    rates: list[Rate] = options.rate or []
+    per_host: list[Rate] = options.per_host or []
     guard = options.guard
-    if guard is None:
-        guard = usual_guard([*(options.rate or []), *(options.per_host or [])])
-    limiter = RateLimiter(options.rate, options.concurrency, guard=guard if options.rate else 0.0)
-    if options.per_host is None and options.per_host_concurrency is None:
-        return limiter
-    return KeyedRateLimiter(
-        options.per_host,
-        options.per_host_concurrency,
-        guard=guard if options.per_host else 0.0,
-        parent=limiter,
+    return Limits(
+        rates=rates,
+        concurrency=options.concurrency,
+        per_host=per_host,
+        per_host_concurrency=options.per_host_concurrency,
+        guard=usual_guard([*rates, *per_host]) if guard is None else guard,
+        store=options.store,
+        key=options.store_key or "fetch",
     )
 
 
@@ -366,6 +399,13 @@ def _data(text: str) -> bytes:
         return Path(text[1:]).read_bytes()
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
+
+
+def _store(text: str) -> StoreAddress:
+    try:
+        return StoreAddress(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _size(text: str) -> int:

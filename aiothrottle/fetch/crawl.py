@@ -7,6 +7,7 @@ from yarl import URL
 
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.folder import Folder
 from aiothrottle.fetch.lines import Lines
 from aiothrottle.fetch.output import Output
@@ -55,6 +56,7 @@ class Crawl:
         self._on_failure = on_failure
         self._workers: list[Worker] = []
         self._refusing = dict[str, None]()
+        self._ended_by: StoreUnavailable | None = None
 
     async def run(self, workers: int) -> None:
         """Fetch all with so many tasks: there are never more URLs in memory.
@@ -62,6 +64,7 @@ class Crawl:
         Raises:
             OSError: The list cannot be read any further.
             OutputError: The output cannot be written any more.
+            StoreUnavailable: The limits cannot be kept any more.
         """
         self._workers = [Worker(self, number) for number in range(workers)]
         try:
@@ -73,6 +76,8 @@ class Crawl:
             raise error from error.__cause__
         finally:
             self.lines.close()
+        if self._ended_by is not None:
+            raise self._ended_by
 
     def stop(self) -> None:
         """Send nothing more, but let come to an end what has been sent."""
@@ -81,6 +86,11 @@ class Crawl:
         for worker in self._workers:
             if not worker.busy:
                 worker.cancel()
+
+    def end(self, error: StoreUnavailable) -> None:
+        """Stop, since nothing may be sent any more; `run` raises the error at its end."""
+        self._ended_by = error
+        self.stop()
 
     def abort(self) -> None:
         """End at once."""

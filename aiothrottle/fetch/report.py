@@ -67,6 +67,14 @@ class Report:
         finally:
             self._status.clear()
 
+    def facts(self, crawl: Crawl) -> dict[str, str]:
+        """Tell how far the run has come, in figures with their names."""
+        tally, fraction = crawl.tally, crawl.lines.fraction
+        facts = {"URLs done": f"{tally.done:,}", "failed": f"{tally.failed:,}"}
+        if fraction is not None:
+            facts["of the list"] = f"{int(100 * fraction)} %"
+        return facts
+
     def ended(self, crawl: Crawl) -> None:
         """Sum up."""
         if not self._quiet:

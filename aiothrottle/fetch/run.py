@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TextIO
@@ -12,14 +12,17 @@ import aiohttp
 
 from aiothrottle.admission import AnyLimiter
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.addresses import LONGEST
 from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.folder import Folder
+from aiothrottle.fetch.limits import Limiters, Limits
 from aiothrottle.fetch.lines import Lines, Source
 from aiothrottle.fetch.output import Output, OutputError
 from aiothrottle.fetch.report import Report
 from aiothrottle.fetch.worker import Job, watched
 from aiothrottle.retry import Retry
+from aiothrottle.terminal import without_credentials
 
 __all__ = ["Settings", "Status", "run"]
 
@@ -29,6 +32,7 @@ class Status(IntEnum):
 
     FETCHED = 0
     FAILURES = 1
+    NOTHING_SENT = 2
     BROKEN_OFF = 3
     BROKEN_PIPE = 128 + 13  # as a shell reports of a program that SIGPIPE has ended
 
@@ -38,31 +42,48 @@ class Settings:
     """What a run is asked to do.
 
     Attributes:
-        workers: How many URLs are looked at ahead. More than may be in flight, if some of them
-            have to wait for their host.
         max_time: Seconds for a request, without its waiting; None: any.
         connect_timeout: Seconds until a connection has to be there; None: any.
+        dashboard: Whether there is a live page.
     """
 
     job: Job
     sources: Sequence[Source]
-    limiter: AnyLimiter
+    limits: Limits
     retry: Retry
-    workers: int
     user_agent: str
     max_time: float | None
     connect_timeout: float | None
     output: Output
     folder: Folder | None
     quiet: bool
+    dashboard: bool = False
 
 
 async def run(settings: Settings, screen: TextIO) -> int:
     """Fetch everything, and give the exit status."""
     report = Report(screen, quiet=settings.quiet)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            limiters = await stack.enter_async_context(settings.limits.open())
+        except (ImportError, StoreUnavailable, ValueError) as error:
+            report.say(f"aiothrottle fetch: error: argument --store: {_described(error)}")
+            return Status.NOTHING_SENT
+        return await _crawl(settings, limiters, report)
+
+
+def _described(error: Exception) -> str:
+    """Say what is wrong with the store, with its driver's words."""
+    if isinstance(error, ImportError):
+        return f"its driver is not installed: {error}"
+    return without_credentials(str(error))
+
+
+async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     async with (
         _client(settings) as client,
-        ThrottledSession(settings.limiter, session=client, retry=settings.retry) as session,
+        ThrottledSession(limiters.to_wait_for, session=client, retry=settings.retry) as session,
+        contextlib.AsyncExitStack() as stack,
     ):
         crawl = Crawl(
             settings.job,
@@ -73,14 +94,19 @@ async def run(settings: Settings, screen: TextIO) -> int:
             folder=settings.folder,
             on_failure=report.failure,
         )
+        if settings.dashboard:
+            await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
         try:
             with _signals(crawl, report) as caught:
-                await crawl.run(settings.workers)
+                await crawl.run(settings.limits.workers)
         except OutputError as error:
             if isinstance(error.__cause__, BrokenPipeError):  # who reads has had enough
                 return Status.BROKEN_PIPE
             report.say(f"aiothrottle fetch: {error}")
+            return Status.BROKEN_OFF
+        except StoreUnavailable as error:
+            report.say(f"aiothrottle fetch: the store of the limits fails: {_described(error)}")
             return Status.BROKEN_OFF
         except OSError as error:
             report.say(f"aiothrottle fetch: the list cannot be read any further: {error.strerror}")
@@ -94,6 +120,18 @@ async def run(settings: Settings, screen: TextIO) -> int:
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
+
+
+@contextlib.asynccontextmanager
+async def _page(
+    limiters: Mapping[str, AnyLimiter], crawl: Crawl, report: Report
+) -> AsyncGenerator[None]:
+    """Serve a live page of the run."""
+    from aiothrottle.dashboard import serve  # noqa: PLC0415 - a server, and only for the page
+
+    async with serve(limiters, facts=lambda: report.facts(crawl)) as url:
+        report.say(f"Live page: {url}")
+        yield
 
 
 def _client(settings: Settings) -> aiohttp.ClientSession:

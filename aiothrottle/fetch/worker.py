@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
 from aiothrottle.aiohttp.response import discard
-from aiothrottle.errors import ThrottleError
+from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.fetch.addresses import Address, read_address
 from aiothrottle.fetch.folder import file_name
 from aiothrottle.fetch.lines import Line
@@ -165,6 +165,9 @@ class Worker:
                 request = target
                 record.final_url = without_credentials(str(target.url))
                 self.rest()
+        except StoreUnavailable as error:
+            self._crawl.end(error)  # it is no failure of this URL, which stays to be fetched
+            raise asyncio.CancelledError from error
         except _FAILURES as error:
             record.error = _described(error)
         record.attempts = self._attempts - followed

@@ -1,7 +1,7 @@
 """Which of the numbers count, where a response says several."""
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
 
 from aiothrottle.headers.fields import FAMILIES, Fields, word_of
 from aiothrottle.headers.limits import Policy, binding
@@ -22,13 +22,15 @@ def read_limits(
     fields: Fields, vendor: Vendor | None, profile: Profile | None, clock: Clock
 ) -> tuple[list[Policy], Policy | Trio]:
     """Give all limits that are told apart, and the one that binds."""
-    listed, structured = _structured(fields, clock)
+    listed, structured = _structured(fields["draft"], clock) if fields["draft"] else ([], False)
     named: list[Policy] = []
     trio: Trio | None = None
     top: Policy | Trio | None = None
     if not structured:
         if fields["limit"]:
-            named = _named(fields, profile, clock)
+            named = read_named(fields["limit"], clock)
+            if profile is not None and profile.windows:
+                named = _with_windows(named, profile)
         if fields["trio"] or fields["draft"]:
             trio = read_trio(fields["draft"], fields["trio"], clock)
         if trio is not None:
@@ -38,7 +40,8 @@ def read_limits(
     if vendor is not None:
         policies = _with_vendor(policies, vendor)
     if top is None:
-        top = _chosen(policies, fields, profile) or binding(policies)
+        top = _chosen(policies, fields) if profile is not None and profile.binds else None
+        top = top or binding(policies)
     if top is None and vendor is not None:
         top = vendor.unnamed
     if top is None and len(listed) == 1:
@@ -46,29 +49,26 @@ def read_limits(
     if trio is not None:
         if top is None:
             top = trio
-        elif top.reset_after is None and trio.reset_after is not None:
-            top = replace(top, reset_after=trio.reset_after)
+        elif isinstance(top, Policy) and top.reset_after is None:
+            top = top._replace(reset_after=trio.reset_after)
     return policies, top or UNSAID
 
 
-def _structured(fields: Fields, clock: Clock) -> tuple[list[Policy], bool]:
+def _structured(
+    families: Mapping[str, Mapping[str, list[str]]], clock: Clock
+) -> tuple[list[Policy], bool]:
     """Read RateLimit and RateLimit-Policy, each of the family that is believed most."""
-    if not fields["draft"]:
-        return [], False
-    drafts = [fields["draft"][family] for family in FAMILIES if family in fields["draft"]]
+    drafts = [families[family] for family in FAMILIES if family in families]
     none: list[str] = []
     states = next((lines["state"] for lines in drafts if "state" in lines), none)
     policies = next((lines["policy"] for lines in drafts if "policy" in lines), none)
     return read_structured(states, policies, clock)
 
 
-def _named(fields: Fields, profile: Profile | None, clock: Clock) -> list[Policy]:
-    named = read_named(fields["limit"], clock)
-    if profile is None or not profile.windows:
-        return named
+def _with_windows(named: list[Policy], profile: Profile) -> list[Policy]:
     windows: dict[str | None, float] = dict(profile.windows)
     return [
-        replace(policy, window=windows[policy.name])
+        policy._replace(window=windows[policy.name])
         if policy.window is None and policy.name in windows
         else policy
         for policy in named
@@ -122,10 +122,8 @@ def _filled(one: Policy, other: Policy) -> Policy:
     )
 
 
-def _chosen(policies: list[Policy], fields: Fields, profile: Profile | None) -> Policy | None:
+def _chosen(policies: list[Policy], fields: Fields) -> Policy | None:
     """Give the limit that the server itself calls the binding one."""
-    if profile is None or not profile.binds:
-        return None
     word = _plain(word_of(fields["word"], "reason") or "")
     return next((policy for policy in policies if _plain(policy.name or "") == word), None)
 

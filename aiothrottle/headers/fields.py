@@ -1,7 +1,8 @@
 """Which header says what: the names, in every spelling, sorted into families, fields and limits."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from aiothrottle.headers.memo import Memo
@@ -9,18 +10,23 @@ from aiothrottle.headers.retry_after import WAITS
 
 __all__ = [
     "FAMILIES",
+    "LAYOUTS",
     "TELLING",
     "Fields",
     "Headers",
+    "Layout",
     "Lines",
+    "Names",
     "Words",
     "collect",
+    "layouts",
     "lines_of",
     "word_of",
 ]
 
 Lines: TypeAlias = Collection[tuple[str, str]]
 """Names and values."""
+Names: TypeAlias = tuple[str, ...]
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """A multidict, another mapping, or pairs in the order received."""
 
@@ -30,8 +36,9 @@ class _Role(NamedTuple):
 
     `kind` is "wait"; "trio" (limit, remaining, reset and their companions, of one family); "limit"
     (the same of a limit that the name tells apart); "draft" (what the IETF's drafts put into one
-    header); "word" or "stamp". `of` is the family, or the name of the limit, if there is any;
-    `field` is what is said.
+    header); "word", "stamp", or "vendor" (what only a profile can read). `of` is the family, or the
+    name of the limit, if there is any; `field` is what is said. Words are wanted whatever their
+    family: what is said comes first.
     """
 
     kind: str
@@ -39,11 +46,18 @@ class _Role(NamedTuple):
     field: str
 
 
+class Layout(NamedTuple):
+    """Which lines say what: their places by kind, by what it is of, by field; if any tells."""
+
+    tells: bool
+    places: list[tuple[str, str, list[tuple[str, list[int]]]]]
+
+
 Fields: TypeAlias = dict[str, dict[str, dict[str, list[str]]]]
 """The lines of each field: by kind, by what it is of, by field."""
 
 Words: TypeAlias = Mapping[str, Mapping[str, list[str]]]
-"""Those of one kind."""
+"""Those of words: by what they are about, by family."""
 
 FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
 """Prefixes in the order in which they are believed."""
@@ -80,9 +94,9 @@ _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
     "date": _Role("stamp", "", "date"),
     "age": _Role("stamp", "", "age"),
-    "x-amzn-errortype": _Role("word", "", "error"),
+    "x-amzn-errortype": _Role("word", "error", ""),
     "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
-    "stripe-rate-limited-reason": _Role("word", "", "reason"),
+    "stripe-rate-limited-reason": _Role("word", "reason", ""),
 }
 _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?", re.DOTALL)
 _OF_LIMIT = "limit|remaining|reset-after|reset|renewalperiod"
@@ -90,41 +104,59 @@ _NAMED = re.compile(rf"(?:({_OF_LIMIT})-(.+)|(.+)-({_OF_LIMIT}))", re.DOTALL)
 _LONGEST = 64
 
 
-def lines_of(headers: Headers) -> tuple[Lines, Iterable[str]]:
-    """Give all lines, repeated ones too; and their names, to be gone through as often as needed."""
-    if isinstance(headers, Mapping):
-        mapping = cast("Mapping[str, str]", headers)
-        return mapping.items(), mapping
-    lines = list(headers)
-    return lines, [name for name, _ in lines]
+def lines_of(headers: Headers) -> tuple[Names, Iterable[str]]:
+    """Give the names of all lines, repeated ones too; and their values."""
+    values: Callable[[], Iterable[str]] | None = getattr(headers, "values", None)
+    if values is not None:  # a tenth of the time of isinstance(headers, Mapping)
+        return tuple(cast("Mapping[str, str]", headers)), values()
+    lines = list(cast("Iterable[tuple[str, str]]", headers))
+    return tuple(name for name, _ in lines), [value for _, value in lines]
 
 
-def collect(lines: Lines) -> Fields:
+def collect(layout: Layout, values: Iterable[str]) -> Fields:
     """Sort the lines by what they are for; drop those that are for something else."""
-    fields: Fields = {"wait": {}, "trio": {}, "limit": {}, "draft": {}, "word": {}, "stamp": {}}
-    for name, value in lines:
-        role = _ROLES[name]
-        if role is None:
-            continue
-        kind, of, field = role
-        text = value.strip(" \t")
-        said = fields[kind].get(of)
-        if said is None:
-            fields[kind][of] = {field: [text]}
-        elif field in said:
-            said[field].append(text)
-        else:
-            said[field] = [text]
+    fields: Fields = {
+        "wait": {}, "trio": {}, "limit": {}, "draft": {}, "word": {}, "stamp": {}, "vendor": {},
+    }  # fmt: skip
+    values = list(values)
+    for kind, of, places in layout.places:
+        fields[kind][of] = {
+            field: [values[place].strip(" \t") for place in at] for field, at in places
+        }
     return fields
 
 
-def word_of(words: Words, field: str) -> str | None:
+def word_of(words: Words, about: str) -> str | None:
     """Give the first such word, of whatever family."""
-    for lines in words.values():
-        for line in lines.get(field, ()):
+    for lines in words[about].values() if about in words else ():
+        for line in lines:
             if line and len(line) <= _LONGEST and line.isprintable():
                 return line
     return None
+
+
+def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
+    """Make what tells the layout of lines with such names; `claims` tells which are a vendor's.
+
+    The responses of a server are alike: so their names are looked at once, and not each time.
+    """
+
+    def role(name: str) -> _Role | None:
+        return _Role("vendor", "", name.lower()) if claims and claims(name) else _ROLES[name]
+
+    return Memo(partial(_layout, role), most=256, longest=4096)
+
+
+def _layout(role_of: Callable[[str], _Role | None], names: Names) -> Layout:
+    groups: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for place, name in enumerate(names):
+        role = role_of(name)
+        if role is not None:
+            group = groups.setdefault((role.kind, role.of), {})
+            group.setdefault(role.field, []).append(place)
+    # What time it is says nothing about limits.
+    tells = any(kind != "stamp" for kind, _ in groups)
+    return Layout(tells, [(*group, list(at.items())) for group, at in groups.items()])
 
 
 def _role(name: str) -> _Role | None:
@@ -138,9 +170,11 @@ def _role(name: str) -> _Role | None:
 
 
 def _role_in(family: str, rest: str) -> _Role | None:
-    for kind, fields in (("trio", _FIELDS), ("draft", _DRAFTS), ("word", _WORDS)):
+    for kind, fields in (("trio", _FIELDS), ("draft", _DRAFTS)):
         if rest in fields:
             return _Role(kind, family, fields[rest])
+    if rest in _WORDS:
+        return _Role("word", _WORDS[rest], family)
     named = _NAMED.fullmatch(rest)
     if named is None:
         return None
@@ -155,4 +189,6 @@ def _tells(name: str) -> bool:
 
 _ROLES = Memo(_role)
 TELLING = Memo(_tells)
-"""Whether a header can be about limits. It is quick: in most responses none is."""
+"""Whether a header can be about limits."""
+LAYOUTS = layouts()
+"""The layouts without any profile."""

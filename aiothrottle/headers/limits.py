@@ -1,13 +1,12 @@
 """What a response says about limits, as values; and which of several limits binds."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Policy", "ServerLimits", "binding"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """One of the limits that a response tells apart.
 
     Args:
@@ -29,8 +28,7 @@ class Policy:
     unit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(NamedTuple):
     """What one response says about limits. Whatever it does not say is None, which is not 0.
 
     Args:
@@ -76,9 +74,10 @@ def binding(policies: Iterable[Policy]) -> Policy | None:
 
 
 def _tightness(policy: Policy) -> tuple[bool, float, float, float]:
-    remaining, quota = policy.remaining or 0.0, policy.quota
+    _, quota, _, remaining, reset_after, _ = policy
+    remaining = remaining or 0.0
+    longest_first = 1.0 if reset_after is None else -reset_after
+    if quota:
+        return False, remaining / quota, remaining, longest_first
     # Nothing left is nothing left, of an unknown quota too; any other part of it can't be compared.
-    incomparable = remaining > 0 and not quota
-    share = remaining / quota if quota else 0.0
-    longest_first = -1.0 if policy.reset_after is None else policy.reset_after
-    return incomparable, share, remaining, -longest_first
+    return remaining > 0, 0.0, remaining, longest_first

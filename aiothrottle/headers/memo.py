@@ -1,6 +1,6 @@
-"""Remembers what a name of a header means, within bounds."""
+"""Remembers what a text means, the name of a header as a rule, within bounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 __all__ = ["Memo"]
@@ -9,10 +9,11 @@ __all__ = ["Memo"]
 _MOST = 1024
 _LONGEST = 64
 
+Key = TypeVar("Key", bound=Sequence[str])
 Meaning = TypeVar("Meaning")
 
 
-class Memo(dict[str, Meaning]):
+class Memo(dict[Key, Meaning]):
     """A dict that asks the function for what it does not hold. Nothing is quicker to look into.
 
     >>> lengths = Memo(len)
@@ -20,17 +21,21 @@ class Memo(dict[str, Meaning]):
     (4, ['four'])
     """
 
-    __slots__ = ("_function",)
+    __slots__ = ("_function", "_longest", "_most")
 
-    def __init__(self, function: Callable[[str], Meaning]) -> None:
+    def __init__(
+        self, function: Callable[[Key], Meaning], most: int = _MOST, longest: int = _LONGEST
+    ) -> None:
         super().__init__()
         self._function = function
+        self._most = most
+        self._longest = longest
 
-    def __missing__(self, name: str) -> Meaning:
-        """Find out; and remember, if it is a name that a server would use."""
-        meaning = self._function(name)
-        if len(name) <= _LONGEST:
-            if len(self) >= _MOST:
+    def __missing__(self, key: Key) -> Meaning:
+        """Find out; and remember, if it is no longer than what a server would use."""
+        meaning = self._function(key)
+        if sum(map(len, key)) <= self._longest:
+            if len(self) >= self._most:
                 self.clear()
-            self[name] = meaning
+            self[key] = meaning
         return meaning

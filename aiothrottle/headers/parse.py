@@ -4,10 +4,10 @@ from datetime import datetime
 
 from aiothrottle.headers.body import Said, read_body, told_headers
 from aiothrottle.headers.combine import UNSAID, read_limits
-from aiothrottle.headers.fields import TELLING, Fields, Headers, Words, collect, lines_of, word_of
+from aiothrottle.headers.fields import LAYOUTS, Fields, Headers, Words, collect, lines_of, word_of
 from aiothrottle.headers.limits import Policy, ServerLimits
 from aiothrottle.headers.profile import Profile
-from aiothrottle.headers.profiled import claimed_by, read_vendor
+from aiothrottle.headers.profiled import in_seconds, read_vendor
 from aiothrottle.headers.retry_after import read_wait
 from aiothrottle.headers.trios import Trio
 from aiothrottle.headers.values import Clock, read_number
@@ -49,6 +49,7 @@ def parse_rate_limit(
         never negative, never NaN, at most 2**31.
 
     Raises:
+        TypeError: `now` is no datetime.
         ValueError: `now` has no time zone.
 
     >>> from datetime import UTC
@@ -57,24 +58,26 @@ def parse_rate_limit(
     >>> said.throttled, said.limit, said.remaining, said.reset_after, said.window
     (True, 100, 0, 5.0, 60.0)
     """
+    if not isinstance(now, datetime):
+        raise TypeError(f"now is a datetime, as datetime.now(UTC), not {now!r}")
     if now.tzinfo is None:
         raise ValueError(f"now has to be aware, as datetime.now(UTC) is: {now!r} has no time zone")
     if profile is not None and not profile.says_something:
         profile = None
-    lines, names = lines_of(headers)
-    telling = TELLING if profile is None else profile.telling
-    if body is None and not any(map(telling.__getitem__, names)):
+    names, values = lines_of(headers)
+    layout = LAYOUTS[names] if profile is None else profile.layouts[names]
+    if body is None and not layout.tells:
         return _REFUSED if _refused(status, profile, None) else _NOTHING
-    claimed: dict[str, list[str]] = {}
-    if profile is not None:
-        claimed, lines = claimed_by(profile, lines)
-    fields = collect(lines)
+    if profile is not None and profile.milliseconds:
+        values = in_seconds(profile, names, values)
+    fields = collect(layout, values)
     clock, fresh = _clock(fields, now)
     said = None if body is None else read_body(body, status, clock)
     if said is not None:
         _add_told(fields, said)
     vendor = None
     if profile is not None and fresh:
+        claimed = fields["vendor"].get("", {})
         vendor = read_vendor(profile, claimed, said and said.data, clock)
     policies, top = read_limits(fields, vendor, profile, clock) if fresh else ([], UNSAID)
 
@@ -119,7 +122,8 @@ def _add_told(fields: Fields, said: Said) -> None:
     """Add the headers inside of the body where there are none outside."""
     told = told_headers(said.data)
     if told:
-        for kind, of_kind in collect(told).items():
+        names, values = lines_of(told)
+        for kind, of_kind in collect(LAYOUTS[names], values).items():
             if not fields[kind] and kind != "stamp":
                 fields[kind] = of_kind
 
@@ -137,7 +141,9 @@ def _seems_refused(status: int, fields: Fields, wait: float | None, top: Policy 
         used_up = top.remaining == 0 and top.reset_after is not None
         if wait is not None or used_up:
             return True
-    errors = fields["word"].get("", {}).get("error", ())
+    if "error" not in fields["word"]:
+        return False
+    errors = fields["word"]["error"][""]
     return any("throttl" in line.lower() or "toomanyrequests" in line.lower() for line in errors)
 
 

@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
-from aiothrottle.headers.fields import TELLING
+from aiothrottle.headers.fields import TELLING, Layout, Names, layouts
 from aiothrottle.headers.memo import Memo
 
 __all__ = ["Items", "Json", "Limit", "Profile"]
@@ -140,6 +141,9 @@ class Profile:
         binds: The header that names the limit that binds.
         aliases: Other names of it, for `profile_for`.
 
+    Raises:
+        TypeError: An argument is of a wrong kind.
+
     >>> acme = Profile(
     ...     "Acme",
     ...     hosts=("api.acme.example",),
@@ -159,22 +163,38 @@ class Profile:
     binds: str = ""
     aliases: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what would be taken apart into letters, or never be found."""
+        for name, kind in (("hosts", str), ("aliases", str), ("limits", Limit | Items | Json)):
+            values = getattr(self, name)
+            if not isinstance(values, tuple):
+                raise TypeError(f"{name} of a Profile is a tuple, not {values!r}")
+            for value in cast("tuple[object, ...]", values):
+                if not isinstance(value, kind):
+                    wanted = getattr(kind, "__name__", "Limit, Items or Json")
+                    raise TypeError(f"{name} of a Profile are each a {wanted}, not {value!r}")
+        for name in ("milliseconds", "refusals"):
+            values = getattr(self, name)
+            if not isinstance(values, frozenset):
+                raise TypeError(f"{name} of a Profile is a frozenset, not {values!r}")
+
     @cached_property
     def says_something(self) -> bool:
         """Whether anything is read differently with it."""
         return bool(self.limits or self.milliseconds or self.refusals or self.windows)
 
     @cached_property
-    def telling(self) -> Memo[bool]:
+    def telling(self) -> Memo[str, bool]:
         """Whether a header can be about limits, read by everybody or by the profile only."""
-        return Memo(lambda header: TELLING[header] or self.claims[header])
+        return Memo(lambda header: TELLING[header] or self._claims(header))
 
     @cached_property
-    def claims(self) -> Memo[bool]:
-        """Whether a header is read by the profile only."""
-        return Memo(self._claims)
+    def layouts(self) -> Memo[Names, Layout]:
+        """Where in a response the fields stand, those of the profile too."""
+        return layouts(self._claims)
 
     def _claims(self, header: str) -> bool:
+        """Tell whether a header is read by the profile only."""
         header = header.lower()
         if header in self._headers:
             return True

@@ -16,29 +16,21 @@ from aiothrottle.headers.values import (
     read_window,
 )
 
-__all__ = ["claimed_by", "read_vendor"]
+__all__ = ["in_seconds", "read_vendor"]
 
 # Longer than any honest header; more limits, and more steps to them, than any vendor has.
 _LONGEST = 8192
 _MOST = 256
 
-Pairs = Iterable[tuple[str, str]]
 Lines = dict[str, list[str]]
 
 
-def claimed_by(profile: Profile, pairs: Pairs) -> tuple[Lines, list[tuple[str, str]]]:
-    """Give the lines that the profile reads, and all others; milliseconds are now seconds."""
-    claimed: Lines = {}
-    others: list[tuple[str, str]] = []
-    for name, value in pairs:
-        small, text = name.lower(), value.strip(" \t")
-        if small in profile.in_milliseconds:
-            text = _in_seconds(text)
-        if profile.claims[name]:
-            claimed.setdefault(small, []).append(text)
-        else:
-            others.append((name, text))
-    return claimed, others
+def in_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
+    """Give the values, those that are milliseconds as seconds."""
+    return [
+        _in_seconds(value.strip(" \t")) if name.lower() in profile.in_milliseconds else value
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def read_vendor(profile: Profile, lines: Lines, data: object, clock: Clock) -> Vendor:
@@ -61,16 +53,13 @@ def read_vendor(profile: Profile, lines: Lines, data: object, clock: Clock) -> V
 
 def _read_limit(row: Limit, lines: Lines, clock: Clock) -> Iterator[Record]:
     limit, _ = read_limit(lines.get(row.limit.lower(), ()))
-    record = Record(
-        row.name,
-        limit,
-        read_remaining(lines.get(row.remaining.lower(), ()), limit),
-        read_remaining(lines.get(row.used.lower(), ()), None),
-        read_latest(lines.get(row.reset.lower(), ()), clock),
-    )
-    if record != Record(row.name):
-        record.window = _window(row.window, lines)
-        yield record
+    remaining = read_remaining(lines.get(row.remaining.lower(), ()), limit)
+    used = read_remaining(lines.get(row.used.lower(), ()), None)
+    reset_after = read_latest(lines.get(row.reset.lower(), ()), clock)
+    # A reset may be that of several limits, and tells none apart.
+    told = limit, remaining, used, None if row.name else reset_after
+    if told != (None, None, None, None):
+        yield Record(row.name, limit, remaining, used, reset_after, _window(row.window, lines))
 
 
 def _window(window: float | str | None, lines: Lines) -> float | None:

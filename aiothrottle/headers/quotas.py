@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from aiothrottle.headers.limits import Policy
@@ -89,7 +88,7 @@ def join(
     policy = policies[found[0]]
     if policy.reset_after is not None:
         reset_after = policy.reset_after
-    policies[found[0]] = replace(policy, remaining=remaining, reset_after=reset_after)
+    policies[found[0]] = policy._replace(remaining=remaining, reset_after=reset_after)
     return policy.window
 
 

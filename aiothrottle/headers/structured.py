@@ -1,12 +1,12 @@
 """RateLimit and RateLimit-Policy as the drafts from 08 on write them: structured fields."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import http_sf
 
 from aiothrottle.headers.limits import Policy
+from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_policies
 from aiothrottle.headers.values import CAP, Clock, read_reset
 
@@ -49,7 +49,7 @@ def read_structured(
         if state is not None:
             states[item.name] = _tighter(states.get(item.name), state)
     found = bool(states)
-    joined = [_joined(policy, states) for policy in _policies(list(policies))]
+    joined = [_joined(policy, states) for policy in _POLICIES["\n".join(policies)]]
     return joined + list(states.values()), found
 
 
@@ -57,10 +57,11 @@ def _joined(policy: Policy, states: dict[str, Policy]) -> Policy:
     state = states.pop(policy.name or "", None)
     if state is None:
         return policy
-    return replace(policy, remaining=state.remaining, reset_after=state.reset_after)
+    return policy._replace(remaining=state.remaining, reset_after=state.reset_after)
 
 
-def _policies(lines: list[str]) -> list[Policy]:
+def _policies(text: str) -> list[Policy]:
+    lines = text.split("\n")
     if any(line[:1].isdecimal() for line in lines):
         return read_policies(lines)
     policies: list[Policy] = []
@@ -74,6 +75,10 @@ def _policies(lines: list[str]) -> list[Policy]:
             word = str(unit) if isinstance(unit, str | http_sf.Token) else None
             policies.append(Policy(item.name, quota, _window(item), unit=word))
     return policies
+
+
+# A server says the same of them in each response, and to parse it is half of the work.
+_POLICIES = Memo(_policies)
 
 
 def _window(item: _Item) -> float | None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from aiothrottle.headers.fields import FAMILIES
 from aiothrottle.headers.limits import Policy
+from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
 from aiothrottle.headers.values import Clock, items, read_reset, read_window
 
 __all__ = ["Trio", "read_latest", "read_named", "read_trio"]
 
-# By the last word of its name. Months and years have no length.
+# By the last word of the name of a limit. Months and years have no length.
 _WINDOWS = {
     "second": 1.0, "secondly": 1.0,
     "minute": 60.0, "minutely": 60.0,
@@ -19,10 +20,19 @@ _WINDOWS = {
     "day": 86400.0, "daily": 86400.0,
     "week": 604800.0, "weekly": 604800.0,
 }  # fmt: skip
+# In the order in which they are believed.
+_RESETS = ("reset-after", "reset", "reset-time", "next")
 # Two resets that differ by less are one that was rounded twice.
 _SAME = 2.0
 
 Lines = Mapping[str, list[str]]
+
+
+def _window_of(name: str) -> float | None:
+    return _WINDOWS.get(name.replace("_", "-").rpartition("-")[2])
+
+
+_WINDOW_BY_NAME = Memo(_window_of)
 
 
 @dataclass(slots=True)
@@ -48,6 +58,9 @@ def read_trio(
     The limit is that of the family believed most, the remainder the least, and so is what can be
     read only in another one.
     """
+    if not drafts and len(families) == 1:  # what most servers send
+        (lines,) = families.values()
+        return _read(lines, clock)
     together: Trio | None = None
     for family in FAMILIES:
         if family in drafts:
@@ -94,17 +107,26 @@ def _read(lines: Lines, clock: Clock) -> Trio:
     if "remaining" in lines:
         remaining = read_remaining(lines["remaining"], trio.quota)
         trio.remaining = None if remaining is None else math.floor(remaining)
-    for field in ("reset-after", "reset", "reset-time", "next"):
-        if field in lines and trio.reset_after is None:
-            trio.reset_after = read_latest(lines[field], clock)
+    trio.reset_after = _read_reset(lines, clock)
     if "used" in lines and trio.quota is None and trio.remaining:
         # Not when nothing is left: what was used may run past the limit.
         used = read_remaining(lines["used"], None)
         trio.quota = None if used is None else used + trio.remaining
-    for field, unit in (("window", 1.0), ("window-ms", 0.001)):
-        if field in lines and trio.window is None:
-            trio.window = read_window(lines[field][0], unit)
+    if "window" in lines:
+        trio.window = read_window(lines["window"][0])
+    if "window-ms" in lines and trio.window is None:
+        trio.window = read_window(lines["window-ms"][0], 0.001)
     return trio
+
+
+def _read_reset(lines: Lines, clock: Clock) -> float | None:
+    """Read the first of them that can be read."""
+    for field in _RESETS:
+        if field in lines:
+            seconds = read_latest(lines[field], clock)
+            if seconds is not None:
+                return seconds
+    return None
 
 
 def _merge(one: Trio | None, other: Trio) -> Trio:
@@ -124,25 +146,18 @@ def _merge(one: Trio | None, other: Trio) -> Trio:
 
 
 def _read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
-    limits = lines.get("limit", [])
-    quota, listed = read_limit(limits) if limits else (None, [])
-    remaining = read_remaining(lines["remaining"], quota) if "remaining" in lines else None
-    # "-1" is no limit at all, and what stands beside it means nothing.
-    if quota is None and any(line.startswith("-") for line in limits):
-        return None
-    reset_after = None
-    for field in ("reset-after", "reset"):
-        if field in lines and reset_after is None:
-            reset_after = read_latest(lines[field], clock)
+    quota = window = remaining = None
+    if "limit" in lines:
+        quota, listed = read_limit(lines["limit"])
+        window = listed[0].window if listed else None
+        # "-1" is no limit at all, and what stands beside it means nothing.
+        if quota is None and any(line.startswith("-") for line in lines["limit"]):
+            return None
+    if "remaining" in lines:
+        remaining = read_remaining(lines["remaining"], quota)
+    reset_after = _read_reset(lines, clock)
     if quota is None and remaining is None and reset_after is None:
         return None
-    window = listed[0].window if listed else None
     if window is None:
-        window = _window_of(name, lines)
+        window = read_window(lines["window"][0]) if "window" in lines else _WINDOW_BY_NAME[name]
     return Policy(name, quota, window, remaining, reset_after)
-
-
-def _window_of(name: str, lines: Lines) -> float | None:
-    if "window" in lines:
-        return read_window(lines["window"][0])
-    return _WINDOWS.get(name.replace("_", "-").rpartition("-")[2])

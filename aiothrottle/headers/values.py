@@ -106,16 +106,15 @@ def read_count(text: str) -> float | None:
 
 def read_duration(text: str) -> float | None:
     """Read a duration as Go writes it: ``1h2m3.5s``, ``12ms``. Gives seconds, at most `CAP`."""
-    if not text[-1:].isalpha() or len(text) > _LONGEST_DURATION:
+    if len(text) > _LONGEST_DURATION or not text:
         return None
-    seconds, begin = 0.0, 0
-    while begin < len(text):
-        part = _PART.match(text, begin)
-        if part is None:
-            return None
-        seconds += float(part[1]) * _UNITS[part[2]]
-        begin = part.end()
-    return min(seconds, CAP)
+    seconds, length = 0.0, 0
+    for number, unit in _PART.findall(text):
+        seconds += float(number) * _UNITS[unit]
+        length += len(number) + len(unit)
+    if length != len(text):
+        return None
+    return seconds if seconds < CAP else CAP
 
 
 def read_window(text: str, unit: float = 1.0) -> float | None:
@@ -131,12 +130,12 @@ def read_reset(text: str, clock: Clock) -> float | None:
     Which of them it is is told by the value, since the names of the headers don't tell. None is
     what can't be read, and what no service means: the clock isn't set, or the unit is another.
     """
-    number = read_number(text)
-    if number is not None:
-        if number < EPOCHS_FROM:
-            return number if number <= _LONGEST_RESET else None
-        return _until_epoch(number, clock)
-    seconds = read_duration(text)
+    if text[-1:].isalpha():
+        seconds = read_duration(text)
+    else:
+        seconds = read_number(text)
+        if seconds is not None and seconds >= EPOCHS_FROM:
+            return _until_epoch(seconds, clock)
     if seconds is not None:
         return seconds if seconds <= _LONGEST_RESET else None
     seconds = clock.until(text)

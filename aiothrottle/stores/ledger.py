@@ -73,22 +73,22 @@ class Record:
             if wait > horizon or wait == math.inf:
                 retry_after = wait
                 break
-            self._take(algorithm, clock, now, instant, cost)
+            self.take(algorithm, clock, now, instant, cost)
             instants.append(instant)
-        return self._answer(algorithm, now, tuple(instants), retry_after)
+        return self.answer(algorithm, now, tuple(instants), retry_after)
 
     def peek(self, algorithm: Algorithm[Any], clock: float, cost: float) -> Answer:
         """Tell when the cost may go."""
         now = self.now(clock)
         wait = until(self._ready_at(algorithm, now, cost), now) if cost else 0.0
-        return self._answer(algorithm, now, (), wait)
+        return self.answer(algorithm, now, (), wait)
 
     def record(self, algorithm: Algorithm[Any], clock: float, cost: float) -> Answer:
         """Take the cost, whether it fits or not."""
         now = self.now(clock)
         if cost:
-            self._take(algorithm, clock, now, now, cost)
-        return self._answer(algorithm, now, (), 0.0)
+            self.take(algorithm, clock, now, now, cost)
+        return self.answer(algorithm, now, (), 0.0)
 
     def refund(
         self, algorithm: Algorithm[Any], clock: float, cost: float, instant: float
@@ -97,15 +97,16 @@ class Record:
         now = self.now(clock)
         algorithm.refund(self.state, now, cost, instant)
         self._see(clock, now)
-        return self._answer(algorithm, now, (), 0.0)
+        return self.answer(algorithm, now, (), 0.0)
 
     def _ready_at(self, algorithm: Algorithm[Any], now: float, cost: float) -> float:
         begin = max(now, self.last)
         return begin + algorithm.delay(self.state, begin, cost)
 
-    def _take(
+    def take(
         self, algorithm: Algorithm[Any], clock: float, now: float, instant: float, cost: float
     ) -> None:
+        """Take the cost for the instant, `now` or later, whether it fits or not."""
         self._see(clock, now)
         algorithm.take(self.state, instant, cost)
         self.last = max(self.last, instant)
@@ -114,9 +115,10 @@ class Record:
         self.ahead = max(self.ahead, now - clock)
         self.seen = now
 
-    def _answer(
+    def answer(
         self, algorithm: Algorithm[Any], now: float, instants: tuple[float, ...], wait: float
     ) -> Answer:
+        """Tell how the record stands, for what was taken, and how long the rest has to wait."""
         # While somebody is let go later, nobody else goes now.
         left = 0.0 if self.last > now else algorithm.remaining(self.state, now)
         return Answer(now, instants, wait, left, self.reset_after(algorithm, now))

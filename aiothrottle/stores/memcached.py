@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from emcache import (
-    Client,
-    ClusterNoAvailableNodes,
-    CommandError,
-    NotFoundCommandError,
-    NotStoredStorageCommandError,
-)
+try:
+    from emcache import (
+        Client,
+        ClusterNoAvailableNodes,
+        CommandError,
+        NotFoundCommandError,
+        NotStoredStorageCommandError,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
+    ) from error
 
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH
@@ -105,4 +110,4 @@ async def _told(call: Awaitable[_Result]) -> _Result:
     except (NotStoredStorageCommandError, NotFoundCommandError):
         raise
     except (CommandError, ClusterNoAvailableNodes, OSError, EOFError) as error:
-        raise StoreUnavailable(f"memcached: {error or type(error).__name__}") from error
+        raise StoreUnavailable(f"memcached: {str(error) or type(error).__name__}") from error

@@ -1,17 +1,24 @@
-"""Limits in MongoDB: every law by compare and swap, on the server's clock."""
+"""Limits in MongoDB, on the server's clock: a stamp in one call, all else by compare and swap."""
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from pymongo import AsyncMongoClient
+try:
+    from pymongo import AsyncMongoClient, ReturnDocument
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "pymongo is not there: pip install 'aiothrottle-client[mongodb]'", name="pymongo"
+    ) from error
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
+from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH
-from aiothrottle.stores.store import Key, name_of
+from aiothrottle.stores.mongo_stamp import SEAL, answer_of, bytes_of, fields_of, fresh, move
+from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MongoStore"]
@@ -19,6 +26,7 @@ __all__ = ["MongoStore"]
 _Document: TypeAlias = dict[str, Any]
 _Result = TypeVar("_Result")
 
+_SINCE = datetime.fromtimestamp(EPOCH, UTC)
 _LONGEST = 3e9  # seconds: a hundred years
 
 
@@ -28,6 +36,9 @@ class MongoStore(SwapStore):
     The key is the document's ``_id``, which no two can share, so any number of processes may begin
     with the same key at once. The server removes what may be forgotten, by an index that is made
     with the first call; it looks about once a minute, `purge` does so at once.
+
+    `WaitUntil`, asked for one cost, is one call: an update that the server itself computes. All
+    else is by compare and swap.
 
     Args:
         client: An `AsyncMongoClient`. With ``retryWrites=False`` it sends nothing twice.
@@ -62,6 +73,41 @@ class MongoStore(SwapStore):
         self._clock = clock
         self._indexed = False
 
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        if type(algorithm) is WaitUntil and len(costs) == 1 and 0 < costs[0] <= algorithm.capacity:
+            check_costs(*costs)
+            check_horizon(horizon)
+            answer = await self._move(key, algorithm, costs[0], horizon)
+            if answer is not None:
+                return answer
+        return await super().reserve(key, algorithm, costs, horizon=horizon)
+
+    async def _move(self, key: Key, law: WaitUntil, cost: float, horizon: float) -> Answer | None:
+        """Have the server move the stamp; None if there is a record of another law."""
+        await self._prepare()
+        name, mark = name_of(key), secrets.token_bytes(8)
+        this = {"_id": name, "seal": SEAL}
+        for _ in range(2):
+            clock = None if self._clock is None else self._clock()
+            steps = move(law, cost, horizon, mark=mark, clock=clock)
+            update = self._records.find_one_and_update(
+                this, steps, return_document=ReturnDocument.AFTER
+            )
+            found: _Document | None = await self._told(update)
+            if found is not None:
+                return answer_of(law, found)
+            # No upsert: of several first ones all but one might be told of nothing.
+            await self._insert(fresh(name, mark))
+        return None
+
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         await self._told(self._records.delete_one({"_id": name_of(key)}))
@@ -73,16 +119,15 @@ class MongoStore(SwapStore):
 
     async def load(self, key: Key) -> Loaded:
         """Give what is there, a mark of it, and the server's time."""
-        if not self._indexed:
-            await self._told(self._records.create_index("expires", expireAfterSeconds=0))
-            self._indexed = True
+        await self._prepare()
         found = await self._told(self._find(name_of(key)))
         if not found:
             time = await self._time()
             return None, _Mark(None, time), self._seconds(time)
         (record,) = found
         time = record["now"]
-        return bytes(record["data"]), _Mark(record["mark"], time), self._seconds(time)
+        data = bytes_of(record) if "stamp" in record else bytes(record["data"])
+        return data, _Mark(record["mark"], time), self._seconds(time)
 
     async def swap(self, key: Key, mark: "_Mark", data: bytes | None, seconds: float) -> bool:
         """Put `data` there if what is there still has the mark."""
@@ -90,17 +135,28 @@ class MongoStore(SwapStore):
         this = {"_id": name, "mark": mark.written}
         if data is None:
             return (await self._told(self._records.delete_one(this))).deleted_count == 1
-        record: _Document = {"data": data, "mark": secrets.token_bytes(8)}
+        fields = fields_of(data) if data.startswith(SEAL) else {"data": data}
+        record: _Document = {**fields, "mark": secrets.token_bytes(8)}
         if self._clock is None:
             record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
         if mark.written is not None:
             update = self._records.update_one(this, {"$set": record})
             return (await self._told(update)).matched_count == 1
+        return await self._insert({"_id": name, **record})
+
+    async def _prepare(self) -> None:
+        """See to the index, once."""
+        if not self._indexed:
+            await self._told(self._records.create_index("expires", expireAfterSeconds=0))
+            self._indexed = True
+
+    async def _insert(self, record: _Document) -> bool:
+        """Be the first with the key; False if another process was."""
         try:
-            await self._told(self._records.insert_one({"_id": name, **record}))
+            await self._told(self._records.insert_one(record))
         except StoreUnavailable as error:
             if isinstance(error.__cause__, DuplicateKeyError):
-                return False  # another process was the first with this key
+                return False
             raise
         return True
 
@@ -119,7 +175,7 @@ class MongoStore(SwapStore):
     def _seconds(self, time: datetime) -> float:
         if self._clock is not None:
             return self._clock()
-        return time.replace(tzinfo=UTC).timestamp() - EPOCH
+        return (time.replace(tzinfo=UTC) - _SINCE).total_seconds()
 
     async def _told(self, call: Awaitable[_Result]) -> _Result:
         """Wait for the call, but not for ever; tell of what is no answer."""
@@ -127,7 +183,7 @@ class MongoStore(SwapStore):
             async with asyncio.timeout(self._timeout):
                 return await call
         except (PyMongoError, TimeoutError) as error:
-            raise StoreUnavailable(f"MongoDB: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"MongoDB: {str(error) or type(error).__name__}") from error
 
 
 class _Mark(NamedTuple):

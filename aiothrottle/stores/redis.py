@@ -8,12 +8,17 @@ import asyncio
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-from redis.asyncio import Redis, RedisCluster
+try:
+    from redis.asyncio import Redis, RedisCluster
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "redis is not there: pip install 'aiothrottle-client[redis]'", name="redis"
+    ) from error
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
@@ -54,19 +59,20 @@ class RedisStore(SwapStore):
     attempt fails when another process was faster.
 
     Args:
-        client: A client of redis-py's `asyncio` part. With or without `decode_responses`.
+        client: A client of the `asyncio` part of redis-py, or of valkey-py, its twin. With or
+            without `decode_responses`.
         prefix: The beginning of the name of every record.
         timeout: Seconds after which a call is given up, whatever the client's own patience.
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is none of redis-py's `asyncio` part.
+        TypeError: The client is none of them.
 
     >>> from redis.asyncio import Redis
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
 
-    __slots__ = ("_checked", "_clock", "_driver", "_requests", "_timeout", "_wakes")
+    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_requests", "_timeout", "_wakes")
 
     def __init__(
         self,
@@ -76,12 +82,11 @@ class RedisStore(SwapStore):
         timeout: float = 1.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        if not isinstance(client, Redis | RedisCluster):
-            raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {client!r}")
+        self._errors = _errors_of(client)
         self._driver: Any = client  # its own types are half unknown
         self._clock = clock
         self._requests = Requests(prefix, timeout, clock)
-        self._wakes = Wakes(client, prefix)
+        self._wakes = Wakes(client, prefix, self._errors.all)
         self._timeout = timeout
         self._checked = False
 
@@ -177,7 +182,9 @@ class RedisStore(SwapStore):
         if self._clock is not None:
             milliseconds = _LONGEST
         name = self._requests.name(key)
-        return bool(await self._run(SWAP, 1, name, mark or b"", data or b"", milliseconds))
+        request, keep = self._requests.id(name), self._requests.keep
+        arguments = (mark or b"", data or b"", milliseconds, keep)
+        return bool(await self._run(SWAP, 2, name, request, *arguments))
 
     # ---- the server ------------------------------------------------------------------------------
 
@@ -191,7 +198,7 @@ class RedisStore(SwapStore):
         try:
             return await self._ask("EVALSHA", script.digest, *arguments)
         except StoreUnavailable as error:
-            if not isinstance(error.__cause__, NoScriptError):
+            if not isinstance(error.__cause__, self._errors.no_script):
                 raise
         return await self._ask("EVAL", script.text, *arguments)
 
@@ -200,18 +207,18 @@ class RedisStore(SwapStore):
             async with asyncio.timeout(self._timeout):
                 # Untouched by `decode_responses`: a state is no text.
                 return await self._driver.execute_command(command, *arguments, NEVER_DECODE=True)
-        except (RedisError, RedisClusterException, OSError) as error:  # TimeoutError is an OSError
-            raise StoreUnavailable(f"{command}: {error or type(error).__name__}") from error
+        except self._errors.all as error:  # TimeoutError is an OSError
+            raise StoreUnavailable(f"{command}: {str(error) or type(error).__name__}") from error
 
     async def _check(self) -> None:
         """Look once, before the first script, whether the server can keep its promises."""
         try:
             async with asyncio.timeout(self._timeout):
                 info = cast("dict[str, Any]", await self._driver.info())
-        except ResponseError:
+        except self._errors.response:
             info = {}  # it may not be asked
-        except (RedisError, RedisClusterException, OSError) as error:
-            raise StoreUnavailable(f"INFO: {error or type(error).__name__}") from error
+        except self._errors.all as error:
+            raise StoreUnavailable(f"INFO: {str(error) or type(error).__name__}") from error
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
@@ -223,6 +230,30 @@ class RedisStore(SwapStore):
                 stacklevel=2,
             )
         self._checked = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """What a driver raises: at all, as the server's refusal, and for a script that is not there."""
+
+    all: tuple[type[Exception], ...]
+    response: type[Exception]
+    no_script: type[Exception]
+
+
+def _errors_of(client: object) -> _Errors:
+    """Find them for the package that the client is of: only their names differ."""
+    for kind in type(client).__mro__:
+        package, *parts = kind.__module__.split(".")
+        name = {"redis": "Redis", "valkey": "Valkey"}.get(package)
+        if name and "asyncio" in parts:
+            module = import_module(f"{package}.exceptions")
+            base, of_clusters = (
+                getattr(module, name + end) for end in ("Error", "ClusterException")
+            )
+            # asyncio's own TimeoutError is an OSError.
+            return _Errors((base, of_clusters, OSError), module.ResponseError, module.NoScriptError)
+    raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {client!r}")
 
 
 class RedisPipeline:
@@ -272,12 +303,12 @@ class RedisPipeline:
         self._pipe.execute_command("UNLINK", self._requests.name(key))
 
     def _queue(self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
-        request = self._requests.make(verb, key, algorithm, *numbers)
+        # The client may be one that decodes what it gets.
+        request = self._requests.make(verb, key, algorithm, *numbers, as_text=True)
         if request is None:
             raise TypeError(f"a pipeline can only take laws of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm)
-        # The client may be one that decodes what it gets.
-        self._pipe.execute_command("EVAL", RECORD.text, *request, "text")
+        self._pipe.execute_command("EVAL", RECORD.text, *request)
         return queued
 
 

@@ -48,28 +48,28 @@ class _Law:
     """What a request says of an algorithm."""
 
     algorithm: Algorithm[Any]
-    seal: bytes
-    #: None: the script does not know it.
-    numbers: bytes | None
+    #: Its seal and its numbers. None: the script does not know it.
+    packed: bytes | None
     logs: int
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any]) -> "_Law":
         numbers = numbers_of(algorithm)
-        packed = None if numbers is None else _packed(numbers)
-        return cls(algorithm, seal(algorithm), packed, _windows(algorithm))
+        packed = None if numbers is None else seal(algorithm) + _packed(numbers)
+        return cls(algorithm, packed, _windows(algorithm))
 
 
 class Requests:
     """Makes the keys and arguments of `record.lua`, each time with an id of its own."""
 
-    __slots__ = ("_clock", "_ids", "_keep", "_laws", "_names", "_prefix", "_sender")
+    __slots__ = ("_clock", "_ids", "_laws", "_names", "_prefix", "_sender", "keep")
 
     def __init__(
         self, prefix: str, timeout: float, clock: Callable[[], float] | None = None
     ) -> None:
         self._prefix = prefix
-        self._keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
+        #: Milliseconds for which it is known what was done.
+        self.keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
         self._clock = clock
         self._sender = secrets.token_hex(8)
         self._ids = count()
@@ -89,19 +89,32 @@ class Requests:
         return name
 
     def make(
-        self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+        self,
+        verb: str,
+        key: Key,
+        algorithm: Algorithm[Any],
+        *numbers: float,
+        as_text: bool = False,
     ) -> list[str | bytes | int] | None:
         """Give the count of the keys, the keys and the arguments; None for a law of one's own."""
         law = self._law(algorithm)
-        if law.numbers is None:
+        if law.packed is None:
             return None
         name = self.name(key)
-        # The process is part of the id: a child that was forked has the same count.
-        request = f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
         logs = [f"{name}:{place}" for place in range(law.logs)]
-        time = b"" if self._clock is None else _packed((self._clock(),))
-        arguments = (verb, time, law.seal, law.numbers, _packed(numbers), self._keep)
-        return [2 + law.logs, name, request, *logs, *arguments]
+        # Few arguments: each is more work for the driver than for the server.
+        made: list[str | bytes | int] = [2 + law.logs, name, self.id(name), *logs]
+        made += [verb, law.packed, _packed((self.keep, *numbers))]
+        if self._clock is not None or as_text:
+            made.append(b"" if self._clock is None else _packed((self._clock(),)))
+        if as_text:
+            made.append("text")
+        return made
+
+    def id(self, name: str) -> str:
+        """Give a key for what was answered to one request on the record of that name."""
+        # The process is part of the id: a child that was forked has the same count.
+        return f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
 
     def claim(self, key: Key, claim: Claim, channel: str) -> list[str | bytes | int]:
         """Give the same for `slots.lua`."""

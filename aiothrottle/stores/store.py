@@ -49,7 +49,8 @@ class Answer:
     @property
     def delays(self) -> tuple[float, ...]:
         """Seconds until each of the costs that were taken may go, in order; 0.0 is now."""
-        return tuple([until(instant, self.now) for instant in self.instants])
+        now = self.now
+        return tuple([until(each, now) if each > now else 0.0 for each in self.instants])
 
 
 class Store(ABC):
@@ -64,7 +65,10 @@ class Store(ABC):
     windows of another period, and `TypeError` if a key is none.
     """
 
-    __slots__ = ()
+    # What the limiters of this process know of it together, once there are any: see `Health`.
+    __slots__ = ("_health",)
+
+    _health: object
 
     @abstractmethod
     async def reserve(

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from redis.exceptions import RedisClusterException, RedisError
-
 from aiothrottle.stores.store import name_of
 
 __all__ = ["Wakes"]
@@ -23,10 +21,16 @@ class Wakes:
     Messages may be lost, while the connection is: so everybody is woken whenever it listens anew.
     """
 
-    __slots__ = ("_client", "_reader", "_wakes", "channels", "id")
+    __slots__ = ("_client", "_errors", "_reader", "_wakes", "channels", "id")
 
-    def __init__(self, client: Any, prefix: str) -> None:  # noqa: ANN401 - the driver's own
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - the driver's own
+        prefix: str,
+        errors: tuple[type[Exception], ...],
+    ) -> None:
         self._client = client
+        self._errors = errors  # what the driver raises
         #: What the name of an owner begins with in the server, before a full stop.
         self.id = secrets.token_hex(8)
         #: What the channels of all stores begin with; then there is the `id`.
@@ -66,7 +70,7 @@ class Wakes:
                     pause = _PAUSE
                     if message is not None:
                         self._hear(message)
-            except (RedisError, RedisClusterException, OSError):
+            except self._errors:
                 pass  # who waits asks now and then all the same
             finally:
                 await pubsub.aclose()

@@ -1,9 +1,9 @@
 -- What stores/ledger.py does to a record, once more, on the server's clock and atomically.
 --
 -- KEYS: the record, the answer to this request, a log for each rolling window
--- ARGV: verb; the time, or '' for the server's; seal of the law; numbers of the law; numbers of the
---       verb; milliseconds for which the answer is kept; 'text' for an answer that survives a client
---       which decodes it. All other numbers, there and here, are packed doubles.
+-- ARGV: verb; seal and numbers of the law; milliseconds for which the answer is kept, and numbers of
+--       the verb; the time, if it is not '' for the server's; 'text' for an answer that survives a
+--       client which decodes it. All numbers, there and here, are packed doubles.
 --
 -- What a verb has changed is changed once: when the driver sends the same request again it gets the
 -- same answer.
@@ -11,15 +11,17 @@
 local EPOCH = 1767225600  -- as in ledger.py
 local LONGEST = 1e13  -- milliseconds: three hundred years
 
-local verb, given_time, seal = ARGV[1], ARGV[2], ARGV[3]
+local SEAL = 8  -- bytes
+local verb, seal, given_time = ARGV[1], string.sub(ARGV[2], 1, SEAL), ARGV[4] or ''
 
 local BULK = 128  -- so many at once: a call can only take so many arguments
 
-local function unpacked(packed)
-  local numbers, count = {}, #packed / 8
+-- The numbers that follow so many bytes.
+local function unpacked(packed, skipped)
+  local numbers, count = {}, (#packed - skipped) / 8
   for first = 0, count - 1, BULK do
     local format = '<' .. string.rep('d', min(count - first, BULK))
-    local some = {struct.unpack(format, packed, 8 * first + 1)}
+    local some = {struct.unpack(format, packed, skipped + 8 * first + 1)}
     some[#some] = nil  -- where it stopped
     if count <= BULK then return some end
     for _, number in ipairs(some) do numbers[#numbers + 1] = number end
@@ -28,6 +30,9 @@ local function unpacked(packed)
 end
 
 local function pack_all(numbers)
+  if #numbers <= BULK then
+    return struct.pack('<' .. string.rep('d', #numbers), unpack(numbers))
+  end
   local packed = {}
   for first = 1, #numbers, BULK do
     local last = min(first + BULK - 1, #numbers)
@@ -51,15 +56,15 @@ end
 -- ---- the record ----------------------------------------------------------------------------------
 
 local kept = call('GET', KEYS[1])
-if kept and string.sub(kept, 1, 8) ~= seal then return 'other law' end
+if kept and string.sub(kept, 1, SEAL) ~= seal then return 'other law' end
 local seen, ahead, last = -huge, 0, -huge
 local state = {}
 if kept then
-  state = unpacked(string.sub(kept, 9))
+  state = unpacked(kept, SEAL)
   seen, ahead, last = state[1], state[2], state[3]
 end
 
-local law_numbers = unpacked(ARGV[4])
+local law_numbers = unpacked(ARGV[2], SEAL)
 local all_of = law_numbers[1] == 1
 local laws, logs = {}, {}
 
@@ -121,13 +126,14 @@ local function take(instant, cost)
   last = max(last, instant)
 end
 
-local given = unpacked(ARGV[5])
+local given = unpacked(ARGV[3], 0)
+local keep = given[1]
 local instants, retry_after = {}, 0
 
 if verb == 'reserve' then
-  local horizon = given[1]
+  local horizon = given[2]
   if clock + ahead < seen then see() end
-  for place = 2, #given do
+  for place = 3, #given do
     local cost, instant = given[place], now
     if cost ~= 0 then
       instant = ready_at(cost)
@@ -141,11 +147,11 @@ if verb == 'reserve' then
     instants[#instants + 1] = instant
   end
 elseif verb == 'peek' then
-  if given[1] ~= 0 then retry_after = wait_until(ready_at(given[1]), now) end
+  if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
 elseif verb == 'record' then
-  if given[1] ~= 0 then take(now, given[1]) end
+  if given[2] ~= 0 then take(now, given[2]) end
 elseif verb == 'refund' then
-  for _, law in ipairs(laws) do law.refund(now, given[1], given[2]) end
+  for _, law in ipairs(laws) do law.refund(now, given[2], given[3]) end
   see()
 end
 
@@ -161,7 +167,7 @@ local reset_after = max(greatest('reset_after', now), wait_until(last, now))
 local numbers = {now, retry_after, remaining, reset_after}
 for place, instant in ipairs(instants) do numbers[4 + place] = instant end
 local answer
-if ARGV[7] == 'text' then
+if ARGV[5] == 'text' then
   for place, number in ipairs(numbers) do numbers[place] = string.format('%.17g', number) end
   answer = table.concat(numbers, ' ')
 else
@@ -181,7 +187,7 @@ if changed then
   else
     call('SET', KEYS[1], seal .. pack_all(state))
   end
-  call('SET', KEYS[2], answer, 'PX', ARGV[6])
+  call('SET', KEYS[2], answer, 'PX', keep)
 end
 
 return answer

@@ -1,0 +1,202 @@
+"""The server of the live page: a few files, and a stream of server-sent events.
+
+Whoever reads the page sees the hosts that a program talks to. So it is served on loopback, and to
+a browser only where the address bar names this machine: another site whose name is made to point
+here (DNS rebinding) is turned away by the Host header, and one that asks from afar by the Origin.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+from aiohttp import web
+from yarl import URL
+
+from aiothrottle import gauges
+from aiothrottle.dashboard.feed import Feed
+
+__all__ = ["serve"]
+
+Facts = Callable[[], Mapping[str, str]]
+
+_logger = logging.getLogger("aiothrottle")
+
+# Seconds between two events, and those within which one has to be taken.
+_TICK, _PATIENCE = 0.5, 10.0
+# Seconds for which a stream may still say that it ends.
+_LAST_WORDS = 0.5
+_MOST_STREAMS = 20
+
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src data:; "
+    "script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@asynccontextmanager
+async def serve(
+    limiters: gauges.AnyLimiter | Mapping[str, gauges.AnyLimiter],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    facts: Facts | None = None,
+    label: Callable[[Hashable], str] | None = None,
+) -> AsyncGenerator[str]:
+    """Serve a live page of a limiter, or of several with their names, while the block is entered.
+
+    It gives the address of the page. The page shows the rate beside the limit, the line, what is in
+    flight, refusals and pauses, and a table of the keys that were busy last.
+
+    Args:
+        limiters: What to show.
+        host: The address to listen on. Anything but loopback lets others read the page.
+        port: The port; 0: one that is free.
+        facts: Gives what else the page is to tell: texts with their names.
+        label: Gives what the page calls a key of a `KeyedRateLimiter`. By default hosts are shown
+            as they are, and other keys, which may be secrets, as numbers.
+
+    Raises:
+        TypeError: A limiter is none.
+        OSError: The port is taken, or the address is none of this machine.
+
+    >>> from aiothrottle import RateLimiter
+    >>> async def main():
+    ...     github, shop = RateLimiter("5000/h", 10), RateLimiter("2/s")
+    ...     async with serve({"GitHub": github, "shop": shop}, port=8321) as url:
+    ...         print(f"see {url}")
+    """
+    named = limiters if isinstance(limiters, Mapping) else {"limiter": limiters}
+    for limiter in named.values():
+        gauges.check(limiter)
+    feeds = [Feed(name, limiter, label, time.monotonic) for name, limiter in named.items()]
+    page = _Page(feeds, facts)
+    runner = web.AppRunner(page.app, access_log=None, shutdown_timeout=_LAST_WORDS)
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+        if not _is_loopback(host):
+            _logger.warning("the live page is open to others, on %s", host)
+        number = runner.addresses[0][1]
+        yield str(URL.build(scheme="http", host=host, port=number, path="/"))
+    finally:
+        for feed in feeds:
+            feed.stop()
+        await runner.cleanup()
+
+
+class _Page:
+    """The page, for any number of readers."""
+
+    def __init__(self, feeds: list[Feed], facts: Facts | None) -> None:
+        self._feeds = feeds
+        self._facts = facts
+        self._streams = 0
+        self._ending = asyncio.Event()
+        self.app = web.Application(middlewares=[_guarded])
+        folder = files("aiothrottle.dashboard")
+        for path, (name, kind) in _FILES.items():
+            text = (folder / name).read_text(encoding="utf-8")
+            self.app.router.add_get(path, _always(text, kind))
+        self.app.router.add_get("/events", self._stream)
+        self.app.on_shutdown.append(self._end)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Tell how things stand, again and again, until either side has enough."""
+        if self._streams >= _MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many pages are open")
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        self._streams += 1
+        try:
+            await response.prepare(request)
+            while not self._ending.is_set():
+                await _write(response, f"data: {self._now()}\n\n")
+                try:
+                    async with asyncio.timeout(_TICK):
+                        await self._ending.wait()
+                except TimeoutError:
+                    pass
+            # Otherwise the page would ask again and again.
+            await _write(response, "event: end\ndata:\n\n")
+        except (ConnectionError, TimeoutError):
+            pass  # nobody reads any more
+        finally:
+            self._streams -= 1
+        return response
+
+    def _now(self) -> str:
+        return json.dumps(
+            {
+                "at": time.monotonic(),
+                "facts": dict(self._facts()) if self._facts else {},
+                "limiters": [feed.snapshot() for feed in self._feeds],
+            }
+        )
+
+    async def _end(self, _: web.Application) -> None:
+        """Have all streams end; the server cancels those that nobody reads."""
+        self._ending.set()
+
+
+def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
+
+    return answer
+
+
+async def _write(response: web.StreamResponse, text: str) -> None:
+    async with asyncio.timeout(_PATIENCE):
+        await response.write(text.encode())
+
+
+@web.middleware
+async def _guarded(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer none but a page of this server, or a person."""
+    origin = request.headers.get("Origin")
+    fetched = request.headers.get("Sec-Fetch-Site", "none")
+    followed = request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate"
+    if (
+        not _is_here(request.headers.get("Host", ""))
+        or (origin is not None and origin != f"http://{request.headers['Host']}")
+        or (fetched not in {"none", "same-origin"} and not followed)
+    ):
+        raise web.HTTPForbidden(text="this page is for this machine", headers=_HEADERS)
+    return await handler(request)
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether a Host header names an address, and no name that others can point anywhere."""
+    try:
+        name = URL(f"http://{host}/").host or ""
+    except ValueError:
+        return False
+    return name == "localhost" or _address(name) is not None
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

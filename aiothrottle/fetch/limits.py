@@ -1,0 +1,104 @@
+"""The limits of a run, and the store in which several runs count together."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aiothrottle.admission import AnyLimiter
+from aiothrottle.fetch.store import StoreAddress
+from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.rate import Rate
+from aiothrottle.stores import Store
+
+__all__ = ["Limiters", "Limits"]
+
+# So many URLs are looked at ahead, if some of them wait for their host.
+_AHEAD = 1000
+_ALL, _HOSTS = "all requests", "each host"
+
+
+class Limiters(NamedTuple):
+    """The limiters of a run: the one that each request waits for, and all with their names."""
+
+    to_wait_for: AnyLimiter
+    named: dict[str, AnyLimiter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run keeps to.
+
+    Attributes:
+        rates: Of all requests.
+        concurrency: All requests in flight.
+        per_host: Rates of each host.
+        per_host_concurrency: The requests in flight to each host; None: any.
+        guard: Seconds by which all periods are stretched.
+        store: Where the rates are counted; None: in this process.
+        key: Names the limits in the store.
+    """
+
+    rates: Sequence[Rate] = ()
+    concurrency: int = 10
+    per_host: Sequence[Rate] = ()
+    per_host_concurrency: int | None = None
+    guard: float = 0.0
+    store: StoreAddress | None = None
+    key: str = "fetch"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether each host has limits of its own."""
+        return bool(self.per_host) or self.per_host_concurrency is not None
+
+    @property
+    def workers(self) -> int:
+        """How many URLs are looked at ahead."""
+        # With a store the hosts have no limiter over them: so many workers are the limit then.
+        ahead = self.keyed and self.store is None
+        return max(self.concurrency, _AHEAD) if ahead else self.concurrency
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Limiters]:
+        """Give the limiters, with their store, and close them.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        async with AsyncExitStack() as stack:
+            store = None
+            if self.store is not None:
+                store = await stack.enter_async_context(self.store.open())
+            limiters = self._make(store)
+            for limiter in limiters.named.values():
+                await stack.enter_async_context(limiter)
+            yield limiters
+
+    def _make(self, store: Store | None) -> Limiters:
+        if store is not None and self.keyed:
+            hosts = KeyedRateLimiter(
+                list(self.per_host),
+                self.per_host_concurrency,
+                guard=self.guard,
+                store=store,
+                key=self.key,
+            )
+            return Limiters(hosts, {_HOSTS: hosts})
+        everything = RateLimiter(
+            list(self.rates) or None,
+            self.concurrency,
+            guard=self.guard if self.rates else 0.0,
+            store=store,
+            key=self.key,
+        )
+        if not self.keyed:
+            return Limiters(everything, {_ALL: everything})
+        hosts = KeyedRateLimiter(
+            list(self.per_host) or None,
+            self.per_host_concurrency,
+            guard=self.guard if self.per_host else 0.0,
+            parent=everything,
+        )
+        return Limiters(hosts, {_ALL: everything, _HOSTS: hosts})

@@ -1,0 +1,99 @@
+"""A store by its URL, as a command line names it."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from aiothrottle.algorithms import RollingWindow
+from aiothrottle.stores import Store
+
+__all__ = ["StoreAddress"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreAddress:
+    """Where a store is.
+
+    Args:
+        url: ``redis://``, ``rediss://`` (with TLS), ``mongodb://``, ``mongodb+srv://`` or
+            ``memcached://``, and what their drivers take after it.
+
+    Raises:
+        ValueError: It is no URL of a store.
+    """
+
+    url: str
+
+    def __post_init__(self) -> None:
+        scheme = urlsplit(self.url).scheme
+        if scheme not in _OPENERS:
+            raise ValueError(f"a store is one of {', '.join(f'{name}://' for name in _OPENERS)}")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Store]:
+        """Give the store, once it has answered, and close it.
+
+        Raises:
+            ImportError: Its driver is not installed.
+            StoreUnavailable: It does not answer.
+            ValueError: The driver cannot read the URL.
+        """
+        async with _OPENERS[urlsplit(self.url).scheme](self.url) as store:
+            await store.peek("aiothrottle fetch", RollingWindow(1))
+            yield store
+
+
+@asynccontextmanager
+async def _redis(url: str) -> AsyncGenerator[Store]:
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    from aiothrottle.stores.redis import RedisStore
+
+    try:
+        client: Redis = cast("Any", Redis).from_url(url)  # its types are half unknown
+    except RedisError as error:
+        raise ValueError(str(error)) from error
+    async with client:
+        yield RedisStore(client)
+
+
+@asynccontextmanager
+async def _mongo(url: str) -> AsyncGenerator[Store]:
+    from pymongo import AsyncMongoClient
+    from pymongo.errors import ConfigurationError, InvalidURI
+
+    from aiothrottle.stores.mongo import MongoStore
+
+    try:
+        client = AsyncMongoClient[dict[str, object]](url, retryWrites=False)
+    except (ConfigurationError, InvalidURI) as error:
+        raise ValueError(str(error)) from error
+    async with client:
+        yield MongoStore(client)
+
+
+@asynccontextmanager
+async def _memcached(url: str) -> AsyncGenerator[Store]:
+    import emcache
+
+    from aiothrottle.stores.memcached import MemcachedStore
+
+    parts = urlsplit(url)
+    address = emcache.MemcachedHostAddress(parts.hostname or "localhost", parts.port or 11211)
+    client = await emcache.create_client([address])
+    try:
+        yield MemcachedStore(client)
+    finally:
+        await client.close()
+
+
+_OPENERS: Final[dict[str, Callable[[str], AbstractAsyncContextManager[Store]]]] = {
+    "redis": _redis,
+    "rediss": _redis,
+    "mongodb": _mongo,
+    "mongodb+srv": _mongo,
+    "memcached": _memcached,
+}

@@ -1,0 +1,74 @@
+"""How limiters stand at this moment. Reads, and changes nothing: any thread may ask."""
+
+from typing import TypeAlias
+
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.reserved import Reserved
+from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.line import Line
+from aiothrottle.rate import Rate
+
+__all__ = [
+    "AnyLimiter",
+    "check",
+    "concurrency_limit",
+    "in_flight",
+    "paused_for",
+    "rates",
+    "waiting",
+]
+
+AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
+
+
+def check(limiter: object) -> None:
+    """Refuse what is no limiter."""
+    if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
+        raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
+
+
+def in_flight(limiter: AnyLimiter) -> int:
+    """Tell how many permits are out, of all keys together."""
+    return sum(line.in_flight for line in _lines(limiter))
+
+
+def waiting(limiter: AnyLimiter) -> int:
+    """Tell how many wait, for all keys together."""
+    return sum(line.waiting for line in _lines(limiter))
+
+
+def concurrency_limit(limiter: RateLimiter) -> int | None:
+    """Tell how many permits may be out; None: there is no limit."""
+    return limiter._line.concurrency_limit
+
+
+def paused_for(limiter: RateLimiter) -> float:
+    """Tell how many seconds a pause goes on."""
+    line = limiter._line
+    return until(line.paused_until, line.clock())
+
+
+def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
+    """Tell the rates that hold: given, announced or found by trying, and with the guard.
+
+    >>> rates(RateLimiter(["10/s", "500/min"], burst=2))
+    (Rate(limit=10.0, period=1.0), Rate(limit=500.0, period=60.0))
+    """
+    law, state = limiter._line.own_law
+    if isinstance(law, Pace):
+        return (Rate(1.0 / state.interval),)
+    if isinstance(law, Reserved):
+        law = law.law
+    laws = law.algorithms if isinstance(law, AllOf) else (law,)
+    found = (getattr(each, "rate", None) for each in laws)
+    # A burst is a law with the rate of another one.
+    return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
+
+
+def _lines(limiter: AnyLimiter) -> list[Line]:
+    if isinstance(limiter, RateLimiter):
+        return [limiter._line]
+    return [one._line for one in list(limiter._limiters.values())]

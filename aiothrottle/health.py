@@ -1,0 +1,116 @@
+"""What this process knows of a store: whether it answers, when to try again, who else uses it.
+
+There is one for each store, for all the limiters on it: when the store is away one of them tries,
+at growing intervals, on behalf of all, and one line is logged.
+"""
+
+import logging
+import os
+import random
+import secrets
+
+from aiothrottle.algorithms.algorithm import until
+from aiothrottle.roll import Roll
+from aiothrottle.stores.store import Store
+
+__all__ = ["Health"]
+
+_LOG = logging.getLogger("aiothrottle")
+
+# Seconds between two tries. With a second for a call that is not answered, the time-out of the
+# stores, whoever is back is found within two.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+# By up to this part a pause is longer or shorter, so that the processes do not all come at once.
+_SPREAD = 0.25
+
+# Under this key the processes sign. No limiter has it by chance.
+_ROLL = "aiothrottle.processes"
+# Seconds between two signatures, at first and later, and for which one counts.
+_FIRST_SIGNED, _LAST_SIGNED, _COUNTED = 0.1, 10.0, 30.0
+
+
+class Health:
+    """How a store is."""
+
+    __slots__ = (
+        "_between",
+        "_loop",
+        "_name",
+        "_reported_at",
+        "_sign_at",
+        "_token",
+        "_try_at",
+        "failures",
+        "processes",
+        "tried",
+    )
+
+    def __init__(self, store: Store) -> None:
+        self._name = type(store).__name__
+        self._token = secrets.token_hex(8)
+        #: How many processes use the store, this one included, as far as is known.
+        self.processes = 1
+        self._reported_at: float | None = None
+        self._loop: object = self
+        self.move_to(None)
+
+    @classmethod
+    def of(cls, store: Store) -> "Health":
+        """Give the one of the store."""
+        health: Health | None = getattr(store, "_health", None)
+        if health is None:
+            health = cls(store)
+            object.__setattr__(store, "_health", health)  # a user's own may be frozen
+        return health
+
+    def move_to(self, loop: object) -> None:
+        """Begin anew if that is another loop: its clock may be another one."""
+        if loop is self._loop:
+            return
+        self._loop = loop
+        #: Calls that failed one after the other.
+        self.failures = 0
+        self._try_at = 0.0
+        #: Whether somebody tries just now.
+        self.tried = False
+        self._sign_at: float | None = None
+        self._between = _FIRST_SIGNED
+
+    def pause(self, now: float) -> float:
+        """Seconds until it is time to try again."""
+        return until(self._try_at, now) if self.failures else 0.0
+
+    def failed(self, now: float) -> None:
+        """Hear of a call that failed. Of those that were under way together one counts."""
+        if self.pause(now) == 0.0:
+            pause = min(_FIRST_PAUSE * 2**self.failures, _LONGEST_PAUSE)
+            self._try_at = now + pause * random.uniform(1 - _SPREAD, 1 + _SPREAD)
+            self.failures += 1
+
+    def went(self, now: float, choice: str, reason: str) -> None:
+        """Log that the store is away, unless that was said."""
+        if self._reported_at is None:
+            self._reported_at = now
+            _LOG.warning("%s fails, on_store_error=%r: %s", self._name, choice, reason)
+
+    def came(self, now: float) -> None:
+        """Log that it is back, unless that was said; all who are without it may try now."""
+        self.failures = 0
+        if self._reported_at is not None:
+            _LOG.info("%s is back after %.3g s", self._name, now - self._reported_at)
+            self._reported_at = None
+
+    def should_sign(self, now: float) -> bool:
+        """Tell whether it is time to sign, and take it for done."""
+        if self._sign_at is not None and now < self._sign_at:
+            return False
+        self._sign_at = now + self._between * random.uniform(1 - _SPREAD, 1 + _SPREAD)
+        self._between = min(2 * self._between, _LAST_SIGNED)
+        return True
+
+    async def sign(self, store: Store) -> None:
+        """Sign the roll, and count who has. Raises what the store does."""
+        # The process is part of the name: a child that was forked has the same token.
+        roll = Roll(f"{os.getpid():x}-{self._token}", _COUNTED)
+        answer = await store.record(_ROLL, roll)
+        self.processes = max(1, int(answer.remaining))

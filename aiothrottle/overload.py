@@ -1,0 +1,70 @@
+"""Requests to a server that fails are rejected here, in the measure in which it fails.
+
+Shared by all HTTP clients that we put in front of a limiter; none is imported here.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+
+from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.adaptive.overload import OverloadState
+from aiothrottle.errors import Overloaded
+
+__all__ = ["Overloads"]
+
+# Who talks to more of them at once can do without what is known of the one asked longest ago.
+_MOST = 1024
+_LEAST_FAILURE = 500
+
+
+class Overloads:
+    """What is known of each origin: how many requests were sent to it, and how many it accepted.
+
+    A response below 500 is accepted: the server was able to decide. A 5xx, a connection that
+    failed, and a request that was cancelled before it was answered are not.
+
+    Raises:
+        TypeError: `throttling` is no `ClientThrottling`.
+    """
+
+    __slots__ = ("_states", "_throttling")
+
+    def __init__(self, throttling: ClientThrottling) -> None:
+        if not isinstance(throttling, ClientThrottling):
+            raise TypeError(
+                f"overload is a ClientThrottling, such as ClientThrottling(k=2), not {throttling!r}"
+            )
+        self._throttling = throttling
+        self._states: OrderedDict[str, OverloadState] = OrderedDict()
+
+    def check(self, origin: str) -> None:
+        """Reject the request by chance, as the law says.
+
+        Raises:
+            Overloaded: It is rejected.
+        """
+        state, now = self._state(origin), asyncio.get_running_loop().time()
+        share = self._throttling.rejected_share(state, now)
+        if share > 0.0 and random.random() < share:
+            self._throttling.request(state, now)  # it was wanted all the same
+            raise Overloaded(origin, share)
+
+    def sent(self, origin: str) -> None:
+        """Count a request that is about to be sent."""
+        self._throttling.request(self._state(origin), asyncio.get_running_loop().time())
+
+    def answered(self, origin: str, status: int) -> None:
+        """Count its answer."""
+        if status < _LEAST_FAILURE:
+            self._throttling.accepted(self._state(origin), asyncio.get_running_loop().time())
+
+    def _state(self, origin: str) -> OverloadState:
+        state = self._states.get(origin)
+        if state is None:
+            state = self._states[origin] = self._throttling.start()
+            if len(self._states) > _MOST:
+                self._states.popitem(last=False)
+        else:
+            self._states.move_to_end(origin)
+        return state

@@ -1,0 +1,81 @@
+"""This process's part of a limit, while it cannot ask for what the others spend.
+
+Strategy. As long as the store answers, the record here is kept no emptier than that of the store,
+as its answers tell, so it knows what all have spent. Without the store every token that goes here
+counts once for each process: the others are taken to do the same. So together they keep within the
+limit, whatever its law, and nobody has to scale one.
+"""
+
+from typing import Any
+
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores.ledger import Record
+from aiothrottle.stores.store import Answer
+
+__all__ = ["Share"]
+
+
+class Share:
+    """A record of what all are known to have spent, and to have spent by what is done here.
+
+    >>> from aiothrottle.algorithms import RollingWindow
+    >>> share = Share(RollingWindow("10/s"))
+    >>> [share.spend(0.0, 1, processes=4) for _ in range(3)]  # a quarter of ten
+    [0.0, 0.0, 1.0]
+    """
+
+    __slots__ = ("_law", "_record")
+
+    def __init__(self, law: Algorithm[Any]) -> None:
+        self._law = law
+        self._record = Record(law.start())
+
+    def use(self, law: Algorithm[Any], now: float) -> None:
+        """Go on with another law; what was spent stays spent."""
+        if law is not self._law:
+            self._record.state = law.inherit(self._law, self._record.state, now)
+            self._law = law
+
+    def told(self, now: float, answer: Answer, spent: float) -> None:
+        """Hear what the store has said when it let so much go: it knows of all."""
+        if spent:
+            self._record.take(self._law, now, now, now + answer.delays[-1], spent)
+        # Whatever else is missing there the others have spent.
+        unseen = self._law.remaining(self._record.state, now) - answer.remaining
+        if unseen > 0.0:
+            self._record.record(self._law, now, unseen)
+
+    def wait(self, now: float, cost: float, processes: int) -> float:
+        """Seconds until the cost may go here."""
+        first = min(cost * processes, self._law.capacity)
+        return self._record.peek(self._law, now, first).retry_after
+
+    def spend(self, now: float, cost: float, processes: int) -> float:
+        """Spend the cost if it may go now: 0.0. Else give the seconds until it may."""
+        wait = self.wait(now, cost, processes)
+        if wait == 0.0:
+            rest = cost * processes
+            while rest > 0.0:
+                # What is more than ever goes at once goes as soon as it may: so one of eight who
+                # share two per minute goes every four minutes.
+                part = min(rest, self._law.capacity)
+                self._record.reserve(self._law, now, [part], float("inf"))
+                rest -= part
+        return wait
+
+    def record(self, now: float, cost: float) -> None:
+        """Count what has happened here, whether it fitted or not."""
+        self._record.record(self._law, now, cost)
+
+    def refund(self, now: float, cost: float, processes: int, instant: float) -> None:
+        """Give back what was spent at the instant, but for what is more than goes at once."""
+        back = min(cost * processes, self._law.capacity)
+        self._record.refund(self._law, now, back, instant)
+
+    def remaining(self, now: float, processes: int) -> float:
+        """Tokens that may go here now."""
+        return self._record.peek(self._law, now, 0.0).remaining / processes
+
+    def reset_after(self, now: float) -> float:
+        """Seconds until all that was spent is forgotten."""
+        return self._record.reset_after(self._law, now)

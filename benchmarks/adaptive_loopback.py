@@ -1,0 +1,108 @@
+"""Limits that nobody tells, over real HTTP: `uv run benchmarks/adaptive_loopback.py [--write]`.
+
+The same search as in adaptive.py, but by a session against a server on 127.0.0.1, in real time, and
+beside it what the simulation says of the same minute. All runs go on at once: it takes a minute.
+`--write` puts the table into docs/adaptive.md, between the markers there.
+"""
+
+import argparse
+import asyncio
+from functools import partial
+
+from adaptive import LAWS, PAGE, RATES, SEARCH, STARTS, Part, adaptive, named, part, percent
+from aiohttp import web
+from measure import Rows, machine, table
+
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Arrival, Server, simulate
+from aiothrottle.testing import RateLimitedServer
+from aiothrottle.testing.server import LawName
+
+BEGIN, END = (f"<!-- {it}: benchmarks/adaptive_loopback.py -->" for it in ("begin", "end"))
+RATE = RATES[0]
+SECONDS = 60.0
+WORKERS = 20
+# Seconds each way, and by how much more.
+LATENCY, JITTER = 0.05, 0.01
+
+
+async def answer(_: web.Request) -> web.Response:
+    """Answer after the way back."""
+    await asyncio.sleep(LATENCY)
+    return web.Response(text="Here you are.\n")
+
+
+async def ask_on_and_on(session: ThrottledSession, server: RateLimitedServer) -> None:
+    """Be a worker that always has something to ask."""
+    while True:
+        async with session.get(server.url) as response:
+            await response.read()
+
+
+async def search(rate: Rate, law: LawName, start: float) -> Part:
+    """Search in real time; give what the server saw from the eleventh window on."""
+    async with (
+        RateLimitedServer(rate, law=law, latency=LATENCY, jitter=JITTER, handler=answer) as server,
+        ThrottledSession(adaptive(rate, start)) as session,
+    ):
+        tasks = [asyncio.create_task(ask_on_and_on(session, server)) for _ in range(WORKERS)]
+        await asyncio.wait(tasks, timeout=SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        requests = server.audit.requests
+        begun = requests[0].arrived_at
+        arrivals = [Arrival(it.arrived_at - begun, 0, it.refused) for it in requests]
+    return part(arrivals, rate, SEARCH * rate.period, SECONDS)
+
+
+def search_in_virtual_time(rate: Rate, law: LawName, start: float) -> Part:
+    """Simulate the same."""
+    outcome = simulate(
+        partial(adaptive, rate, start),
+        Server(rate, law, phase=0.0 if law == "fixed-window" else None),
+        workers=WORKERS,
+        latency=LATENCY,
+        jitter=JITTER,
+        seconds=SECONDS,
+    )
+    return part(outcome.arrivals, rate, SEARCH * rate.period, SECONDS)
+
+
+async def report() -> Rows:
+    """Run all cases at once, in real time, and then in virtual time."""
+    cases: list[tuple[LawName, str]] = [(law, name) for law in LAWS for name in STARTS]
+    found = await asyncio.gather(*(search(RATE, law, STARTS[name]) for law, name in cases))
+    rows: Rows = [["server", "begun", "loopback: refused, % / used, %", "simulator"]]
+    for (law, name), real in zip(cases, found, strict=True):
+        # It has a loop of its own.
+        virtual = await asyncio.to_thread(search_in_virtual_time, RATE, law, STARTS[name])
+        cells = [f"{percent(it.refused)} / {percent(it.used, 1)}" for it in (real, virtual)]
+        rows.append([f"{law}, {named(RATE)}", name, *cells])
+    return rows
+
+
+def main() -> None:
+    """Measure and print, or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    options = parser.parse_args()
+    rows = asyncio.run(report())
+    print(table(rows))
+    if options.write:
+        head, *body = rows
+        lines = [f"| {' | '.join(row)} |" for row in (head, [":--", ":--", "--:", "--:"], *body)]
+        terms = (
+            "*Measured by `python benchmarks/adaptive_loopback.py --write`, "
+            f"{SECONDS:g} s each, one run: {machine()}.*"
+        )
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        after = rest.split(END)[1]
+        text = "\n\n".join([BEGIN, terms, "\n".join(lines), END])
+        PAGE.write_text(f"{before}{text}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

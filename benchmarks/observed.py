@@ -1,0 +1,69 @@
+"""What it costs to be observed: `uv run benchmarks/observed.py`.
+
+Each entry is beside one that nobody observes. What an observer costs that does nothing is what the
+limiter spends on telling; the rest is the observer's own. OpenTelemetry is measured with its SDK.
+"""
+
+import asyncio
+from functools import partial
+
+from contestant import Made
+from measure import Report, arguments, interleave, machine, show
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+from aiothrottle import KeyedRateLimiter, Rate, RateLimiter
+from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
+from aiothrottle.metrics.prometheus import PrometheusMetrics
+
+__all__ = ["report"]
+
+# So many per millisecond that nobody ever waits.
+PLENTY = Rate(1_000_000, 0.001)
+
+
+def contestants() -> dict[str, Made]:
+    """Give the same limiter, observed in each way."""
+    limiters = [RateLimiter(PLENTY, 1000) for _ in range(4)]
+    _, deaf, scraped, metered = limiters
+    keyed = KeyedRateLimiter(PLENTY, 1000)
+    deaf.observe(lambda _: None)
+    prometheus = PrometheusMetrics(CollectorRegistry())
+    prometheus.watch(scraped, "one")
+    prometheus.watch(keyed, "keyed", keys=10)
+    OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch(metered, "one")
+    names = ("nobody", "does nothing", "Prometheus", "OpenTelemetry")
+    made = {name: Made(it.throttle) for name, it in zip(names, limiters, strict=True)}
+    unheard = KeyedRateLimiter(PLENTY, 1000)
+    return {
+        **made,
+        "keyed, nobody": Made(partial(unheard.throttle, "a")),
+        "keyed, Prometheus": Made(partial(keyed.throttle, "a")),
+    }
+
+
+def report(rounds: int = 25, repeat: int = 20_000) -> Report:
+    """Measure, and hold the figures against the target."""
+    found = Report("Observed")
+    runs = {name: partial(it.repeat, repeat) for name, it in contestants().items()}
+    medians = asyncio.run(interleave(runs, rounds=rounds, per_round=repeat))
+    rows = [["who observes", "ns an entry", "more than nobody"]]
+    for name, ns in medians.items():
+        nobody = medians["keyed, nobody" if "keyed" in name else "nobody"]
+        rows.append([name, f"{ns:.0f}", f"{ns - nobody:.0f}"])
+    found.add(f"Median of {rounds} interleaved rounds of {repeat:,} entries.", rows)
+    microseconds = (medians["Prometheus"] - medians["nobody"]) / 1000
+    found.want("Prometheus, for each entry", microseconds, 1.5, " µs")
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__, rounds=(25, "rounds"), repeat=(20_000, "entries a round"))
+    print(machine())
+    show(report(options.rounds, options.repeat))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Draw the pictures of docs/pictures: `python benchmarks/pictures.py` makes all of them anew.
+
+All instants are those of virtual time, so the same pictures come out on every machine.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from aiothrottle import (
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RateLimiter,
+    RollingWindow,
+    SlidingWindow,
+    ThrottleError,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.simulation import Server, simulate
+from aiothrottle.testing import VirtualTimeLoop, greatest_count
+
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+
+# Eight come at once, twice, around the edge of a second.
+COMING = [0.7] * 8 + [1.3] * 8
+LAWS: dict[str, Callable[[], RateLimiter]] = {
+    'RollingWindow("5/s")': lambda: RateLimiter(algorithm=RollingWindow("5/s")),
+    'TokenBucket("5/s", burst=3)': lambda: RateLimiter(algorithm=TokenBucket("5/s", burst=3)),
+    'LeakyBucket("5/s")': lambda: RateLimiter(algorithm=LeakyBucket("5/s")),
+    'FixedWindow("5/s")': lambda: RateLimiter(algorithm=FixedWindow("5/s")),
+    'SlidingWindow("5/s", buckets=4)': lambda: RateLimiter(
+        algorithm=SlidingWindow("5/s", buckets=4)
+    ),
+    "WaitUntil(0.2, raise_after=1, limit=2)": lambda: RateLimiter(algorithm=WaitUntil(0.2, 1, 2)),
+    "Cooldown(5, 1)": lambda: RateLimiter(algorithm=Cooldown(5, 1)),
+}
+
+
+class Palette(NamedTuple):
+    """The colours of a picture."""
+
+    paper: str
+    text: str
+    faint: str
+    went: str
+    refused: str
+
+
+PALETTES = {
+    "light": Palette("#ffffff", "#1f2328", "#d0d7de", "#0969da", "#bc4c00"),
+    "dark": Palette("#131416", "#e6edf3", "#3d444d", "#58a6ff", "#f0883e"),
+}
+
+
+class Row(NamedTuple):
+    """One strip of dots: each dot is a request, at an instant, and whether it was refused."""
+
+    title: str
+    note: str
+    dots: list[tuple[float, bool]]
+
+
+# ---- what is drawn ---------------------------------------------------------------------------
+
+
+def rows_of_laws() -> Iterator[Row]:
+    """Give what each law makes of the same crowd."""
+    yield Row("They come", "8 at 0.7 s, 8 at 1.3 s", [(at, False) for at in COMING])
+    for name, make in LAWS.items():
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            dots = runner.run(let_through(make))
+        most = greatest_count([at for at, refused in dots if not refused], period=1.0)
+        yield Row(name, f"most in a second: {most}", dots)
+
+
+async def let_through(make: Callable[[], RateLimiter]) -> list[tuple[float, bool]]:
+    """Let the crowd come, and give when each of them went, or was refused."""
+    loop = asyncio.get_running_loop()
+    dots: list[tuple[float, bool]] = []
+
+    async def come(limiter: RateLimiter, at: float) -> None:
+        await asyncio.sleep(at)
+        try:
+            async with limiter.throttle():
+                dots.append((loop.time(), False))
+        except ThrottleError:
+            dots.append((loop.time(), True))
+
+    async with make() as limiter:
+        await asyncio.gather(*(come(limiter, at) for at in COMING))
+    return dots
+
+
+def rows_of_crawl() -> Iterator[Row]:
+    """Give what a server of 10 a second sees of ten workers, without a limiter and with one."""
+    server = Server("10/s", retry_after="none")
+    ways: dict[str, Callable[[], RateLimiter]] = {
+        "Without a limiter": lambda: RateLimiter(concurrency_limit=10),
+        'RateLimiter("10/s", guard=0.05)': lambda: RateLimiter("10/s", guard=0.05),
+    }
+    for name, make in ways.items():
+        outcome = simulate(make, server, workers=10, seconds=4.0)
+        yield Row(
+            name,
+            f"{outcome.sent} sent, {outcome.refused} refused",
+            [(arrival.at, arrival.refused) for arrival in outcome.arrivals],
+        )
+
+
+# ---- drawing ---------------------------------------------------------------------------------
+
+WIDTH, MARGIN, TITLE, DOT, PITCH = 440, 12, 22, 2.9, 7.0
+#: Seconds that are shown, and those for which one column of dots stands.
+SECONDS, COLUMN = 4.0, 0.05
+
+
+def picture(rows: Iterable[Row], caption: str, palette: Palette) -> str:
+    """Give the SVG of the rows, one below the other, over one axis of time."""
+    body: list[str] = []
+    top = float(MARGIN)
+    for row in rows:
+        columns = columns_of(row)
+        base = top + TITLE + PITCH * max(2, *(len(column) for column in columns.values()))
+        body += strip(row, columns, top, base, palette)
+        top = base + 14
+    for second in range(int(SECONDS) + 1):
+        anchor = {0: "start", int(SECONDS): "end"}.get(second, "middle")
+        words = f"{second} s"
+        body.append(text(place(second), top + 4, words, palette.text, f'text-anchor="{anchor}"'))
+    height = top + MARGIN
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '
+        f'width="{WIDTH}" height="{height:g}" role="img" '
+        'font-family="system-ui, sans-serif" font-size="12.5">'
+    )
+    name = f"<title>{escape(caption)}</title>"
+    paper = f'<rect width="{WIDTH}" height="{height:g}" rx="6" fill="{palette.paper}"/>'
+    return "\n".join([head, name, paper, *body, "</svg>\n"])
+
+
+def columns_of(row: Row) -> dict[int, list[bool]]:
+    """Stack the dots of about one instant, those that were refused on top."""
+    counts = Counter((round(at / COLUMN), refused) for at, refused in row.dots if at <= SECONDS)
+    columns: dict[int, list[bool]] = {}
+    for (column, refused), count in sorted(counts.items()):
+        columns.setdefault(column, []).extend([refused] * count)
+    return columns
+
+
+def strip(
+    row: Row, columns: dict[int, list[bool]], top: float, base: float, palette: Palette
+) -> Iterator[str]:
+    """Give the elements of a row."""
+    yield text(MARGIN, top + 10, row.title, palette.text, 'font-weight="600"')
+    yield text(WIDTH - MARGIN, top + 10, row.note, palette.text, 'text-anchor="end"')
+    for second in range(int(SECONDS) + 1):
+        x = place(second)
+        yield f'<path d="M{x:g} {top + TITLE - 4:g}V{base:g}" stroke="{palette.faint}"/>'
+    yield f'<path d="M{place(0):g} {base:g}H{place(SECONDS):g}" stroke="{palette.faint}"/>'
+    for column, stack in columns.items():
+        x = place(column * COLUMN)
+        for level, refused in enumerate(stack):
+            y = base - PITCH * (level + 0.5)
+            if refused:  # a cross, for those who don't see its colour
+                yield (
+                    f'<path d="M{x - DOT:.4g} {y - DOT:.4g}l{2 * DOT:g} {2 * DOT:g}m0 {-2 * DOT:g}'
+                    f'l{-2 * DOT:g} {2 * DOT:g}" stroke="{palette.refused}" stroke-width="1.6"/>'
+                )
+            else:
+                yield f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{DOT:g}" fill="{palette.went}"/>'
+
+
+def place(second: float) -> float:
+    """Give where an instant is, from left to right."""
+    return MARGIN + 4 + (WIDTH - 2 * MARGIN - 8) * second / SECONDS
+
+
+def text(x: float, y: float, words: str, colour: str, more: str) -> str:
+    """Give a line of text."""
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" {more}>{escape(words)}</text>'
+
+
+def pictures() -> dict[str, str]:
+    """Give all pictures, by the names of their files."""
+    drawn = {
+        "laws": (list(rows_of_laws()), "What each law makes of the same crowd"),
+        "crawl": (list(rows_of_crawl()), "What a server that admits 10 a second sees"),
+    }
+    return {
+        f"{name}-{shade}.svg": picture(rows, caption, palette)
+        for name, (rows, caption) in drawn.items()
+        for shade, palette in PALETTES.items()
+    }
+
+
+def main() -> None:
+    """Write them."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, svg in pictures().items():
+        (FOLDER / name).write_text(svg, encoding="utf-8")
+        print(FOLDER / name)
+
+
+if __name__ == "__main__":
+    main()

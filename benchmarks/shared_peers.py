@@ -1,0 +1,152 @@
+"""What shares a limit through Redis: ours, the others by their own documentation, and a bare call.
+
+All are given a limit that nobody reaches: a million per second. Each peer waits by itself, as its
+page on asyncio says, or is asked by a loop where it has no waiting.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias, cast
+
+from redis.asyncio import BlockingConnectionPool, Redis
+
+from aiothrottle import RateLimiter, RollingWindow, TokenBucket
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores.redis import RedisStore
+
+__all__ = ["CONTESTANTS", "Take", "Taker"]
+
+# ruff: noqa: PLC0415 - only who is measured is loaded
+
+Take: TypeAlias = Callable[[], Awaitable[object]]
+Taker: TypeAlias = Callable[[int], AbstractAsyncContextManager[Take]]
+
+PLENTY = 1_000_000
+
+
+def connect(port: int) -> Redis:
+    """Give a client for any number of tasks: with redis-py's own default 100 is the most."""
+    pool = BlockingConnectionPool(host="127.0.0.1", port=port, max_connections=100, timeout=60)
+    return Redis.from_pool(pool)
+
+
+@asynccontextmanager
+async def bare(port: int) -> AsyncGenerator[Take]:
+    """Increment a number by a script."""
+    async with connect(port) as client:
+        script = await client.script_load("return redis.call('INCR', KEYS[1])")
+        yield lambda: cast("Awaitable[object]", client.evalsha(script, 1, "bare"))
+
+
+def ours(law: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
+    """Give a taker of ours."""
+
+    @asynccontextmanager
+    async def taker(port: int) -> AsyncGenerator[Take]:
+        async with Redis(port=port) as client:
+            store = RedisStore(client, timeout=5)
+            rate, key = f"{PLENTY}/s", f"{law.__name__}{options}"
+            async with RateLimiter(rate, algorithm=law, store=store, key=key, **options) as limiter:
+
+                async def take() -> None:
+                    async with limiter.throttle():
+                        pass
+
+                yield take
+
+    return taker
+
+
+def limits(strategy: str) -> Taker:
+    """Give one of limits. Its page says to sleep until `reset_time` and to ask again."""
+
+    @asynccontextmanager
+    async def taker(port: int) -> AsyncGenerator[Take]:
+        from limits import RateLimitItemPerSecond
+        from limits.aio import strategies
+        from limits.aio.storage import RedisStorage
+
+        storage: Any = RedisStorage(
+            f"async+redis://127.0.0.1:{port}",
+            implementation="redispy",
+            key_prefix=strategy,
+            connection_pool=cast("Any", connect(port).connection_pool),
+        )
+        limiter = getattr(strategies, strategy)(storage)
+        item = RateLimitItemPerSecond(PLENTY)
+
+        async def take() -> None:
+            while not await limiter.hit(item):
+                stats = await limiter.get_window_stats(item)
+                await asyncio.sleep(max(0.0, stats.reset_time - time.time()))
+
+        yield take
+
+    return taker
+
+
+@asynccontextmanager
+async def pyrate_window(port: int) -> AsyncGenerator[Take]:
+    """Its default: a sliding window log, a sorted set."""
+    from pyrate_limiter import Limiter, Rate, RedisBucket
+
+    async with connect(port) as client:
+        bucket: Any = await cast("Any", RedisBucket.init([Rate(PLENTY, 1000)], client, "pyrate"))
+        limiter = Limiter(bucket)
+        yield lambda: limiter.try_acquire_async("pyrate")
+        limiter.close()
+
+
+@asynccontextmanager
+async def pyrate_gcra(port: int) -> AsyncGenerator[Take]:
+    """Constant state, a hash."""
+    from pyrate_limiter import GCRA, Limiter, Rate, RedisStateStore, StateBucket
+
+    async with connect(port) as client:
+        store = RedisStateStore(client, "pyrate-gcra")
+        bucket = StateBucket([Rate(PLENTY, 1000, burst=PLENTY)], algorithm=GCRA(), store=store)
+        limiter = Limiter(bucket)
+        yield lambda: limiter.try_acquire_async("pyrate")
+        limiter.close()
+
+
+def throttled(algorithm: str) -> Taker:
+    """Give one of throttled-py."""
+
+    @asynccontextmanager
+    async def taker(port: int) -> AsyncGenerator[Take]:
+        from throttled.asyncio import RedisStore as Store
+        from throttled.asyncio import Throttled
+
+        throttle = Throttled(
+            key=algorithm,
+            using=algorithm,
+            quota=f"{PLENTY}/s burst {PLENTY}",
+            store=Store(
+                server=f"redis://127.0.0.1:{port}/0",
+                options={
+                    "CONNECTION_POOL_CLASS": "redis.asyncio.BlockingConnectionPool",
+                    "CONNECTION_POOL_KWARGS": {"max_connections": 100, "timeout": 60},
+                },
+            ),
+            timeout=60,
+        )
+        yield throttle.limit
+
+    return taker
+
+
+CONTESTANTS: dict[str, Taker] = {
+    "bare EVALSHA": bare,
+    "RollingWindow": ours(RollingWindow),
+    "TokenBucket": ours(TokenBucket),
+    "RollingWindow, lease": ours(RollingWindow, lease="1000/100ms"),
+    "limits, moving window": limits("MovingWindowRateLimiter"),
+    "limits, fixed window": limits("FixedWindowRateLimiter"),
+    "pyrate-limiter, window": pyrate_window,
+    "pyrate-limiter, GCRA": pyrate_gcra,
+    "throttled-py, token bucket": throttled("token_bucket"),
+    "throttled-py, GCRA": throttled("gcra"),
+}

@@ -1,0 +1,143 @@
+"""What a decision and a record take of a Valkey: `uv run benchmarks/store_sizes.py`.
+
+The time is the server's own count for a call, the least of several rounds, beside a bare EVALSHA
+that increments a number. A key is one user's record of 100 per hour, half of which is spent; the
+answers that the server keeps for five seconds are not counted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from measure import Report, arguments, show
+from redis.asyncio import Redis
+from server import valkey
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.request import RECORD, Requests
+
+__all__ = ["report"]
+
+ROUNDS, CALLS, AT_ONCE = 7, 200, 1000
+PLENTY = "100000/s"
+LAWS: dict[str, Algorithm[Any]] = {
+    "RollingWindow": RollingWindow(PLENTY),
+    "TokenBucket": TokenBucket(PLENTY),
+    "LeakyBucket": LeakyBucket(PLENTY),
+    "FixedWindow": FixedWindow(PLENTY),
+    "SlidingWindow": SlidingWindow(PLENTY),
+    "WaitUntil": WaitUntil(0.00001, 1, 10),
+    "Cooldown": Cooldown(100000, 1),
+    "two of them": AllOf(RollingWindow(PLENTY), TokenBucket(PLENTY)),
+}
+# What most people have: a hundred per hour, of which half is spent.
+USUAL: dict[str, Algorithm[Any]] = {
+    "RollingWindow": RollingWindow("100/h"),
+    "TokenBucket": TokenBucket("100/h"),
+    "LeakyBucket": LeakyBucket("100/h"),
+    "FixedWindow": FixedWindow("100/h"),
+    "SlidingWindow": SlidingWindow("100/h"),
+    "WaitUntil": WaitUntil(36, 3600, 3600),
+    "Cooldown": Cooldown(100, 3600),
+}
+Client: TypeAlias = Any  # the driver's own types are half unknown
+Call: TypeAlias = Callable[[], Awaitable[object]]
+
+
+async def server_time(client: Client, call: Call) -> float:
+    """Give the microseconds that the server spends on a script call."""
+    least = float("inf")
+    for _ in range(ROUNDS):
+        await client.config_resetstat()
+        for _ in range(CALLS):
+            await call()
+        stats = await client.info("commandstats")
+        least = min(least, float(stats["cmdstat_evalsha"]["usec_per_call"]))
+    return least
+
+
+async def decisions(found: Report, client: Client) -> None:
+    """Add what a decision costs the server."""
+    bare = await client.script_load("return redis.call('INCR', KEYS[1])")
+    store = RedisStore(client, timeout=5)
+    calls: dict[str, Call] = {"bare EVALSHA": lambda: client.evalsha(bare, 1, "bare")}
+    for name, law in LAWS.items():
+        calls[name] = partial(store.reserve, name, law, [1.0])
+    rows = [["one decision", "server us"]]
+    rows += [[name, f"{await server_time(client, call):.1f}"] for name, call in calls.items()]
+    for law in (RollingWindow("1000000/s"), TokenBucket("1000000/s")):
+        line = partial(store.reserve, f"line {law}", law, [1.0] * 1000)
+        us = await server_time(client, line)
+        rows.append([f"{type(law).__name__}, 1,000 in a call, each", f"{us / 1000:.1f}"])
+    found.add("What the server spends on a decision.", rows)
+
+
+async def window_lengths(found: Report, client: Client) -> None:
+    """Add what a decision costs the server, however long the window is."""
+    store = RedisStore(client, timeout=5)
+    rows = [["RollingWindow of", "server us"]]
+    times: list[float] = []
+    for limit in (10, 100, 1000, 10_000, 100_000):
+        window = RollingWindow(f"{limit}/h")
+        for _ in range(limit // 10):
+            await store.record(str(limit), window, 0.5)
+            await store.reserve(str(limit), window, [1.0] * 9)
+        times.append(await server_time(client, partial(store.reserve, str(limit), window, [1.0])))
+        rows.append([f"{limit:,}", f"{times[-1]:.1f}"])
+    found.add("However long the window, nearly full.", rows)
+    found.want("window of 100,000: time beside one of 10", times[-1] / times[0], 1.5)
+
+
+async def memory(found: Report, client: Client, keys: int) -> None:
+    """Add the bytes that a key takes."""
+    rows = [["half of 100/h is spent", "bytes a key", "MB for 1,000,000"]]
+    for name, law in USUAL.items():
+        await client.execute_command("FLUSHALL", "SYNC")
+        requests = Requests("size", 1.0)
+        before = (await client.info("memory"))["used_memory"]
+        for first in range(0, keys, AT_ONCE):
+            pipe, answers = client.pipeline(transaction=False), list[str]()
+            for number in range(first, min(first + AT_ONCE, keys)):
+                # Only a window keeps an entry for each.
+                costs = [1.0] * 50 if isinstance(law, RollingWindow) else [50.0]
+                key = ("user", f"{number:07}")
+                request: Any = requests.make("reserve", key, law, 3600.0, *costs)
+                answers.append(request[2])
+                pipe.execute_command("EVALSHA", RECORD.digest, *request)
+            await pipe.execute()
+            await client.delete(*answers)
+        used = (await client.info("memory"))["used_memory"] - before
+        rows.append([name, f"{used / keys:,.0f}", f"{used / keys:,.0f}"])
+    found.add(f"Memory, over {keys:,} keys.", rows)
+
+
+def report(keys: int) -> Report:
+    """Measure it all."""
+    found = Report("Sizes")
+
+    async def measure(port: int) -> None:
+        async with Redis(port=port) as client:
+            await client.script_load(RECORD.text)
+            await decisions(found, client)
+            await window_lengths(found, client)
+            await memory(found, client, keys)
+
+    with valkey() as port:
+        asyncio.run(measure(port))
+    return found
+
+
+if __name__ == "__main__":
+    show(report(arguments(__doc__, keys=(100_000, "keys to make")).keys))

@@ -1,0 +1,102 @@
+"""A small explicit-state model checker: every state that can be reached, and what holds in each."""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+State = TypeVar("State", bound=Hashable)
+
+
+class Step(NamedTuple, Generic[State]):
+    """One thing that can happen.
+
+    Attributes:
+        name: What it is.
+        state: What is the case then.
+        progress: Whether the machine does it by itself, sooner or later. What only the world does,
+            such as a newcomer, a cancellation, a crash, may never happen.
+    """
+
+    name: str
+    state: State
+    progress: bool
+
+
+class BrokenError(Exception):
+    """A property does not hold; `trace` is a shortest way to where it does not."""
+
+    def __init__(self, what: str, trace: list[str]) -> None:
+        super().__init__(f"{what}, after: {', '.join(trace) or 'nothing'}")
+        self.trace = trace
+
+
+def check(
+    start: State,
+    steps: Callable[[State], Iterable[Step[State]]],
+    wrong: Callable[[State], str | None],
+    served: Callable[[State], bool],
+) -> int:
+    """Look at every state that can be reached from `start`; gives how many there are.
+
+    Args:
+        start: How things stand at first.
+        steps: What can happen in a state.
+        wrong: Safety: says what is wrong with a state, or None.
+        served: Liveness: whether nobody waits any more. It has to become true from every state by
+            steps of progress alone, whichever of them come first: they go in no circle, and end
+            only where it is true.
+
+    Raises:
+        BrokenError: One of them does not hold.
+    """
+    came_from: dict[State, tuple[State, str] | None] = {start: None}
+    order = deque([start])
+    while order:
+        state = order.popleft()
+        problem = wrong(state)
+        if problem is not None:
+            raise BrokenError(problem, _trace(came_from, state))
+        ends = True
+        for step in steps(state):
+            ends = ends and not step.progress
+            if step.state not in came_from:
+                came_from[step.state] = (state, step.name)
+                order.append(step.state)
+        if ends and not served(state):
+            raise BrokenError("somebody waits for ever", _trace(came_from, state))
+    circle = _circle(came_from, steps)
+    if circle is not None:
+        raise BrokenError("it goes in a circle", _trace(came_from, circle))
+    return len(came_from)
+
+
+def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+    names: list[str] = []
+    while (before := came_from[state]) is not None:
+        state, name = before
+        names.append(name)
+    return names[::-1]
+
+
+def _circle(
+    states: Iterable[State], steps: Callable[[State], Iterable[Step[State]]]
+) -> State | None:
+    """Give a state that steps of progress lead back to, if there is any: Kahn's algorithm."""
+    followers: dict[State, list[State]] = {
+        state: [step.state for step in steps(state) if step.progress] for state in states
+    }
+    ways_in = dict.fromkeys(followers, 0)
+    for after in followers.values():
+        for state in after:
+            ways_in[state] += 1
+    free = [state for state, ways in ways_in.items() if not ways]
+    left = len(ways_in)
+    while free:
+        left -= 1
+        for state in followers[free.pop()]:
+            ways_in[state] -= 1
+            if not ways_in[state]:
+                free.append(state)
+    if not left:
+        return None
+    return next(state for state, ways in ways_in.items() if ways)

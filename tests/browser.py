@@ -1,0 +1,140 @@
+"""A headless Chromium, if this machine has one, driven through its debugging protocol."""
+
+import asyncio
+import base64
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+__all__ = ["BROWSER", "Tab", "open_tab"]
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+_SWITCHES = (
+    "--headless=new",
+    "--no-sandbox",  # of the machine's own pages, and root may not have one
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--remote-debugging-port=0",
+)
+
+
+class Tab:
+    """One page, and what went wrong on it."""
+
+    def __init__(self, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
+        self._socket = socket
+        self._number = 0
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.errors: list[str] = []
+
+    async def listen(self) -> None:
+        async for message in self._socket:
+            told = message.json()
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            elif told["method"] == "Runtime.exceptionThrown":
+                self.errors.append(str(told["params"]["exceptionDetails"]))
+            elif told["method"] == "Log.entryAdded":
+                entry = told["params"]["entry"]
+                if entry["level"] == "error":
+                    self.errors.append(entry["text"])
+
+    async def call(self, method: str, **params: object) -> dict[str, Any]:
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        told = await answer
+        assert "error" not in told, told["error"]
+        return dict(told["result"])
+
+    async def evaluate(self, script: str) -> Any:  # noqa: ANN401 - whatever the page says
+        told = await self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    async def open(self, url: str) -> None:
+        """Go there, and wait until the whole page is."""
+        await self.call("Page.navigate", url=url)
+        await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+
+    async def until(self, condition: str) -> None:
+        """Wait until it is so; the suite's time-out ends a wait in vain."""
+        while not await self.evaluate(condition):  # noqa: ASYNC110 - the page tells nobody
+            await asyncio.sleep(0.05)
+
+    async def show(self, *, width: int, scheme: str) -> None:
+        """Be a screen of that width that likes light or dark."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        await self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    async def picture(self) -> bytes:
+        """Give the whole page as a PNG."""
+        told = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(told["data"])
+
+
+@asynccontextmanager
+async def open_tab() -> AsyncGenerator[Tab]:
+    assert BROWSER is not None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        process = await asyncio.create_subprocess_exec(
+            BROWSER,
+            *_SWITCHES,
+            f"--user-data-dir={folder}",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            port = await _port(Path(folder) / "DevToolsActivePort")
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+                async with session.put("/json/new?about:blank") as response:
+                    address = (await response.json())["webSocketDebuggerUrl"]
+                async with session.ws_connect(address, max_msg_size=0) as socket:
+                    tab = Tab(socket)
+                    listening = asyncio.create_task(tab.listen())
+                    for domain in ("Page", "Runtime", "Log"):
+                        await tab.call(f"{domain}.enable")
+                    yield tab
+                await listening
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _port(file: Path) -> int:
+    while (port := _read_port(file)) is None:  # noqa: ASYNC110 - a process tells nobody
+        await asyncio.sleep(0.05)
+    return port
+
+
+def _read_port(file: Path) -> int | None:
+    """Read what the browser writes when it listens."""
+    try:
+        return int(file.read_text(encoding="utf-8").splitlines()[0])
+    except (FileNotFoundError, IndexError):
+        return None

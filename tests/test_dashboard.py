@@ -1,0 +1,420 @@
+"""The live page over real HTTP on loopback: what it shows, to whom, and how it ends."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+import aiohttp
+import pytest
+
+from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
+from aiothrottle.dashboard import serve
+from aiothrottle.dashboard.feed import Feed
+from tests.browser import BROWSER, Tab, open_tab
+from tests.virtually import now, virtual
+
+FOLDER = files("aiothrottle.dashboard")
+Shown: TypeAlias = dict[str, RateLimiter | KeyedRateLimiter]
+FILES = {"": "page.html", "page.css": "page.css", "page.js": "page.js"}
+
+
+@asynccontextmanager
+async def streaming(url: str) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
+    """Read the stream as a page does: gives a function that waits for the next event."""
+    async with aiohttp.ClientSession() as session, session.get(url + "events") as response:
+        assert response.status == 200
+        assert response.content_type == "text/event-stream"
+
+        async def told() -> Any:  # noqa: ANN401 - JSON
+            text = (await response.content.readuntil(b"\n\n")).decode()
+            return "end" if text.startswith("event: end\n") else json.loads(text[6:])
+
+        yield told
+
+
+async def status(url: str, **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=named) as response:
+        return response.status
+
+
+# ---- what it shows -----------------------------------------------------------------------------
+
+
+async def test_the_page_is_served_and_asks_nobody_else() -> None:
+    async with serve(RateLimiter(10)) as url, aiohttp.ClientSession() as session:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        for path, name in FILES.items():
+            async with session.get(url + path) as response:
+                assert response.status == 200
+                text = await response.text()
+            assert text == (FOLDER / name).read_text(encoding="utf-8")
+            assert not re.search(r"(https?:)?//[a-z]", text), "an address outside"
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+        async with session.get(url + "nothing") as response:
+            assert response.status == 404
+        async with session.post(url) as response:
+            assert response.status == 405
+
+
+async def test_the_stream_tells_how_things_stand() -> None:
+    limiter = RateLimiter(["10/s", "300/min"], 4)
+    facts = {"URLs done": "7"}
+    async with serve(limiter, facts=lambda: facts) as url, streaming(url) as told:
+        first = await told()
+        assert first["facts"] == {"URLs done": "7"}
+        (before,) = first["limiters"]
+        assert before == {
+            "name": "limiter",
+            "limits": ["10 per 1 s", "300 per 60 s"],
+            "perSecond": 5.0,
+            "slots": 4,
+            "tokens": 0.0,
+            "granted": 0,
+            "inFlight": 0,
+            "waiting": 0,
+            "refused": 0,
+            "serverRefused": 0,
+            "retried": 0,
+            "pausedFor": 0.0,
+            "keys": None,
+            "keyCount": 0,
+            "pauses": [],
+        }
+        permit = await limiter.acquire(2)
+        permit.retried(2, 0.1)
+        permit.refused(retry_after=60)
+        await limiter.try_acquire()
+        second = await told()
+        (after,) = second["limiters"]
+        assert second["at"] > first["at"]
+        counts = {"granted": 1, "tokens": 2, "inFlight": 1, "refused": 1}
+        assert after.items() >= {**counts, "serverRefused": 1, "retried": 1}.items()
+        assert 50 < after["pausedFor"] <= 67
+        (pause,) = after["pauses"]
+        assert pause["who"] == "limiter"
+        assert pause["reason"] == "the server refused a request and said for how long"
+
+
+async def test_several_limiters_and_their_keys_are_told_apart() -> None:
+    parent = RateLimiter(1000)
+    keyed = KeyedRateLimiter(100, parent=parent)
+    shown: Shown = {"all": parent, "hosts": keyed, "found": RateLimiter(AdaptiveRate(7, 1, 100))}
+    async with serve(shown) as url, streaming(url) as told:
+        await keyed.acquire("b.example.org")
+        await keyed.acquire("a.example.org")
+        await keyed.acquire("a.example.org")
+        keyed.pause("b.example.org", 60)
+        await told()
+        everything, hosts, found = (await told())["limiters"]
+    assert everything["granted"] == hosts["granted"] == 3
+    assert [key["name"] for key in hosts["keys"]] == ["a.example.org", "b.example.org"]
+    assert [key["granted"] for key in hosts["keys"]] == [2, 1]
+    assert [key["pausedFor"] > 0 for key in hosts["keys"]] == [False, True]
+    assert hosts["pauses"][0]["who"] == "b.example.org"
+    assert found["limits"] == ["7 per 1 s"]
+
+
+@virtual
+async def test_what_may_be_a_secret_is_not_shown() -> None:
+    keyed = KeyedRateLimiter(100)
+    feed = Feed("hosts", keyed, None, now)
+    for key in ("sk-live-1234", ("user", "password"), "https://me:pw@example.org/", "localhost"):
+        await keyed.acquire(key)
+    keyed.pause("sk-live-1234", 5)
+    told = json.dumps(feed.snapshot())
+    names = [key["name"] for key in feed.snapshot()["keys"] or ()]
+    assert names == ["key 1", "key 2", "key 3", "localhost"]
+    assert not re.search(r"live|user|password|pw", told)
+
+
+@virtual
+async def test_a_label_of_ones_own_names_the_keys() -> None:
+    keyed = KeyedRateLimiter(100)
+    feed = Feed("accounts", keyed, lambda key: f"account {key}", now)
+    await keyed.acquire(7)
+    assert [key["name"] for key in feed.snapshot()["keys"] or ()] == ["account 7"]
+
+
+@virtual
+async def test_of_many_keys_the_last_ones_are_kept_and_none_is_made_anew() -> None:
+    keyed = KeyedRateLimiter(100)
+    feed = Feed("hosts", keyed, None, now)
+    for number in range(1000):
+        async with keyed.throttle(f"{number:04}.example.org"):
+            pass
+    async with keyed.throttle("0600.example.org"):
+        pass
+    names = [key["name"] for key in feed.snapshot()["keys"] or ()]
+    assert len(names) == 50
+    assert names == sorted(names)
+    assert (names[0], names[-1]) == ("0600.example.org", "0999.example.org")
+    assert len(feed._keys) == 500
+    await asyncio.sleep(1000.0)
+    assert len(keyed) == 0
+    feed.snapshot()
+    assert len(keyed) == 0, "to look at a key that is forgotten makes none"
+
+
+# ---- to whom -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [
+        ("", {}, 200),
+        ("", {"Host": "localhost:80"}, 200),
+        ("", {"Host": "[::1]:80"}, 200),
+        ("", {"Host": "evil.example"}, 403),
+        ("", {"Host": "127.0.0.1.evil.example"}, 403),
+        ("", {"Host": "localhost.evil.example:80"}, 403),
+        ("", {"Host": ""}, 403),
+        ("", {"Host": "a b"}, 403),
+        ("", {"Origin": "http://evil.example"}, 403),
+        ("", {"Origin": "null"}, 403),
+        ("", {"Host": "localhost:80", "Origin": "http://localhost:80"}, 200),
+        ("", {"Host": "localhost:80", "Origin": "http://localhost:81"}, 403),
+        ("", {"Sec-Fetch-Site": "none"}, 200),
+        ("page.js", {"Sec-Fetch-Site": "same-origin"}, 200),
+        ("page.js", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("events", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ("events", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+        ("", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+    ],
+)
+async def test_only_this_machine_and_no_other_site_is_answered(
+    path: str, headers: dict[str, str], expected: int
+) -> None:
+    async with serve(RateLimiter(10)) as url:
+        assert await status(url + path, **headers) == expected
+
+
+async def test_it_says_when_others_can_read_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(RateLimiter(10)):
+        assert caplog.messages == []
+    async with serve(RateLimiter(10), host="0.0.0.0") as url:
+        assert await status(url) == 200
+    assert caplog.messages == ["the live page is open to others, on 0.0.0.0"]
+
+
+async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
+    limiter = RateLimiter(10)
+    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
+        async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
+            pass
+    async with serve(RateLimiter(1)) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with pytest.raises(OSError, match=str(port)):
+            async with serve(limiter, port=port):
+                pass
+    assert not limiter._line.listeners
+
+
+# ---- how it ends -------------------------------------------------------------------------------
+
+
+async def test_it_ends_though_pages_are_open_and_tells_them() -> None:
+    limiter = RateLimiter(10)
+    async with aiohttp.ClientSession() as session:
+        async with serve(limiter) as url:
+            response = await session.get(url + "events")
+            await response.content.readuntil(b"\n\n")
+        rest = await response.content.read()
+    assert rest.endswith(b"event: end\ndata:\n\n")
+    assert not limiter._line.listeners
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await status(url)
+
+
+async def test_it_ends_though_a_page_reads_nothing() -> None:
+    limiter = RateLimiter(10)
+    long = {"fact": "x" * 10_000_000}  # more than the sockets take
+    async with serve(limiter, facts=lambda: long) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+    writer.close()
+    assert not limiter._line.listeners
+
+
+async def test_it_ends_when_its_owner_is_cancelled() -> None:
+    limiter = RateLimiter(10)
+    opened = asyncio.get_running_loop().create_future()
+
+    async def own() -> None:
+        async with serve(limiter) as url:
+            opened.set_result(url)
+            await asyncio.Event().wait()
+
+    owner = asyncio.create_task(own())
+    async with streaming(await opened) as told:
+        await told()
+        owner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await owner
+        while await told() != "end":
+            pass
+    assert not limiter._line.listeners
+
+
+async def test_so_many_pages_may_be_open_and_one_that_is_closed_leaves_room() -> None:
+    async with serve(RateLimiter(10)) as url:
+        async with aiohttp.ClientSession() as session:
+            for _ in range(20):
+                assert (await session.get(url + "events")).status == 200
+            assert await status(url + "events") == 503
+        while await status(url + "events") == 503:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)  # it notices when it writes
+
+
+async def test_nothing_is_logged_of_pages_that_come_and_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serve(RateLimiter(10)) as url:
+        async with streaming(url) as told:
+            await told()
+        await asyncio.sleep(0.6)  # it writes once more
+    assert caplog.messages == []
+
+
+# ---- how it looks ------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """Give the relative luminance of WCAG 2.2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_pair_of_colours_has_contrast_in_light_and_dark() -> None:
+    css = (FOLDER / "page.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
+        for block in re.findall(r":root \{([^}]*)\}", css)
+    )
+    assert light.keys() == dark.keys()
+    for scheme in (light, dark):
+        for behind in ("paper", "card"):
+            for name in ("ink", "soft", "line", "limit"):
+                low, high = sorted((luminance(scheme[behind]), luminance(scheme[name])))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, (name, behind)
+
+
+# Each element whose text is cut, or that lies over one that it does not contain.
+MISPLACED = """
+(() => {
+  const wrong = [];
+  const texts = "h1, h2, h3, p, dt, dd, td, th, li, span, figcaption";
+  const shown = [...document.querySelectorAll(texts)].filter(
+    (each) => each.checkVisibility() && !each.closest(".unseen, thead") && each.textContent
+  );
+  const place = (each) => {
+    const range = document.createRange();
+    range.selectNodeContents(each);
+    return range.getBoundingClientRect();
+  };
+  for (const each of shown) {
+    const box = place(each);
+    const width = each.clientWidth;
+    if (width && each.scrollWidth > width + 1) wrong.push(["cut", each.outerHTML]);
+    if (box.left < 0 || box.right > innerWidth) wrong.push(["outside", each.outerHTML]);
+    for (const other of shown) {
+      if (each === other || each.contains(other) || other.contains(each)) continue;
+      const there = place(other);
+      const wide = Math.min(box.right, there.right) - Math.max(box.left, there.left);
+      const high = Math.min(box.bottom, there.bottom) - Math.max(box.top, there.top);
+      if (wide > 1 && high > 1) wrong.push(["over", each.outerHTML, other.outerHTML]);
+    }
+  }
+  if (document.documentElement.scrollWidth > innerWidth) wrong.push(["wide"]);
+  return wrong;
+})()
+"""
+
+
+@asynccontextmanager
+async def shown_page() -> AsyncGenerator[tuple[Tab, KeyedRateLimiter]]:
+    parent = RateLimiter(["40/s", "1500/min"], 20)
+    keyed = KeyedRateLimiter("200/s", 30, parent=parent)
+    shown: Shown = {"all hosts": parent, "each host": keyed}
+    facts = {"URLs done": "1,234,567", "failed": "3", "of the list": "41 %"}
+    async with open_tab() as tab, serve(shown, facts=lambda: facts) as url:
+        for host in ("api.example.org", "a-long-name.of-a-host.in-a-department.example.com:8443"):
+            await keyed.acquire(host)
+        keyed.pause("api.example.org", 3000)
+        await tab.open(url)
+        await tab.until("document.querySelectorAll('tbody tr').length === 2")
+        yield tab, keyed
+
+
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no server: a headless Chromium: there is none on the PATH"
+)
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_in_a_browser_nothing_is_cut_and_nothing_overlaps(width: int, scheme: str) -> None:
+    async with shown_page() as (tab, _):
+        await tab.show(width=width, scheme=scheme)
+        assert await tab.evaluate(MISPLACED) == []
+        paper = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(16, 20, 24)"}[scheme]
+        assert (await tab.picture()).startswith(b"\x89PNG")
+        assert tab.errors == []
+
+
+@needs_browser
+async def test_in_a_browser_it_updates_by_itself_and_shows_the_end() -> None:
+    async with shown_page() as (tab, keyed):
+        assert await tab.evaluate("document.getElementById('state').textContent") == "live"
+        for _ in range(40):
+            async with keyed.throttle("new.example.org"):
+                pass
+        await tab.until("document.body.textContent.includes('new.example.org')")
+        rows = "[...document.querySelectorAll('tbody tr')]"
+        row = f"{rows}.find((row) => row.textContent.startsWith('new'))"
+        await tab.until(f"{row}.children[4].textContent === '40'")
+        keyed.pause("new.example.org", 600)
+        await tab.until(f"{row}.children[7].textContent.startsWith('for 10 min')")
+        # The one thing that is read out.
+        news = "document.getElementById('news').textContent"
+        await tab.until(f"{news} === 'new.example.org is paused for 10 min 0 s'")
+        roles = await tab.evaluate(f"[...{row}.children].map((cell) => cell.getAttribute('role'))")
+        assert roles == ["rowheader"] + ["cell"] * 7
+        assert tab.errors == []
+
+
+@needs_browser
+async def test_in_a_browser_the_end_is_told() -> None:
+    async with open_tab() as tab:
+        async with serve(RateLimiter(10)) as url:
+            await tab.open(url)
+            await tab.until("document.getElementById('state').textContent === 'live'")
+        await tab.until("document.getElementById('state').textContent.startsWith('ended')")
+        assert tab.errors == []
+
+
+@needs_browser
+async def test_in_a_browser_a_name_is_text_and_no_markup() -> None:
+    limiter = RateLimiter(10)
+    name = "<img src=x onerror=alert(1)>"
+    async with open_tab() as tab, serve({name: limiter}, facts=lambda: {name: name}) as url:
+        await tab.open(url)
+        await tab.until("document.querySelector('h2') !== null")
+        assert await tab.evaluate("document.querySelector('h2').textContent") == name
+        assert await tab.evaluate("document.querySelectorAll('img').length") == 0
+        assert tab.errors == []

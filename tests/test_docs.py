@@ -1,0 +1,97 @@
+"""The pages: every public name is in the reference, every file that a page names exists."""
+
+import importlib
+import inspect
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import DOORS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+# A directive of the reference: which module, and its options.
+AUTOMODULE = re.compile(r"^\.\. automodule:: (\S+)\n((?:   :.*\n)*)", re.MULTILINE)
+LEFT_OUT = re.compile(r":exclude-members: (.*)")
+A_FILE = re.compile(r"`((?:tests|examples|benchmarks|aiothrottle|docs)/[\w/.]+\.(?:py|md|lua))`")
+
+
+API = (DOCS / "api.md").read_text(encoding="utf-8")
+# Of each module that is in the reference, the names that are left out there.
+REFERENCE = {
+    module: {name for left in LEFT_OUT.findall(options) for name in left.split(", ")}
+    for module, options in AUTOMODULE.findall(API)
+}
+
+
+@pytest.mark.parametrize("module", REFERENCE)
+def test_what_the_reference_leaves_out_is_elsewhere_in_it(module: str) -> None:
+    public = importlib.import_module(module)
+    for name in REFERENCE[module]:
+        there = [
+            other
+            for other, left_out in REFERENCE.items()
+            if name not in left_out
+            and getattr(importlib.import_module(other), name, None) is getattr(public, name)
+            and name in importlib.import_module(other).__all__
+        ]
+        assert there, f"{module}.{name} is in no section of docs/api.md"
+
+
+@pytest.mark.parametrize("module", REFERENCE)
+def test_what_is_neither_class_nor_function_has_an_entry(module: str) -> None:
+    # autodoc finds what is said of such a name only where it is defined.
+    public = importlib.import_module(module)
+    source = inspect.getsource(public)
+    for name in set(public.__all__) - REFERENCE[module]:
+        value = getattr(public, name)
+        if not (inspect.isclass(value) or inspect.isroutine(value)):
+            there = re.search(rf"^{name}\b", source, re.MULTILINE)
+            assert there or f".. py:data:: {module}.{name}\n" in API, name
+
+
+def test_every_public_module_is_in_the_reference() -> None:
+    # Public is what a page imports, besides the doors.
+    imported = re.compile(r"^from (aiothrottle[\w.]*) import", re.MULTILINE)
+    found = {name for page in PAGES for name in imported.findall(page.read_text(encoding="utf-8"))}
+    assert {*DOORS, *found} <= set(REFERENCE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = A_FILE.findall(page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
+def test_every_link_to_a_file_leads_to_one(page: str) -> None:
+    # Sphinx sees to those between the pages of docs/.
+    place = ROOT / f"{page}.md"
+    links = re.findall(r"\]\((?!\w+:)([^)#]+)", place.read_text(encoding="utf-8"))
+    assert [link for link in links if not (place.parent / link).exists()] == []
+
+
+def test_every_promise_names_its_tests() -> None:
+    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    promises = page.partition("## What is not promised")[0].split("\n- ")[1:]
+    assert len(promises) > 20
+    assert [promise for promise in promises if "*Tests:* `tests/test_" not in promise] == []
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
+    assert [page.stem for page in DOCS.glob("*.md") if page.stem not in {*contents, "index"}] == []
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    drawn: dict[str, str] = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
+    for name, svg in drawn.items():
+        picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
+        assert picture == svg, "draw them anew: python benchmarks/pictures.py"
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        for told in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
+            assert told in drawn["crawl-light.svg"]

@@ -1,0 +1,431 @@
+"""What is decided is told: by whom, when, to whom, and at no cost where nobody listens."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import aiohttp
+import httpx
+import pytest
+
+from aiothrottle import (
+    AdaptiveConcurrency,
+    AdaptiveRate,
+    KeyedRateLimiter,
+    QueueFull,
+    Rate,
+    RateLimiter,
+    ThrottleTimeout,
+    WaitUntil,
+)
+from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.events import (
+    Adapted,
+    Announced,
+    Event,
+    Granted,
+    Paused,
+    Refused,
+    Retried,
+    ServerRefused,
+)
+from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.stores import MemoryStore
+from tests.serving import answer, hang_up, serving
+from tests.virtually import turns, virtual
+
+Heard: TypeAlias = list[Event]
+
+
+def observed(limiter: RateLimiter | KeyedRateLimiter) -> Heard:
+    heard: Heard = []
+    limiter.observe(heard.append)
+    return heard
+
+
+@asynccontextmanager
+async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
+    async with limiter.throttle():
+        yield
+
+
+# ---- grants and refusals ---------------------------------------------------------------------
+
+
+@virtual
+async def test_each_grant_is_told_with_how_long_it_waited() -> None:
+    limiter = RateLimiter("2/s")
+    heard = observed(limiter)
+    for _ in range(3):
+        async with limiter.throttle():
+            pass
+    async with limiter.throttle(2):
+        pass
+    assert heard == [
+        Granted(None, 1.0, 0.0),
+        Granted(None, 1.0, 0.0),
+        Granted(None, 1.0, 1.0),
+        Granted(None, 2, 1.0),
+    ]
+
+
+@virtual
+async def test_who_starts_to_listen_hears_the_very_next_one_and_who_stops_hears_no_more() -> None:
+    limiter = RateLimiter(1000)
+    await limiter.acquire()  # now the fast path is open
+    heard: Heard = []
+    stop = limiter.observe(heard.append)
+    await limiter.acquire()
+    await limiter.acquire()
+    assert len(heard) == 2
+    stop()
+    stop()
+    await limiter.acquire()
+    assert len(heard) == 2
+    assert limiter._line.room > 0, "the fast path is open again"
+
+
+@virtual
+async def test_two_listeners_both_hear_and_one_may_leave() -> None:
+    limiter = RateLimiter(1000)
+    first, second = list[Event](), list[Event]()
+    stop = limiter.observe(first.append)
+    limiter.observe(second.append)
+    await limiter.acquire()
+    stop()
+    await limiter.acquire()
+    assert (len(first), len(second)) == (1, 2)
+
+
+@virtual
+async def test_the_same_listener_twice_hears_twice_and_leaves_once() -> None:
+    limiter = RateLimiter(1000)
+    heard: Heard = []
+    stop = limiter.observe(heard.append)
+    limiter.observe(heard.append)
+    await limiter.acquire()
+    stop()
+    await limiter.acquire()
+    assert len(heard) == 3
+
+
+@virtual
+async def test_what_is_told_is_what_is_counted() -> None:
+    limiter = RateLimiter(10, 2)
+    heard = observed(limiter)
+
+    async def work() -> None:
+        async with limiter.throttle():
+            await asyncio.sleep(0.03)
+
+    workers = [asyncio.create_task(work()) for _ in range(40)]
+    await asyncio.sleep(1.5)
+    workers[20].cancel()  # it waits, and is never granted
+    await asyncio.wait(workers)
+    granted = [event for event in heard if isinstance(event, Granted)]
+    statistics = limiter.statistics()
+    assert len(granted) == len(heard) == statistics.granted == 39
+    assert sum(event.waited for event in granted) == pytest.approx(statistics.waited_total)
+
+
+@virtual
+async def test_each_refusal_is_told_with_its_reason() -> None:
+    limiter = RateLimiter(1, max_queue=1)
+    await limiter.acquire()
+    heard = observed(limiter)
+    assert not (await limiter.try_acquire()).allowed
+    with pytest.raises(ThrottleTimeout):
+        await limiter.acquire(timeout=0.5)
+    waiting = asyncio.create_task(limiter.acquire())
+    await turns()
+    with pytest.raises(QueueFull):
+        await limiter.acquire()
+    await waiting
+    assert heard == [
+        Refused(None, "no room"),
+        Refused(None, "timeout"),
+        Refused(None, "queue full"),
+        Granted(None, 1.0, 1.0),
+    ]
+    assert limiter.statistics().refused == 3
+
+
+@virtual
+async def test_a_timeout_while_the_slots_are_taken_is_told() -> None:
+    limiter = RateLimiter(None, 1)
+    async with held(limiter):
+        heard = observed(limiter)
+        with pytest.raises(ThrottleTimeout):
+            await limiter.acquire(timeout=0.5)
+    assert heard == [Refused(None, "timeout")]
+
+
+@virtual
+async def test_parent_and_child_each_tell_their_own() -> None:
+    parent = RateLimiter(1)
+    child = RateLimiter(5, parent=parent)
+    of_parent, of_child = observed(parent), observed(child)
+    await child.acquire()
+    await child.acquire()
+    assert of_parent == of_child == [Granted(None, 1.0, 0.0), Granted(None, 1.0, 1.0)]
+
+
+@virtual
+async def test_a_child_tells_what_its_parent_refuses() -> None:
+    parent = RateLimiter(algorithm=WaitUntil(1.0, raise_after=0.5, limit=10.0))
+    child = RateLimiter(5, parent=parent)
+    await child.acquire()
+    of_parent, of_child = observed(parent), observed(child)
+    with pytest.raises(ThrottleTimeout):
+        await child.acquire()
+    assert of_parent == of_child == [Refused(None, "timeout")]
+
+
+@virtual
+async def test_a_limiter_with_a_store_tells_the_same() -> None:
+    limiter = RateLimiter(1, store=MemoryStore(), key="shared")
+    heard = observed(limiter)
+    assert (await limiter.try_acquire()).allowed
+    assert not (await limiter.try_acquire()).allowed
+    await limiter.acquire()
+    granted, refused, late = heard
+    assert (granted, refused) == (Granted(None, 1.0, 0.0), Refused(None, "no room"))
+    assert isinstance(late, Granted)
+    assert late.waited == pytest.approx(1.0, abs=0.01)
+
+
+# ---- pauses ------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_pause_is_told_with_who_asked_for_it() -> None:
+    limiter = RateLimiter(1000)
+    permit = await limiter.acquire()
+    heard = observed(limiter)
+    limiter.pause(2.0)
+    assert heard == [Paused(None, 2.0, "asked")]
+    heard.clear()
+    limiter.pause(1.0)
+    limiter.pause(0.0)
+    limiter.pause(2.5)
+    assert heard == [], "shorter, or longer by less than a second: the same pause"
+    await asyncio.sleep(1.0)
+    permit.refused(retry_after=5.0)  # it was sent before the pause
+    assert heard == [ServerRefused(None, 5.0), Paused(None, 5.0, "told")]
+
+
+@virtual
+async def test_of_many_refusals_at_once_one_pause_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    limiter = RateLimiter(1000)
+    permits = [await limiter.acquire() for _ in range(50)]
+    heard = observed(limiter)
+    for permit in permits:
+        permit.refused(retry_after=30.0)
+        await asyncio.sleep(0.01)
+    assert sum(isinstance(event, ServerRefused) for event in heard) == 50
+    assert sum(isinstance(event, Paused) for event in heard) == 1
+    (line,) = caplog.messages
+    assert line.startswith("RollingWindow(rate=Rate(limit=1000, period=1.0)) is paused for 3")
+    assert line.endswith(" s: the server refused a request and said for how long")
+
+
+@virtual
+async def test_a_refusal_without_a_time_says_so() -> None:
+    limiter = RateLimiter(1000)
+    permit = await limiter.acquire()
+    heard = observed(limiter)
+    permit.refused()
+    refused, paused = heard
+    assert refused == ServerRefused(None, None)
+    assert isinstance(paused, Paused)
+    assert paused.reason == "refused"
+    assert 0.5 <= paused.seconds <= 1.5
+
+
+@virtual
+async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    keyed = KeyedRateLimiter(1000)
+    keyed.pause("example.org", 60.0)
+    keyed.pause("example.org", 60.5)
+    assert caplog.messages == ["example.org is paused for 60 s: the program asked for it"]
+
+
+# ---- keys --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_keyed_limiter_tells_of_every_key_old_and_new() -> None:
+    keyed = KeyedRateLimiter(1000)
+    await keyed.acquire("old")
+    heard: Heard = []
+    stop = keyed.observe(heard.append)
+    await keyed.acquire("old")
+    await keyed.acquire("new")
+    assert heard == [Granted("old", 1.0, 0.0), Granted("new", 1.0, 0.0)]
+    stop()
+    await keyed.acquire("old")
+    await keyed.acquire("newest")
+    assert len(heard) == 2
+    assert keyed["old"]._line.room
+
+
+@virtual
+async def test_one_key_may_be_observed_alone() -> None:
+    keyed = KeyedRateLimiter(1000)
+    everything, one = observed(keyed), observed(keyed["a"])
+    await keyed.acquire("a")
+    await keyed.acquire("b")
+    assert (len(everything), len(one)) == (2, 1)
+
+
+@virtual
+async def test_a_key_that_was_forgotten_is_heard_of_again() -> None:
+    keyed = KeyedRateLimiter(1000)
+    heard = observed(keyed)
+    async with keyed.throttle("a"):
+        pass
+    await asyncio.sleep(100.0)
+    gc.collect()
+    assert "a" not in keyed
+    async with keyed.throttle("a"):
+        pass
+    assert heard == [Granted("a", 1.0, 0.0)] * 2
+
+
+# ---- what adapts, and what the server says -------------------------------------------------------
+
+
+@virtual
+async def test_a_controller_tells_what_it_changed() -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 1000))
+    permit = await limiter.acquire()
+    heard = observed(limiter)
+    await asyncio.sleep(0.1)
+    permit.refused(retry_after=1.0)
+    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    assert (adapted.what, adapted.before) == ("rate", 10)
+    assert adapted.value == limiter.statistics().rate_limit
+    assert adapted.value < 10
+
+
+@virtual
+async def test_slots_that_adapt_are_told() -> None:
+    limiter = RateLimiter(None, AdaptiveConcurrency(4, 1, 100))
+    permit = await limiter.acquire()
+    heard = observed(limiter)
+    await asyncio.sleep(0.1)
+    permit.refused(retry_after=1.0)
+    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    assert (adapted.what, adapted.before) == ("slots", 4)
+    assert adapted.value == limiter.statistics().concurrency_limit
+
+
+@virtual
+async def test_a_guard_that_adapts_is_told() -> None:
+    limiter = RateLimiter(1000, guard="auto")
+    heard = observed(limiter)
+    for seconds in (0.01, 0.02):
+        permit = await limiter.acquire()
+        await asyncio.sleep(seconds)
+        permit.succeeded()
+    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    assert (adapted.what, adapted.before) == ("guard", 0.0)
+    assert adapted.value == limiter.statistics().guard
+
+
+@virtual
+async def test_what_the_server_says_is_told() -> None:
+    limiter = RateLimiter("server")
+    heard = observed(limiter)
+    permit = await limiter.acquire()
+    limiter.follow("100/min")
+    limiter.follow("100/min")
+    permit.told(7, 30.0)
+    assert heard == [
+        Granted(None, 1.0, 0.0),
+        Announced(None, None, None, (Rate(100.0, 60.0),)),
+        Announced(None, 7, 30.0),
+    ]
+
+
+# ---- the clients -------------------------------------------------------------------------------
+
+
+async def test_a_session_tells_what_it_sends_again() -> None:
+    # aiohttp by itself sends once more what was hung up on.
+    async with serving(hang_up, hang_up, answer(503), answer()) as (url, _):
+        limiter = RateLimiter(1000)
+        heard = observed(limiter)
+        retry = Retry(backoff=0.01)
+        async with ThrottledSession(limiter, retry=retry) as session, session.get(url) as response:
+            assert response.status == 200
+    first, second = (event for event in heard if isinstance(event, Retried))
+    assert (first.attempt, first.status) == (2, None)
+    assert isinstance(first.error, aiohttp.ClientError)
+    assert (second.attempt, second.status, second.error) == (3, 503, None)
+
+
+async def test_a_transport_tells_what_it_sends_again() -> None:
+    async with serving(answer(503), answer()) as (url, _):
+        keyed = KeyedRateLimiter(1000)
+        heard = observed(keyed)
+        retry = Retry(backoff=0.01)
+        async with httpx.AsyncClient(transport=ThrottledTransport(keyed, retry=retry)) as client:
+            assert (await client.get(str(url))).status_code == 200
+    (retried,) = (event for event in heard if isinstance(event, Retried))
+    assert (retried.key, retried.attempt, retried.status) == (url.authority, 2, 503)
+
+
+# ---- observers that fail -----------------------------------------------------------------------
+
+
+@virtual
+async def test_an_observer_that_fails_harms_nobody_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limiter = RateLimiter(1)
+
+    def fail(event: Event) -> None:
+        raise ZeroDivisionError(event)
+
+    limiter.observe(fail)
+    heard = observed(limiter)
+    await limiter.acquire()
+    await limiter.acquire()
+    assert not (await limiter.try_acquire()).allowed
+    assert len(heard) == 3
+    assert limiter.statistics().granted == 2
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("aiothrottle", "ERROR")
+    assert "fail" in record.getMessage()
+    assert record.exc_info
+
+
+@virtual
+async def test_an_observer_may_ask_the_limiter() -> None:
+    limiter = RateLimiter(2, 1)
+    asked = list[tuple[int, int]]()
+
+    def ask(_: Event) -> None:
+        statistics = limiter.statistics()
+        asked.append((statistics.granted, statistics.in_flight))
+
+    limiter.observe(ask)
+    for _ in range(3):
+        async with limiter.throttle():
+            pass
+    assert asked == [(1, 1), (2, 1), (3, 1)]
+
+
+@virtual
+async def test_who_is_no_function_is_no_observer() -> None:
+    for limiter in (RateLimiter(1), KeyedRateLimiter(1)):
+        with pytest.raises(TypeError, match="an observer is a function of one event"):
+            limiter.observe("print")  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""`aiothrottle fetch --store`: rates that several runs share."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiothrottle.cli import main
+from tests.background import background
+from tests.servers import Valkey, need, why_no_valkey
+
+
+@pytest.fixture
+def valkey() -> Iterator[Valkey]:
+    need("valkey", why_no_valkey())
+    server = Valkey()
+    yield server
+    server.stop()
+
+
+def address(valkey: Valkey) -> str:
+    return f"redis://127.0.0.1:{valkey.port}"
+
+
+@pytest.mark.parametrize("limit", ["--rate", "--per-host"])
+def test_two_runs_share_a_rate(valkey: Valkey, tmp_path: Path, limit: str) -> None:
+    began = time.monotonic()
+    with background() as server:
+        for name in ("one", "other"):
+            urls = [f"{server.url}{name}{number}" for number in range(3)]
+            limits = [limit, "3/s", "--store", address(valkey), "--store-key", "ours"]
+            assert main(["fetch", *urls, "-o", str(tmp_path / name), "-s", *limits]) == 0
+    assert time.monotonic() - began >= 1.0  # and next to nothing without the store
+
+
+def test_another_key_is_another_rate(valkey: Valkey, tmp_path: Path) -> None:
+    with background() as server:
+        for name in ("one", "other"):
+            limits = ["--rate", "1/h", "--store", address(valkey), "--store-key", name]
+            arguments = [str(server.url), "-o", str(tmp_path / name), "-s", *limits]
+            assert main(["fetch", *arguments]) == 0
+        assert server.audit.sent == 2
+
+
+def test_without_its_store_a_run_ends_and_goes_on_later(
+    valkey: Valkey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with background() as server:
+
+        def kill_in_the_midst() -> None:
+            while server.audit.sent < 2:
+                time.sleep(0.01)
+            valkey.kill()
+
+        urls = [f"{server.url}{number}" for number in range(4)]
+        arguments = ["fetch", *urls, "-o", str(out), "--rate", "1/500ms", "--resume"]
+        killer = threading.Thread(target=kill_in_the_midst)
+        killer.start()
+        assert main([*arguments, "--store", address(valkey)]) == 3
+        killer.join()
+        assert "the store of the limits fails: " in capsys.readouterr().err
+        assert 2 <= len(out.read_bytes().splitlines()) < 4
+        assert main(arguments) == 0
+        assert server.audit.sent == 4
+    assert sorted(json.loads(line)["url"] for line in out.read_bytes().splitlines()) == urls
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("redis://127.0.0.1:1", "Error 111 connecting to 127.0.0.1:1"),
+        ("redis://127.0.0.1:port", "Port could not be cast to integer value as 'port'"),
+        ("mongodb://127.0.0.1:1", "MongoDB: TimeoutError"),
+    ],
+)
+def test_a_store_that_is_not_there_is_told_before_anything_is_sent(
+    store: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with background() as server:
+        assert (
+            main(["fetch", str(server.url), "-o", str(out), "--rate", "1", "--store", store]) == 2
+        )
+        assert server.audit.sent == 0
+    assert f"argument --store: {said}" in capsys.readouterr().err.replace("INFO: ", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "nowhere", "--rate", "1"], "a store is one of redis://, rediss://"),
+        (["--store", "redis://h"], "--store is where a rate is counted: give --rate or --per-host"),
+        (
+            ["--store", "redis://h", "--rate", "1", "--per-host", "1"],
+            "a store counts all requests, or those of each host: not --rate besides --per-host",
+        ),
+        (["--store-key", "k", "--rate", "1"], "--store-key names the limits in a store"),
+        (["--guard", "1"], "--guard stretches the period of a rate"),
+    ],
+)
+def test_options_that_make_no_sense_together(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fetch", "http://127.0.0.1:1/", *options])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
