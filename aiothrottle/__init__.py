@@ -25,6 +25,7 @@ from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
+from aiothrottle.slots import SharedConcurrency
 from aiothrottle.statistics import Statistics
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Rate",
     "RateLimiter",
     "RollingWindow",
+    "SharedConcurrency",
     "SlidingWindow",
     "Statistics",
     "StoreUnavailable",

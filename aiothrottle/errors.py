@@ -15,6 +15,7 @@ __all__ = [
     "StoreUnavailable",
     "ThrottleError",
     "ThrottleTimeout",
+    "twin",
 ]
 
 
@@ -112,3 +113,12 @@ class StoreUnavailable(ThrottleError):
 
     Whether what was asked of it was done nobody knows.
     """
+
+
+def twin(error: Exception) -> Exception:
+    """Give each who waits an error of its own: what is raised twice collects two tracebacks."""
+    if type(error) not in {StoreUnavailable, TypeError, ValueError}:
+        return error
+    other = type(error)(*error.args)
+    other.__cause__ = error
+    return other

@@ -33,10 +33,12 @@ from aiothrottle.plan import (
     lease_of,
     make_plan,
     number_of,
+    shared_of,
     slots_of,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.shared import SharedLine
+from aiothrottle.slots import LeasedSlots, SharedConcurrency
 from aiothrottle.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
@@ -73,7 +75,8 @@ class RateLimiter:
             which the sessions of this package pass on (see `follow`). An `AdaptiveRate`: what is
             found by trying.
         concurrency_limit: How many may be inside ``throttle()`` at once, or an
-            `AdaptiveConcurrency`. None: no limit.
+            `AdaptiveConcurrency`, or a `SharedConcurrency`: so many in all processes together.
+            None: no limit.
         burst: How many tokens may go back to back, 1 or more, after which they go at the average
             of the rate (of the fastest, if there are several). Without it the whole limit may.
         algorithm: How the rate is meant: a class, which is given the rate, or an instance. By
@@ -84,8 +87,9 @@ class RateLimiter:
             as `Permit.succeeded` tells, and a quarter of the period at the most.
         parent: Another limiter that has to let each request go as well.
         max_queue: How many may wait. None: no limit.
-        store: Where the rate limit is counted, if several processes share it. The concurrency
-            limit, pauses and the queue stay this limiter's own.
+        store: Where the rate limit is counted, if several processes share it, and a
+            `SharedConcurrency`. Another concurrency limit, pauses and the queue stay this
+            limiter's own.
         key: Names the record in the store: whoever has the same one shares the limit.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
             it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
@@ -133,7 +137,7 @@ class RateLimiter:
             raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent is a RateLimiter, not {parent!r}")
-        if parent is not None and isinstance(parent._line, SharedLine):
+        if parent is not None and (isinstance(parent._line, SharedLine) or parent._line.leased):
             raise ValueError("a limiter with a store cannot be a parent")
         # Kept for `update`, which changes the rate alone.
         self._law: LawChoice = (burst, algorithm, guard)
@@ -142,15 +146,19 @@ class RateLimiter:
         if not follows:
             plan = make_plan(rate_limit, self._law)
         slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
+        shared = shared_of(concurrency_limit, store)
         check_store_error(on_store_error, store)
         self._line: Line
-        if store is None:
+        if store is not None:
+            check_shared(store, key, horizon, parent)
+        if store is None or (shared and rate_limit is None and algorithm is None):
             if horizon is not None or lease is not None:
-                raise ValueError("horizon and lease say how a store is asked: give a store")
+                raise ValueError(
+                    "horizon and lease say how a store is asked: give a store, and a rate"
+                )
             above = None if parent is None else parent._line
             self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
         else:
-            check_shared(store, key, horizon, parent)
             check_shareable(plan)
             self._line = SharedLine(
                 plan.algorithm,
@@ -163,6 +171,8 @@ class RateLimiter:
                 on_store_error=on_store_error,
                 max_queue=max_queue,
             )
+        if shared:
+            self._line.lease(LeasedSlots(self._line, *shared, key))
         self._concurrency_limit = concurrency_limit
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None
@@ -237,6 +247,13 @@ class RateLimiter:
         """
         permit, line = self.throttle(cost), self._line
         line.bind()
+        if line.leased is not None:
+            async with line.leased.at_hand():
+                return await self._try_acquire(permit)
+        return await self._try_acquire(permit)
+
+    async def _try_acquire(self, permit: Permit) -> Decision:
+        line = self._line
         if isinstance(line, SharedLine):
             return await line.try_acquire(permit)
         permit._at = now = line.now()
@@ -250,6 +267,13 @@ class RateLimiter:
         """Tell what `try_acquire` would say, and spend nothing. Raises what `throttle` does."""
         permit, line = self.throttle(cost), self._line
         line.bind()
+        if line.leased is not None:
+            async with line.leased.at_hand():
+                return await self._peek(permit)
+        return await self._peek(permit)
+
+    async def _peek(self, permit: Permit) -> Decision:
+        line = self._line
         if isinstance(line, SharedLine):
             return await line.peek(permit)
         permit._at = now = line.now()
@@ -337,10 +361,18 @@ class RateLimiter:
         line = self._line
         if plan is not None and isinstance(line, SharedLine):
             check_shareable(plan)
+        if line.leased is not None and plan is not None and not isinstance(line, SharedLine):
+            raise ValueError("this limiter shares slots alone: make a new one to share a rate too")
+        shares = isinstance(concurrency_limit, SharedConcurrency)
+        if concurrency_limit is not _UNCHANGED and shares != (line.leased is not None):
+            raise ValueError("a concurrency limit stays shared, or of this process: make a new one")
         feedback = line.feedback or Feedback()
         if concurrency_limit is not _UNCHANGED:
             feedback.slots = slots_of(concurrency_limit)
             self._concurrency_limit = concurrency_limit
+            if line.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
+                line.leased.shared = concurrency_limit
+                line.leased.look()
         if plan is not None:
             line.use(plan.algorithm)
             line.followed, line.asking = None, False
@@ -353,7 +385,7 @@ class RateLimiter:
         line = self._line
         slots = line.feedback and line.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not line.asking and line.concurrency_limit != number:
+        if not (line.leased or line.asking) and line.concurrency_limit != number:
             line.bound(number)
 
     @property

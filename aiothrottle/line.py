@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.bucket import Bucket
-from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout
+from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
 from aiothrottle.feedback import Feedback
 from aiothrottle.permit import make_permit
 from aiothrottle.waiters import Waiters
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.permit import Permit
+    from aiothrottle.slots import LeasedSlots
 
 __all__ = ["Line", "fail", "is_granted"]
 
@@ -72,6 +73,7 @@ class Line(Bucket):
         "_turned_away",
         "_waiters",
         "closed",
+        "leased",
         "loop",
         "max_queue",
         "parent",
@@ -92,6 +94,8 @@ class Line(Bucket):
         self.parent = parent
         # For each permit here, the one that it needs of the parent.
         self._above: dict[Permit, Permit] = {}
+        #: What leases the slots, if all processes have so many together.
+        self.leased: LeasedSlots | None = None
         self.watch()
         self.max_queue = max_queue
         # Nobody is refused for the length of the line or of the wait.
@@ -137,6 +141,7 @@ class Line(Bucket):
             and now >= self.paused_until
             and self.algorithm.reset_after(self.state, now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
+            and (self.leased is None or self.leased.is_idle)
         )
 
     # ---- coming and going ----------------------------------------------------------------------
@@ -171,6 +176,8 @@ class Line(Bucket):
         # With several priorities the newcomer may be the new head.
         if self._consumer is None or waiters.mixed:
             self._see_to_newcomer()
+        elif self.leased is not None:
+            self.leased.look()
         return future
 
     def _see_to_newcomer(self) -> None:
@@ -255,11 +262,13 @@ class Line(Bucket):
         above = self._above.pop(permit, None)
         if above is not None:
             above._release()
+        if self.leased is not None:
+            self.leased.freed()
 
     def watch(self) -> None:
         """Decide whether a slot that comes free is of interest."""
         super().watch()
-        self.watched = self.watched or self.parent is not None
+        self.watched = self.watched or self.parent is not None or self.leased is not None
 
     def settle(self, permit: "Permit", cost: float) -> None:
         """Charge the permit `cost` in place of what it was charged, here and above."""
@@ -280,6 +289,23 @@ class Line(Bucket):
         for permit in self._waiters:
             if permit._tokens > algorithm.capacity:
                 fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
+
+    # ---- slots that are leased -----------------------------------------------------------------
+
+    def lease(self, leased: "LeasedSlots") -> None:
+        """Have no slots but those that are leased; it must be new, and have none."""
+        self.leased = leased
+        self.watch()
+
+    def startable(self, most: int) -> int:
+        """Tell how many of those who wait would go if they had slots, `most` at the most."""
+        if self._turned_away or self.clock() < self.paused_until:
+            return 0
+        waiting = self.waiting - self.resuming
+        return min(waiting, self._allowed_soon(most)) if waiting else 0
+
+    def _allowed_soon(self, most: int) -> int:
+        return max(1, self.algorithm.allowance(self.state, self.now(), most))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -386,6 +412,8 @@ class Line(Bucket):
         self.wake()
         if self._consumer is not None and self.loop is asyncio.get_running_loop():
             await asyncio.wait([self._consumer])
+        if self.leased is not None and self.loop is asyncio.get_running_loop():
+            await self.leased.close()
 
     def bind(self) -> None:
         """Belong to the running loop, or refuse if another one still lives."""
@@ -413,6 +441,8 @@ class Line(Bucket):
         while self._resuming:
             self._resuming -= 1
             self.taken -= 1
+        if self.leased is not None:
+            self.leased.restart()
         self._waiters.clear()
         self._ghosts.clear()
         self._consumer = self._alarm = self._timer = None
@@ -477,6 +507,8 @@ class Line(Bucket):
         self._waiters.remove(permit)
         if affected:
             self.wake()
+        if self.leased is not None:
+            self.leased.look()
 
     async def _consume(self) -> None:
         assert self.loop is not None
@@ -503,12 +535,14 @@ class Line(Bucket):
         try:
             seconds = self._serve()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
-            self._fail_all(error)
+            self.fail_all(error)
         else:
             if not self._waiters.count:
                 self.wake()  # the consumer, to its end
             elif seconds is not None:
                 self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self._look)
+        if self.leased is not None:
+            self.leased.look()
 
     def _all_started(self) -> None:
         """Take the tokens of the last one, and look, unless it is known when to look again."""
@@ -518,11 +552,12 @@ class Line(Bucket):
         try:
             self.now()
         except Exception as error:  # noqa: BLE001 - as above
-            self._fail_all(error)
+            self.fail_all(error)
 
-    def _fail_all(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
+        """Have all who wait raise the error."""
         for permit in self._waiters:
-            fail(permit, error)
+            fail(permit, twin(error))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -11,7 +11,9 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.slots import SharedConcurrency
 from aiothrottle.standin import CHOICES, OnStoreError
+from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "check_whole",
     "make_plan",
     "number_of",
+    "shared_of",
     "slots_of",
 ]
 
@@ -37,7 +40,7 @@ Law: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]
 LawChoice: TypeAlias = tuple[float | None, Law | None, Guard]
 RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
-ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency
+ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that measures what it has to be.
 AUTO: Final = "auto"
@@ -102,7 +105,9 @@ def lease_of(lease: RateLike | None) -> Rate | None:
 def check_shareable(plan: Plan) -> None:
     """Refuse a law that this process would move, or that no store can hold those who wait to."""
     if isinstance(plan.algorithm, Unlimited):
-        raise ValueError("a store shares a rate limit between processes: give a rate_limit")
+        raise ValueError(
+            "a store shares limits between processes: give a rate_limit, or a SharedConcurrency"
+        )
     if plan.rate or plan.guard:
         raise ValueError("what is found by trying is of one process: a store needs a fixed rate")
     if plan.algorithm.longest_wait < math.inf:
@@ -121,14 +126,31 @@ def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
     """Make what is to move the number of slots, if anything."""
     if isinstance(concurrency_limit, AdaptiveConcurrency):
         return SlotsControl(concurrency_limit)
+    if isinstance(concurrency_limit, SharedConcurrency):
+        return None
     check_whole("concurrency_limit", concurrency_limit)
     return None
+
+
+def shared_of(
+    concurrency_limit: ConcurrencyLimit | None, store: Store | None
+) -> tuple[SharedConcurrency, SlotStore] | None:
+    """Give what all processes share of the slots, and where, if anything."""
+    if not isinstance(concurrency_limit, SharedConcurrency):
+        return None
+    if store is None:
+        raise ValueError("a SharedConcurrency is counted in a store: give a store")
+    if not isinstance(store, SlotStore):
+        raise TypeError(f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}")
+    return concurrency_limit, store
 
 
 def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
     """Give the number of slots to begin with."""
     if isinstance(concurrency_limit, AdaptiveConcurrency):
         return concurrency_limit.initial
+    if isinstance(concurrency_limit, SharedConcurrency):
+        return 0  # but what is leased
     return concurrency_limit
 
 

@@ -21,9 +21,9 @@ from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
-from aiothrottle.errors import LimiterClosed, StoreUnavailable
+from aiothrottle.errors import LimiterClosed
 from aiothrottle.guarded import GuardedStore
-from aiothrottle.line import Line, fail, is_granted
+from aiothrottle.line import Line, is_granted
 from aiothrottle.standin import OnStoreError
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
 # all is spent: with less they would be refused in turns, and ask again.
 _PROCESSES = 16
 _LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
+# Slots are leased for those who go in so many seconds, or within the horizon if that is less: a
+# slot and then a token take two calls, and the network may be slow.
+_SECONDS_OF_SLOTS = 0.5
 # Seconds. Who asks again just when it may can be too early by a rounding.
 _SHORTEST_BREAK = 0.001
 # Seconds that a slot may be used late. The store counts it at its instant: what goes much later
@@ -62,6 +65,7 @@ class SharedLine(Line):
         "_lease_timer",
         "_refused_cost",
         "_refused_until",
+        "_soon",
         "_store",
         "_talk",
     )
@@ -98,6 +102,8 @@ class SharedLine(Line):
         if self._horizon is None:
             horizon = _wait_when_spent(algorithm) + _PROCESSES * interval
             self._horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
+        seconds = min(self._horizon, _SECONDS_OF_SLOTS)
+        self._soon = int(min(max(1.0, seconds / interval), _MOST_PER_CALL))
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
@@ -140,6 +146,9 @@ class SharedLine(Line):
             wait = max(wait, until(self._refused_until, now))
         return wait
 
+    def _allowed_soon(self, most: int) -> int:
+        return min(most, self._soon)
+
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same."""
         return not self._is_busy and super().is_forgettable()
@@ -181,7 +190,8 @@ class SharedLine(Line):
 
     def _see_to_newcomer(self) -> None:
         """Have the consumer look; for who is alone the talk is enough, which then lets it go."""
-        if self._waiters.count == 1 and self._consumer is None and self._talk is None:
+        alone = self._waiters.count == 1 and self._consumer is None and self._talk is None
+        if alone and self.leased is None:  # a slot is another store's matter
             self._start_talk()
             if self._talk is not None:
                 return
@@ -309,8 +319,7 @@ class SharedLine(Line):
         try:
             answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
-            for permit in self._waiters:
-                fail(permit, _twin(error))
+            self.fail_all(error)
             return
         now = self._note(answer)
         taken = len(answer.instants)
@@ -519,12 +528,3 @@ def _drained_in(law: Algorithm[Any]) -> float:
     state = law.start()
     law.take(state, 0.0, law.capacity)
     return law.reset_after(state, 0.0)
-
-
-def _twin(error: Exception) -> Exception:
-    """Give each who waits an error of its own: what is raised twice collects two tracebacks."""
-    if type(error) not in {StoreUnavailable, TypeError, ValueError}:
-        return error
-    twin = type(error)(*error.args)
-    twin.__cause__ = error
-    return twin

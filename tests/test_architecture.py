@@ -47,7 +47,7 @@ TABLE = """
     permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    line         | bucket events feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    line         | bucket events feedback waiters slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
     roll         | algorithms.algorithm                                      |
     share        | stores.ledger stores.store algorithms                     |
     health       | roll stores.store algorithms.algorithm                    | random
@@ -55,19 +55,22 @@ TABLE = """
     standin      | health share spent stores.store algorithms                |
     guarded      | standin health spent stores.store algorithms errors       | asyncio
     shared       | events guarded standin line permit decision stores.store algorithms algorithms.* rate errors | asyncio
-    plan         | adaptive adaptive.* feedback standin stores.store algorithms rate  |
-    limiter      | events plan standin feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time
+    slots        | line stores.slots stores.store errors                     | asyncio random
+    plan         | adaptive adaptive.* feedback slots standin stores.slots stores.store algorithms rate  |
+    limiter      | events plan standin feedback line shared slots stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
-    stores.memory | stores.keeper stores.ledger stores.store algorithms      | time
-    stores.swap  | stores.keeper stores.ledger stores.store algorithms errors | asyncio random
-    stores       | stores.memory stores.store stores.swap                    |
+    stores.slots | stores.store                                              |
+    stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | time
+    stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
+    stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm                |
+    stores.wakes | stores.store                                              | asyncio random
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
@@ -85,6 +88,7 @@ TABLE = """
     testing      | testing.*                                                 |
     testing.laws |                                                           |
     testing.store_contract | algorithms stores                               | asyncio random
+    testing.slots_contract | stores testing.store_contract                   | asyncio
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | testing.* limiter permit retry rate errors                       | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
@@ -102,7 +106,7 @@ TABLE = """
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision slots statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import RedisCluster
 
+from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
@@ -362,9 +363,9 @@ async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
 
 
 async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: Valkey) -> None:
-    """The access control list of docs/deployment.md."""
+    """The access control lists of docs/deployment.md."""
     page = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    line, slots = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     user = {"username": "aiothrottle", "password": "secret"}
     async with valkey.connect() as admin, valkey.connect(**user) as client:
         await admin.execute_command(*line.split())
@@ -380,6 +381,22 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
             await store.peek(repr(algorithm), algorithm)
             await store.clear(repr(algorithm))
         await Health.of(own := RedisStore(client)).sign(own)
+        await admin.execute_command(*slots.split())
+        limiters = [
+            RateLimiter(None, SharedConcurrency(1), store=RedisStore(client, timeout=5), key="acl")
+            for _ in range(2)
+        ]
+        first = await limiters[0].acquire()
+        waiter = asyncio.create_task(limiters[1].acquire())
+        channels = 0
+        while not channels:  # the other one listens: it may subscribe
+            channels = len(valkey.command("PUBSUB", "CHANNELS", "aiothrottle:wake:*"))
+            await asyncio.sleep(0.01)
+        first.release()  # nobody else says that the slot is free for 10 seconds
+        async with asyncio.timeout(9):
+            (await waiter).release()
+        for limiter in limiters:
+            await limiter.aclose()
 
 
 # ---- a pipeline of the caller's ------------------------------------------------------------------

@@ -2,11 +2,23 @@
 
 `MemoryStore` is here; each of the others is in a module of its own, which imports its driver:
 `aiothrottle.stores.redis`, `aiothrottle.stores.mongo`, `aiothrottle.stores.memcached`.
-`Store` is what they all are; `SwapStore` is for one of your own.
+`Store` is what they all are, `SlotStore` those that can share slots too; `SwapStore` is for one of
+your own.
 """
 
 from aiothrottle.stores.memory import MemoryStore
+from aiothrottle.stores.slots import Claim, Granted, SlotStore
 from aiothrottle.stores.store import Answer, Key, Store
 from aiothrottle.stores.swap import Loaded, SwapStore
 
-__all__ = ["Answer", "Key", "Loaded", "MemoryStore", "Store", "SwapStore"]
+__all__ = [
+    "Answer",
+    "Claim",
+    "Granted",
+    "Key",
+    "Loaded",
+    "MemoryStore",
+    "SlotStore",
+    "Store",
+    "SwapStore",
+]

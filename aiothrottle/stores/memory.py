@@ -9,6 +9,7 @@ from typing import Any
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.keeper import Keeper, Step
 from aiothrottle.stores.ledger import Record, other_law, portable, seal
+from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable
 from aiothrottle.stores.store import Answer, Key, name_of
 
 __all__ = ["MemoryStore"]
@@ -29,7 +30,7 @@ class _Entry:
         return self.record.now(clock) >= self.expires
 
 
-class MemoryStore(Keeper):
+class MemoryStore(Keeper, SlotStore):
     """Keeps the records in this process: for several limiters on one event loop, and for tests.
 
     Args:
@@ -43,12 +44,13 @@ class MemoryStore(Keeper):
     (0.0, 60.0)
     """
 
-    __slots__ = ("_clock", "_entries", "_many")
+    __slots__ = ("_clock", "_entries", "_many", "_tables")
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._many = _FEW
+        self._tables: dict[str, SlotTable] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -56,6 +58,15 @@ class MemoryStore(Keeper):
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         self._entries.pop(name_of(key), None)
+
+    async def claim(self, key: Key, claim: Claim) -> Granted:
+        """Take, keep and give back slots, in one atomic step."""
+        name = name_of(key)
+        table = self._tables.setdefault(name, SlotTable())
+        granted = table.claim(self._clock(), claim)
+        if not table.seconds():
+            del self._tables[name]
+        return granted
 
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         name = name_of(key)

@@ -7,7 +7,7 @@ A law of one's own lives there as well, by compare and swap.
 import asyncio
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
@@ -23,9 +23,20 @@ from redis.asyncio.cluster import ClusterPipeline
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH
-from aiothrottle.stores.request import LOAD, RECORD, SWAP, Requests, Script, read_answer, read_text
+from aiothrottle.stores.request import (
+    LOAD,
+    RECORD,
+    SLOTS,
+    SWAP,
+    Requests,
+    Script,
+    read_answer,
+    read_text,
+)
+from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, check_instant
 from aiothrottle.stores.swap import Loaded, SwapStore
+from aiothrottle.stores.wakes import Wakes
 
 __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 
@@ -61,7 +72,7 @@ class RedisStore(SwapStore):
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
 
-    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_requests", "_timeout")
+    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_requests", "_timeout", "_wakes")
 
     def __init__(
         self,
@@ -75,6 +86,7 @@ class RedisStore(SwapStore):
         self._driver: Any = client  # its own types are half unknown
         self._clock = clock
         self._requests = Requests(prefix, timeout, clock)
+        self._wakes = Wakes(client, prefix, self._errors.all)
         self._timeout = timeout
         self._checked = False
 
@@ -137,6 +149,24 @@ class RedisStore(SwapStore):
         if request is None:
             return None
         return read_answer(await self._run(RECORD, *request), key, algorithm)
+
+    # ---- slots -----------------------------------------------------------------------------------
+
+    async def claim(self, key: Key, claim: Claim) -> Granted:
+        """Take, keep and give back slots, in one call."""
+        wakes = self._wakes
+        claim = replace(claim, owner=f"{wakes.id}.{claim.owner}")
+        reply = await self._run(SLOTS, *self._requests.claim(key, claim, wakes.channels))
+        granted, lost, retry_after = reply
+        return Granted(granted, lost, float(retry_after))
+
+    def listen(self, owner: str, wake: Callable[[], None]) -> bool:
+        """Have `wake` called when the owner should claim again, on one connection for all."""
+        return self._wakes.listen(owner, wake)
+
+    def unlisten(self, owner: str) -> None:
+        """Have it not called any more."""
+        self._wakes.unlisten(owner)
 
     # ---- a law that the script does not know -----------------------------------------------------
 

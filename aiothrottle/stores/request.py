@@ -14,9 +14,10 @@ from aiothrottle.algorithms import AllOf, RollingWindow
 from aiothrottle.algorithms.algorithm import Algorithm
 from aiothrottle.stores.ledger import other_law, seal
 from aiothrottle.stores.port import numbers_of
+from aiothrottle.stores.slots import Claim
 from aiothrottle.stores.store import Answer, Key, name_of
 
-__all__ = ["LOAD", "RECORD", "SWAP", "Requests", "Script", "read_answer", "read_text"]
+__all__ = ["LOAD", "RECORD", "SLOTS", "SWAP", "Requests", "Script", "read_answer", "read_text"]
 
 # Seconds for which an answer is kept, at the least, for a driver that asks again. It does so until
 # the call is given up.
@@ -39,6 +40,7 @@ class Script:
 RECORD = Script("laws.lua", "record.lua")
 LOAD = Script("load.lua")
 SWAP = Script("swap.lua")
+SLOTS = Script("slots.lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,14 @@ class Requests:
         """Give a key for what was answered to one request on the record of that name."""
         # The process is part of the id: a child that was forked has the same count.
         return f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
+
+    def claim(self, key: Key, claim: Claim, channel: str) -> list[str | bytes | int]:
+        """Give the same for `slots.lua`."""
+        name = self.name(key)
+        keys = [f"{name}:{part}" for part in ("leases", "slots", "queue")]
+        time = b"" if self._clock is None else repr(self._clock())
+        said = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
+        return [len(keys), *keys, time, channel, claim.owner, *said]
 
     def _law(self, algorithm: Algorithm[Any]) -> _Law:
         law = self._laws.get(id(algorithm))

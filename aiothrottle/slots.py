@@ -1,0 +1,368 @@
+"""Slots of a line that are leased from a store, where all processes together have so many.
+
+What the user writes. `SharedConcurrency` stands where a concurrency limit stands, as
+`AdaptiveConcurrency` does, beside a `store` and a `key`. A plain number stays what it was, the
+limit of this process: whoever adds a store to his program finds nothing changed.
+
+Strategy. To the line the slots that it has leased are its concurrency limit: it begins with none.
+Who finds no free slot waits in the line, as always. Beside the line there is the talk, a task, only
+while there is something to say: how many slots are held, and how many more are of use (`Claim`).
+One call is under way at a time, and carries all that came free and all that is wanted since the
+last one. A slot that comes free goes back at once, also if somebody waits here: others may have
+waited longer, and the next call asks for it again. Only as many are wanted as the rate will let
+use of soon.
+
+While any are held or waited for, the claim is renewed each third of the lease. Who waits is woken
+by the store (`SlotStore.listen`), or asks again after a pause that grows, with jitter.
+
+If the store has given slots of ours to others, as we were not heard in time, what runs goes on and
+still counts: there are more than the limit until so many have ended, and one line in the log.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import random
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiothrottle.errors import twin
+from aiothrottle.stores.slots import Claim, SlotStore
+
+if TYPE_CHECKING:
+    from aiothrottle.line import Line
+    from aiothrottle.stores.slots import Granted
+    from aiothrottle.stores.store import Key
+
+__all__ = ["LeasedSlots", "SharedConcurrency"]
+
+_LOG = logging.getLogger("aiothrottle")
+
+# So many more are wanted at a time. With it, nobody who waits is behind more of one process.
+_MOST_WANTED = 64
+# Seconds between two questions of one who waits and cannot be woken: the first pause, by how much
+# it grows, and the longest. Half of it is jitter.
+_PAUSE, _GROWTH, _LONGEST_PAUSE = 0.01, 1.5, 0.5
+# Seconds after a call that failed.
+_RETRY, _LONGEST_RETRY = 0.1, 5.0
+# Seconds. Who asks just when a lease is over can be too early by a rounding.
+_SHORTEST_BREAK = 0.001
+# Seconds: see `LeasedSlots.look`.
+_AFTER_A_SWEEP = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConcurrency:
+    """A concurrency limit that all processes have together, in a store.
+
+    It stands where a concurrency limit stands. All limiters with the same store and `key` count
+    together, whatever their rates are; they should have the same `limit`. Those who wait are served
+    in the order in which they came, of all processes.
+
+    Args:
+        limit: How many may be inside ``throttle()`` at once, in all processes together.
+        lease: Seconds after which the slots of a process that died are free again. Each process
+            says every third of it that it is alive.
+        per_process: How many of them this limiter takes at the most. None: all.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range.
+
+    >>> from aiothrottle import RateLimiter
+    >>> from aiothrottle.stores import MemoryStore
+    >>> limiter = RateLimiter("50/s", SharedConcurrency(40), store=MemoryStore(), key="example.org")
+    """
+
+    limit: int
+    lease: float = 30.0
+    per_process: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("limit", "per_process"):
+            slots = getattr(self, name)
+            if name == "per_process" and slots is None:
+                continue
+            if isinstance(slots, bool) or not isinstance(slots, int):
+                raise TypeError(f"{name} is a whole number of slots, not {slots!r}")
+            if slots < 1:
+                raise ValueError(f"{name} is 1 or more, not {slots!r}")
+        if isinstance(self.lease, bool) or not isinstance(self.lease, int | float):
+            raise TypeError(f"lease is a number of seconds, not {self.lease!r}")
+        if not 0.0 < self.lease < math.inf:
+            raise ValueError(f"lease is a finite number of seconds above 0, not {self.lease!r}")
+
+
+class LeasedSlots:
+    """What a line has leased, and the talk about it."""
+
+    __slots__ = (
+        "_ask_at",
+        "_failures",
+        "_heard_at",
+        "_key",
+        "_letters",
+        "_line",
+        "_listens",
+        "_number",
+        "_pause",
+        "_store",
+        "_talk",
+        "_timer",
+        "_told",
+        "_tries",
+        "_trying",
+        "_woken",
+        "shared",
+    )
+
+    def __init__(
+        self, line: "Line", shared: SharedConcurrency, store: SlotStore, key: "Key"
+    ) -> None:
+        #: What the user said.
+        self.shared = shared
+        self._line = line
+        self._store = store
+        self._key = key
+        self._letters = secrets.token_hex(8)
+        self._number = 0
+        # What the store knows, as far as that is known: how many are held, how many wanted.
+        self._told: tuple[int, int] | None = (0, 0)
+        self._heard_at = -math.inf
+        self._ask_at = math.inf
+        self._pause = _PAUSE
+        self._failures = 0
+        self._woken = self._listens = False
+        self._talk: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # Of those who want a slot only if there is one: see `at_hand`.
+        self._trying = 0
+        self._tries: list[asyncio.Future[None]] = []
+
+    @property
+    def _owner(self) -> str:
+        # The process is part of the name: a child that was forked has the same letters.
+        return f"{os.getpid():x}x{self._letters}"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held, wanted or still to be said."""
+        return self._talk is None and self._told == (0, 0)
+
+    # ---- what the line says ----------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See to it that the store hears what it does not know: in the next turn, all at once."""
+        loop = self._line.loop
+        if self._talk is None and loop is not None and not loop.is_closed():
+            task = asyncio.current_task(loop)
+            if task is not None and task.cancelling():
+                # Whoever sweeps up all tasks is about to close the loop. A task of ours would be
+                # left behind then; a timer is not missed.
+                self._look_after(_AFTER_A_SWEEP)
+            else:
+                self._start_talk(loop)
+
+    def freed(self) -> None:
+        """Take a slot that has just come free: it goes back."""
+        self._give_back(1)
+        self.look()
+
+    def restart(self) -> None:
+        """Begin anew on another loop, with what is still in flight."""
+        self._give_back(self._line.free)
+        self._talk = self._timer = None
+        self._trying, self._tries = 0, []
+        self._unlisten()
+        if self._ask_at < math.inf:
+            self._ask_at = -math.inf  # the clock may be another one
+
+    async def close(self) -> None:
+        """Give back what is not in use, and wait until that is said."""
+        assert self._line.loop is not None
+        while not self.is_idle:
+            if self._talk is None:
+                if not self._has_to_ask():
+                    return  # some are in flight, or the store has failed
+                self._start_talk(self._line.loop)
+            assert self._talk is not None
+            await asyncio.wait([self._talk])
+            if self._failures:
+                return
+
+    @asynccontextmanager
+    async def at_hand(self) -> AsyncGenerator[None]:
+        """Have a free slot inside, if there is one for somebody who does not wait.
+
+        Raises:
+            StoreUnavailable: The store does not tell.
+        """
+        line = self._line
+        self._trying += 1
+        try:
+            if not (line.free or line.waiting or line.closed):
+                assert line.loop is not None
+                asked = line.loop.create_future()
+                self._tries.append(asked)
+                self._start_talk(line.loop)
+                await asked
+            yield
+        finally:
+            self._trying -= 1
+            self.look()
+
+    # ---- the talk --------------------------------------------------------------------------------
+
+    def _start_talk(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._talk is None:
+            # As with the consumer of the line: a plain Task, in an empty context.
+            self._talk = asyncio.Task(
+                self._say_all(), loop=loop, name="aiothrottle slots", context=Context()
+            )
+            self._talk.add_done_callback(self._talk_ended, context=Context())
+
+    async def _say_all(self) -> None:
+        while self._has_to_ask():
+            if not await self._ask():
+                break
+        self._talk = None
+        if self._ask_at < math.inf:
+            self._look_after(self._ask_at - self._line.clock())
+
+    def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
+        if self._talk is talk:  # it was cancelled, but what it had to say is still to be said
+            self._talk = None
+            self._look_after(_AFTER_A_SWEEP)
+
+    def _look_after(self, seconds: float) -> None:
+        self._stop_timer()
+        loop = self._line.loop
+        if loop is not None and not loop.is_closed():
+            self._timer = loop.call_later(max(0.0, seconds), self.look)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _has_to_ask(self) -> bool:
+        """Tell whether it is the time to ask."""
+        now = self._line.clock()
+        held, wanted = self._need()
+        if (
+            self._told is None
+            and not (held or wanted)
+            and now >= self._heard_at + self.shared.lease
+        ):
+            self._rest()  # what could not be given back is over by now
+            return False
+        if self._failures:  # who comes anew asks anew; all others wait for the end of the pause
+            return bool(wanted) or now >= self._ask_at
+        asked = self._woken or bool(self._tries)
+        return asked or (held, wanted) != self._told or now >= self._ask_at
+
+    def _need(self) -> tuple[int, int]:
+        """Tell how many are held, without what is of no use, and how many more would be."""
+        line, shared = self._line, self.shared
+        of_use = line.startable(_MOST_WANTED) + self._trying
+        self._give_back(max(0, line.free - of_use))
+        held = line.slots
+        most = _MOST_WANTED
+        if shared.per_process is not None:
+            most = min(most, shared.per_process - held)
+        return held, max(0, min(of_use - line.free, most))
+
+    def _give_back(self, slots: int) -> None:
+        """Take free slots from the line."""
+        self._have(self._line.slots - slots)
+
+    def _have(self, slots: int) -> None:
+        """Let the line have so many slots, taken ones and free ones."""
+        self._line.slots = self._line.concurrency_limit = slots
+
+    async def _ask(self) -> bool:
+        """Say how it stands, and take what is granted. Tells whether the store has answered."""
+        shared = self.shared
+        held, wanted = self._need()
+        self._number += 1
+        self._told, self._woken = None, False
+        tries, self._tries = self._tries, []
+        claim = Claim(self._owner, shared.limit, held, wanted, shared.lease, self._number)
+        try:
+            granted = await self._store.claim(self._key, claim)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
+            self._failed(error, tries)
+            return False
+        except BaseException:
+            self._tries += tries  # the next talk asks for them
+            raise
+        self._heard(granted, held, wanted)
+        for asked in tries:
+            if not asked.done():
+                asked.set_result(None)
+        return True
+
+    def _heard(self, granted: "Granted", held: int, wanted: int) -> None:
+        line, lease = self._line, self.shared.lease
+        self._failures = 0
+        self._heard_at = now = line.clock()
+        if granted.lost:
+            _LOG.warning(
+                "%d of the shared slots of %r were not renewed in time: others may have them too",
+                *(granted.lost, self._key),
+            )
+        self._have(line.slots + granted.granted)
+        held, wanted = self._told = (held + granted.granted, wanted - granted.granted)
+        if not (held or wanted):
+            self._rest()
+            return
+        self._ask_at = now + lease / 3
+        if granted.granted:
+            self._pause = _PAUSE
+            line.wake()
+        if wanted:
+            self._ask_at = min(self._ask_at, now + self._patience(granted))
+
+    def _patience(self, granted: "Granted") -> float:
+        """Seconds after which one who waits asks again, if it is not woken before."""
+        if not self._listens:
+            self._listens = self._store.listen(self._owner, self._wake)
+            self._woken = self._listens  # it may have been called before it was listening
+        patience = granted.retry_after + _SHORTEST_BREAK
+        if not self._listens:
+            patience = min(patience, self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(self._pause * _GROWTH, _LONGEST_PAUSE)
+        return patience
+
+    def _failed(self, error: Exception, tries: "list[asyncio.Future[None]]") -> None:
+        """Have those who wait hear of it, and try again later to say what is to be said."""
+        self._failures += 1
+        pause = min(_RETRY * 2 ** min(self._failures, 16), _LONGEST_RETRY, self.shared.lease / 3)
+        self._ask_at = self._line.clock() + pause * random.uniform(0.5, 1.0)
+        self._line.fail_all(error)
+        for asked in tries:
+            if not asked.done():
+                asked.set_exception(twin(error))
+
+    def _rest(self) -> None:
+        """Have nothing to say until something happens."""
+        self._told, self._woken = (0, 0), False
+        self._ask_at, self._failures = math.inf, 0
+        self._pause = _PAUSE
+        self._stop_timer()
+        self._unlisten()
+
+    def _unlisten(self) -> None:
+        if self._listens:
+            self._listens = False
+            self._store.unlisten(self._owner)
+
+    def _wake(self) -> None:
+        self._woken = True
+        self.look()

@@ -1,0 +1,89 @@
+"""Who waits for a slot in Redis is told when it is his turn: publish and subscribe."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from aiothrottle.stores.store import name_of
+
+__all__ = ["Wakes"]
+
+# Seconds after which it tries to listen again; they double up to the longest.
+_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+class Wakes:
+    """One subscription for all owners of one store, while any of them listens.
+
+    Messages may be lost, while the connection is: so everybody is woken whenever it listens anew.
+    """
+
+    __slots__ = ("_client", "_errors", "_reader", "_wakes", "channels", "id")
+
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - the driver's own
+        prefix: str,
+        errors: tuple[type[Exception], ...],
+    ) -> None:
+        self._client = client
+        self._errors = errors  # what the driver raises
+        #: What the name of an owner begins with in the server, before a full stop.
+        self.id = secrets.token_hex(8)
+        #: What the channels of all stores begin with; then there is the `id`.
+        self.channels = f"{name_of(prefix)}:wake:"
+        self._wakes: dict[str, Callable[[], None]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    def listen(self, owner: str, wake: Callable[[], None]) -> bool:
+        """Call `wake` for each message to the owner; False if the driver cannot listen."""
+        if not hasattr(self._client, "pubsub"):  # an old one, of a cluster
+            return False
+        self._wakes[owner] = wake
+        loop = asyncio.get_running_loop()
+        reader = self._reader
+        if reader is None or reader.done() or reader.get_loop() is not loop:
+            self._reader = asyncio.Task(
+                self._read(), loop=loop, name="aiothrottle wakes", context=Context()
+            )
+        return True
+
+    def unlisten(self, owner: str) -> None:
+        """Do not call it any more."""
+        self._wakes.pop(owner, None)
+        if not self._wakes and self._reader is not None:
+            if not self._reader.get_loop().is_closed():
+                self._reader.cancel()
+            self._reader = None
+
+    async def _read(self) -> None:
+        pause = _PAUSE
+        while True:
+            pubsub: Any = self._client.pubsub()
+            try:
+                await pubsub.subscribe(self.channels + self.id)
+                while True:
+                    message = await pubsub.get_message(timeout=None)
+                    pause = _PAUSE
+                    if message is not None:
+                        self._hear(message)
+            except self._errors:
+                pass  # who waits asks now and then all the same
+            finally:
+                await pubsub.aclose()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["type"] != "message":
+            for wake in list(self._wakes.values()):
+                wake()
+            return
+        data: str | bytes = message["data"]
+        name = data if isinstance(data, str) else data.decode()
+        told = self._wakes.get(name.partition(".")[2])
+        if told is not None:
+            told()

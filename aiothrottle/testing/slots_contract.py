@@ -1,0 +1,191 @@
+"""What every store that shares slots has to keep, as checks that anybody's store can be put to.
+
+They are used as those of `aiothrottle.testing.store_contract` are::
+
+    @pytest.mark.parametrize("check", SLOT_CHECKS)
+    async def test_my_store(check):
+        clock = ManualClock()
+        records = {}
+        await check(lambda: MyStore(records, clock=clock), clock)
+
+They raise `AssertionError` for what is wrong.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from aiothrottle.stores import Claim, Granted, Key, SlotStore
+from aiothrottle.testing.store_contract import ManualClock
+
+__all__ = ["SLOT_CHECKS", "Owner"]
+
+Make: TypeAlias = Callable[[], SlotStore]
+SlotCheck: TypeAlias = Callable[[Make, ManualClock], Awaitable[None]]
+
+SLOT_CHECKS: list[SlotCheck] = []
+"""The checks: async functions of what makes a store, and of its clock."""
+
+_LEASE = 30.0
+
+
+def _check(check: SlotCheck) -> SlotCheck:
+    SLOT_CHECKS.append(check)
+    return check
+
+
+class Owner:
+    """One of those who share, with a store of its own, as a process has."""
+
+    def __init__(self, make: Make, name: str, limit: int = 3, key: Key = "key") -> None:
+        self.store = make()
+        self.name = name
+        self.limit = limit
+        self.key = key
+        self.held = 0
+        self.number = 0
+
+    async def claim(self, wanted: int = 0, *, released: int = 0) -> Granted:
+        """Give so many back, and want so many more."""
+        self.held -= released
+        self.number += 1
+        claim = Claim(self.name, self.limit, self.held, wanted, _LEASE, self.number)
+        granted = await self.store.claim(self.key, claim)
+        assert 0 <= granted.granted <= wanted
+        self.held += granted.granted
+        return granted
+
+    async def gets(self, wanted: int = 0, *, released: int = 0) -> int:
+        """Tell how many it gets."""
+        return (await self.claim(wanted, released=released)).granted
+
+
+@_check
+async def there_are_so_many_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """What one gives back another gets."""
+    ann, bob = Owner(make, "ann"), Owner(make, "bob")
+    assert await ann.gets(2) == 2
+    assert await bob.gets(2) == 1
+    assert await ann.gets(released=1) == 0
+    assert await bob.gets(1) == 1
+    assert await bob.gets(released=2) == 0
+    assert await ann.gets(2) == 2
+
+
+@_check
+async def who_came_first_goes_first(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """What is free is kept for the head of the queue, whoever asks."""
+    ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
+    assert await ann.gets(2) == 2
+    assert await bob.gets(1) == 0
+    assert await cid.gets(1) == 0
+    # Ann wants it again, but behind the others.
+    assert await ann.gets(1, released=1) == 0
+    assert await cid.gets(1) == 0
+    assert await ann.gets(1) == 0
+    assert await bob.gets(1) == 1
+    assert await ann.gets(1, released=1) == 0
+    assert await cid.gets(1) == 1
+    assert await bob.gets(released=1) == 0
+    assert await ann.gets(1) == 1
+
+
+@_check
+async def who_wants_less_leaves_the_end_of_the_queue(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Those that it still wants keep their places."""
+    ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
+    assert await ann.gets(2) == 2
+    assert await bob.gets(1) == 0
+    assert await cid.gets(1) == 0
+    assert await bob.gets(3) == 0
+    assert await bob.gets(1) == 0
+    assert await ann.gets(released=1) == 0
+    assert await cid.gets(1) == 0
+    assert await bob.gets(1) == 1
+    assert await bob.gets(1) == 0
+    assert await bob.gets() == 0
+    assert await ann.gets(released=1) == 0
+    assert await cid.gets(1) == 1
+
+
+@_check
+async def who_says_nothing_for_a_lease_has_died(make: Make, clock: ManualClock) -> None:
+    """Its slots are free, and its places in the queue are gone."""
+    ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
+    assert await ann.gets(2) == 2
+    assert await bob.gets(2) == 1  # and one ticket
+    clock.advance(_LEASE - 1)
+    assert await ann.gets() == 0
+    waits = await cid.claim(1)
+    assert waits.granted == 0
+    assert 0 < waits.retry_after <= 1
+    clock.advance(1.01)
+    assert await cid.gets(2) == 1
+
+
+@_check
+async def who_is_heard_again_has_what_it_holds(make: Make, clock: ManualClock) -> None:
+    """It is told how many were given up, and nobody gets any until there are few enough."""
+    ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
+    assert await ann.gets(3) == 3
+    clock.advance(_LEASE + 1)
+    assert await bob.gets(2) == 2
+    back = await ann.claim()
+    assert back.lost == 3
+    assert (await ann.claim()).lost == 0
+    assert await cid.gets(1) == 0
+    assert await ann.gets(released=2) == 0
+    assert await cid.gets(1) == 0
+    assert await ann.gets(released=1) == 0
+    assert await cid.gets(1) == 1
+
+
+@_check
+async def an_answer_that_was_lost_is_put_right(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """What was granted and never heard of is free with the next claim."""
+    ann, bob = Owner(make, "ann"), Owner(make, "bob")
+    assert await ann.gets(2) == 2
+    ann.held = 0
+    assert await ann.gets(1) == 1
+    assert await bob.gets(3) == 2
+
+
+@_check
+async def a_limit_holds_for_whoever_asks(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """With a lower one nobody gets any until there are few enough."""
+    ann, bob = Owner(make, "ann", limit=3), Owner(make, "bob", limit=1)
+    assert await ann.gets(3) == 3
+    assert await bob.gets(1) == 0
+    assert await ann.gets(released=2) == 0
+    assert await bob.gets(1) == 0
+    assert await ann.gets(released=1) == 0
+    assert await bob.gets(1) == 1
+
+
+@_check
+async def keys_are_apart(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Any text is a key, and is not the record of a rate of the same name."""
+    for key in ("a", "b", ("a", "b"), "a b{c}\r\n\0é"):
+        assert await Owner(make, "ann", key=key).gets(5) == 3
+
+
+@_check
+async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: ManualClock) -> None:
+    """Time goes on from where it was."""
+    ann, bob = Owner(make, "ann"), Owner(make, "bob")
+    assert await ann.gets(3) == 3
+    clock.advance(-1000)
+    assert await bob.gets(1) == 0
+    clock.advance(_LEASE + 1)
+    assert await bob.gets(1) == 1
+
+
+@_check
+async def all_at_once_get_so_many(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """However they interleave."""
+    owners = [Owner(make, f"owner{number}", limit=7) for number in range(12)]
+    await asyncio.gather(*(owner.claim(1) for owner in owners))
+    assert sum(owner.held for owner in owners) == 7
+    for _ in range(3):
+        await asyncio.gather(*(owner.claim(1 - owner.held) for owner in owners))
+        assert sum(owner.held for owner in owners) == 7
