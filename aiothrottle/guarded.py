@@ -73,7 +73,7 @@ class GuardedStore(Store):
         self._changed = WeakMethod(changed)
         self._life = Health.of(store)
         #: Whether the store is away, as far as this limiter knows.
-        self.is_down = False
+        self.is_down: bool = False
         self._asked = False
         # What the errands are about: the key and the law of whoever asked last.
         self._what: tuple[Key, Algorithm[Any]] | None = None

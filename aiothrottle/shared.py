@@ -70,6 +70,8 @@ class SharedLine(Line):
         "_talk",
     )
 
+    taken: int  # the bucket's, as in `Line`
+
     def __init__(
         self,
         algorithm: Algorithm[Any],

@@ -17,7 +17,7 @@ class Lease:
     def __init__(
         self, permit: Permit, stream: Stream, seconds: float | None, leases: "set[Lease]"
     ) -> None:
-        self.stream = stream
+        self.stream: Stream = stream
         self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
