@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.permit import Permit
-    from aiothrottle.slots import LeasedSlots
+    from aiothrottle.sharing.slots import LeasedSlots
 
 __all__ = ["Line", "fail", "is_granted"]
 

@@ -22,9 +22,9 @@ from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed
-from aiothrottle.guarded import GuardedStore
 from aiothrottle.line import Line, is_granted
-from aiothrottle.standin import OnStoreError
+from aiothrottle.sharing.guarded import GuardedStore
+from aiothrottle.sharing.standin import OnStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,12 +18,12 @@ from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.health import Health
-from aiothrottle.standin import SOON, Here, OnStoreError, StandIn
+from aiothrottle.sharing.health import Health
+from aiothrottle.sharing.standin import SOON, Here, OnStoreError, StandIn
 from aiothrottle.stores.store import Answer, Key, Store
 
 if TYPE_CHECKING:
-    from aiothrottle.spent import Spent
+    from aiothrottle.sharing.spent import Spent
 
 __all__ = ["GuardedStore"]
 

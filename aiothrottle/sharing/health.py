@@ -10,7 +10,7 @@ import random
 import secrets
 
 from aiothrottle.algorithms.algorithm import until
-from aiothrottle.roll import Roll
+from aiothrottle.sharing.roll import Roll
 from aiothrottle.stores.store import Store
 
 __all__ = ["Health"]
