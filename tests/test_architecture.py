@@ -107,7 +107,7 @@ TABLE = """
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision slots statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision sharing.slots statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws
