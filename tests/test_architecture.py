@@ -91,7 +91,8 @@ TABLE = """
     testing.store_contract | algorithms stores                               | asyncio random
     testing.slots_contract | stores testing.store_contract                   | asyncio
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
-    simulation   | testing.* limiter permit retry rate errors                       | asyncio random
+    simulation   | simulation.*                                              |
+    simulation.* | simulation.* testing.* limiter permit retry rate errors   | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
     dashboard    | dashboard.server                                          |
     dashboard.feed | events gauges keyed limiter                             |

@@ -1,0 +1,131 @@
+"""What became of a simulation, and a table of several."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Arrival", "Outcome", "Waits", "fairness", "table", "waits_of"]
+
+
+class Arrival(NamedTuple):
+    """One request as the server saw it: when, in seconds, from which client, and the verdict."""
+
+    at: float
+    client: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long the requests waited at home, in seconds; not a number if none was admitted."""
+
+    mean: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a simulation, as the server saw it.
+
+    The server is watched for as long as was asked, from the first instant at which a request could
+    have arrived.
+
+    Attributes:
+        sent: Requests that arrived, refused or not; one that is tried again counts again.
+        refused: Requests that were one too many.
+        utilisation: Admitted requests, as a part of the most that the law could have admitted in
+            the time.
+        waits: Of the admitted requests: from being wanted to being sent, for the last time.
+        fairness: Jain's index over the admitted requests x of the n clients,
+            ``sum(x)**2 / (n * sum(x**2))``: 1 if all got the same, 1/n if one got everything.
+            (R. Jain, D. Chiu, W. Hawe: "A Quantitative Measure Of Fairness And Discrimination For
+            Resource Allocation In Shared Computer Systems", DEC Research Report TR-301, 1984.)
+        greatest_count: The most arrivals, refused or not, in any window of the server's period.
+        given_up: Requests that were refused too often to be tried again.
+        turned_away: Requests that were never sent, since the limiter itself refused them: its
+            queue was full, say.
+        arrivals: Every arrival, in order.
+    """
+
+    sent: int
+    refused: int
+    utilisation: float
+    waits: Waits
+    fairness: float
+    greatest_count: int
+    given_up: int = 0
+    turned_away: int = 0
+    arrivals: tuple[Arrival, ...] = field(default=(), repr=False)
+
+    @property
+    def admitted(self) -> int:
+        """Requests that arrived and were not refused."""
+        return self.sent - self.refused
+
+    @property
+    def refused_share(self) -> float:
+        """Refused requests, as a part of those that were sent."""
+        return self.refused / self.sent if self.sent else 0.0
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"{self.sent} sent, {self.refused_share:.2%} refused, {self.utilisation:.1%} used, "
+            f"waited {self.waits.mean:.3g} s (p99 {self.waits.p99:.3g} s), "
+            f"at most {self.greatest_count} in a period, fairness {self.fairness:.3f}"
+        )
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """Lay outcomes out as a table in Markdown, one named outcome a line.
+
+    >>> print(table({"exact": simulate(lambda: RateLimiter(20), 20, jitter=0.0)}))
+    |       | sent | refused |    used | mean wait | p99 wait | in a period | fairness |
+    | ----- | ---: | ------: | ------: | --------: | -------: | ----------: | -------: |
+    | exact | 1200 |  0.00 % | 100.0 % |   0.885 s |  0.900 s |          20 |    1.000 |
+    """
+    head = ["", "sent", "refused", "used", "mean wait", "p99 wait", "in a period", "fairness"]
+    rows = [head, *([name, *_cells(outcome)] for name, outcome in outcomes.items())]
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    rules = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    lines.insert(1, " | ".join(rules))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cells(outcome: Outcome) -> list[str]:
+    return [
+        f"{outcome.sent}",
+        f"{outcome.refused_share * 100:.2f} %",
+        f"{outcome.utilisation * 100:.1f} %",
+        f"{outcome.waits.mean:.3f} s",
+        f"{outcome.waits.p99:.3f} s",
+        f"{outcome.greatest_count}",
+        f"{outcome.fairness:.3f}",
+    ]
+
+
+def waits_of(waits: Sequence[float]) -> Waits:
+    """Sum up how long they waited, in seconds."""
+    if not waits:
+        return Waits(math.nan, math.nan, math.nan)
+    ordered = sorted(waits)
+
+    def percentile(part: float) -> float:  # the nearest rank
+        return ordered[math.ceil(part * len(ordered)) - 1]
+
+    return Waits(math.fsum(waits) / len(waits), percentile(0.50), percentile(0.99))
+
+
+def fairness(admitted: Sequence[int]) -> float:
+    """Tell Jain's index, as `Outcome` has it."""
+    squares = sum(count**2 for count in admitted)
+    return sum(admitted) ** 2 / (len(admitted) * squares) if squares else 1.0

@@ -1,0 +1,120 @@
+"""The server of a simulation: a law, and what is said to whom it refuses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.simulation.checks import check_choice, check_number
+from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
+from aiothrottle.testing.server import LawName
+
+__all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
+
+RetryAfter: TypeAlias = Literal["seconds", "exact", "none"]
+"""What a server says to whom it refuses: whole seconds (rounded up), the exact ones, nothing."""
+
+#: Sums of durations are off by some units in the last place: neither early nor late.
+ROUNDING = 1e-9
+_SHORTEST_PERIOD = 1e-6
+# Who admits so many at one instant limits nothing.
+_NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Server:
+    """What a simulated server admits, and what it says to whom it refuses.
+
+    What it refuses costs the client nothing under the law.
+
+    Args:
+        rate: Requests per period, of all clients together.
+        law: How the rate is meant, as in `aiothrottle.testing.RateLimitedServer`:
+            ``"rolling-window"``, ``"fixed-window"`` or ``"token-bucket"``. Or what makes a law of
+            your own, with the methods of `aiothrottle.testing.laws.Law`: it is called without
+            arguments, and `rate` then only tells the period.
+        burst: How many requests the token bucket holds; by default the limit of the rate.
+        phase: How far into a fixed window the simulation begins, in seconds. A client can't know;
+            by default the seed of the simulation decides.
+        retry_after: What is said in Retry-After: ``"seconds"``, the time until the next request is
+            admitted, rounded up to a whole second, since HTTP knows no other; ``"exact"``, not
+            rounded, as in the headers and bodies of some APIs; ``"none"``, nothing.
+
+    Raises:
+        TypeError: `rate` is of a kind that is no rate.
+        ValueError: An argument is out of range, or makes no sense together with the others.
+
+    >>> Server("100/min", law="fixed-window").period
+    60.0
+    """
+
+    rate: Rate
+    law: LawName | Callable[[], Law]
+    burst: float | None
+    phase: float | None
+    retry_after: RetryAfter
+
+    def __init__(
+        self,
+        rate: RateLike,
+        law: LawName | Callable[[], Law] = "rolling-window",
+        *,
+        burst: float | None = None,
+        phase: float | None = None,
+        retry_after: RetryAfter = "seconds",
+    ) -> None:
+        if not callable(law):
+            check_choice("law", law, get_args(LawName))
+        check_choice("retry_after", retry_after, get_args(RetryAfter))
+        if burst is not None:
+            if law != "token-bucket":
+                raise ValueError("burst belongs to law='token-bucket'")
+            check_number("burst", burst, at_least=1)
+        if phase is not None:
+            if law != "fixed-window":
+                raise ValueError("phase belongs to law='fixed-window'")
+            check_number("phase", phase, at_least=0)
+        set_field = object.__setattr__  # frozen
+        set_field(self, "rate", as_rate(rate))
+        set_field(self, "law", law)
+        set_field(self, "burst", burst)
+        set_field(self, "phase", phase)
+        set_field(self, "retry_after", retry_after)
+        if not (phase or 0.0) < self.period:
+            raise ValueError(f"phase is below the period of {self.period:g} s, not {phase!r}")
+        check_number("the period of a server", self.period, at_least=_SHORTEST_PERIOD)
+
+    @property
+    def period(self) -> float:
+        """Seconds in which the law counts; a rate below one request is one in as much more."""
+        return self.rate.period / min(1.0, self.rate.limit)
+
+    def make_law(self, phase: float = 0.0) -> Law:
+        """Make the law, with nothing counted yet, so far into a fixed window."""
+        # A window counts whole requests. Not even one would be none for ever.
+        limit = max(1, int(self.rate.limit))
+        match self.law:
+            case "rolling-window":
+                return RollingWindow(limit, self.period)
+            case "fixed-window":
+                return FixedWindow(limit, self.period, phase)
+            case "token-bucket":
+                burst = max(1.0, self.rate.limit) if self.burst is None else self.burst
+                return TokenBucket(self.rate.limit, self.rate.period, burst)
+            case make_law:
+                return make_law()
+
+
+def most_admitted(law: Law, seconds: float) -> int:
+    """Count what a law admits to somebody who asks at every instant."""
+    count, now = 0, 0.0
+    at_once = 0
+    while at_once < _NO_LIMIT:
+        ready_at = law.ready_at()
+        at_once = 0 if ready_at > now else at_once + 1
+        now = max(now, ready_at)
+        if now >= seconds - ROUNDING:
+            return count
+        law.count(now)
+        count += 1
+    raise ValueError(f"{law!r} limits nothing: it admits {_NO_LIMIT} requests at one instant")

@@ -1,0 +1,208 @@
+"""One simulation: real limiters, a network of delays, a server, and what was seen."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
+from aiothrottle.retry import Retry
+from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
+from aiothrottle.simulation.server import ROUNDING, Server, most_admitted
+from aiothrottle.testing.audit import greatest_count
+
+if TYPE_CHECKING:
+    from aiothrottle.testing.laws import Law
+
+__all__ = ["World"]
+
+
+class World:
+    """One simulation: the network, the server, what was seen. It is used once.
+
+    The server's time begins `latency` after the clients': when the first request can arrive.
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: Mapping[float, Server],
+        latency: float,
+        jitter: float,
+        seconds: float,
+        retry: Retry,
+        seed: int,
+    ) -> None:
+        self._latency = latency
+        self._jitter = jitter
+        self._seconds = seconds
+        self._retry = retry
+        self._seed = seed
+        self._delivery = self._chance("delivery")
+        self._back_off = self._chance("back-off")
+        phase = self._chance("phase").random()
+        instants = sorted(at for at in servers if at < seconds)
+        # Each server with its law, made twice: how much it admits is asked of the other one.
+        self._to_come: list[tuple[float, Server, Law]] = []
+        self._most = 0
+        for at, until in zip(instants, [*instants[1:], seconds], strict=True):
+            server = servers[at]
+            begun = phase * server.period if server.phase is None else server.phase
+            self._to_come.append((at, server, server.make_law(begun)))
+            self._most += most_admitted(server.make_law(begun), until - at)
+        self._begun_at, self._server, self._law = self._to_come.pop(0)
+        self._arrivals: list[Arrival] = []
+        self._waits: list[float] = []
+        self._given_up = 0
+        self._turned_away = 0
+
+    def _chance(self, what: str) -> random.Random:
+        """Give a chance of its own to each thing, so that none disturbs the other."""
+        return random.Random(f"{self._seed} {what}")
+
+    async def run(
+        self,
+        make_limiter: Callable[[], RateLimiter],
+        clients: int,
+        workers: int,
+        demand: float | None,
+    ) -> None:
+        """Let the clients ask until the time is over."""
+        limiters = [make_limiter() for _ in range(clients)]
+        for limiter in limiters:
+            if not isinstance(limiter, RateLimiter):
+                raise TypeError(f"client made {limiter!r}, which is no RateLimiter")
+        try:
+            async with (
+                asyncio.timeout(self._latency + self._seconds),
+                asyncio.TaskGroup() as group,
+            ):
+                for client, limiter in enumerate(limiters):
+                    if demand is not None:
+                        group.create_task(self._come_and_go(limiter, client, demand, group))
+                        continue
+                    for _ in range(workers):
+                        group.create_task(self._ask_on_and_on(limiter, client))
+        except TimeoutError:
+            pass  # what went wrong would come in a group
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            for limiter in limiters:
+                await limiter.aclose()
+
+    async def _ask_on_and_on(self, limiter: RateLimiter, client: int) -> None:
+        while True:
+            error = await self._request(limiter, client)
+            if error is not None:
+                # At once, it would be turned away again: no time has passed.
+                await asyncio.sleep(getattr(error, "retry_after", None) or self._server.period)
+
+    async def _come_and_go(
+        self, limiter: RateLimiter, client: int, demand: float, group: asyncio.TaskGroup
+    ) -> None:
+        chance = self._chance(f"demand of client {client}")
+        while True:
+            await asyncio.sleep(chance.expovariate(demand))
+            group.create_task(self._request(limiter, client))
+
+    async def _request(self, limiter: RateLimiter, client: int) -> ThrottleError | None:
+        """Ask until it is admitted or given up. Gives the error of a limiter that has refused."""
+        wanted_at = _now()
+        attempt = 1
+        try:
+            while True:
+                async with limiter.throttle() as permit:
+                    wait = await self._exchange(client, _now() - wanted_at)
+                    if wait is None:
+                        permit.succeeded()
+                        return None
+                    delay, paused = self._refused(permit, attempt, wait)
+                if delay is None:
+                    self._given_up += 1
+                    return None
+                attempt += 1
+                if not paused:
+                    await asyncio.sleep(delay)
+        except (CostTooHigh, LimiterClosed):
+            raise
+        except ThrottleError as error:
+            self._turned_away += 1
+            return error
+
+    async def _exchange(self, client: int, waited: float) -> float | None:
+        """Send a request. Gives None when it is admitted, else seconds until one would be."""
+        await asyncio.sleep(self._travel())
+        wait = self._arrive(client, _now() - self._latency, waited)
+        await asyncio.sleep(self._travel())
+        return wait
+
+    def _travel(self) -> float:
+        return self._latency + self._delivery.random() * self._jitter
+
+    def _arrive(self, client: int, now: float, waited: float) -> float | None:
+        while self._to_come and now >= self._to_come[0][0]:
+            self._begun_at, self._server, self._law = self._to_come.pop(0)
+        ready_at = self._begun_at + self._law.ready_at()
+        refused = ready_at > now + ROUNDING
+        if now < self._seconds - ROUNDING:
+            self._arrivals.append(Arrival(now, client, refused))
+            if not refused:
+                self._waits.append(waited)
+        if refused:
+            return ready_at - now
+        self._law.count(max(now, ready_at) - self._begun_at)
+        return None
+
+    def _refused(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
+        """Tell the limiter, as a session does.
+
+        Gives the seconds until the next attempt, None if the request is given up, and whether the
+        limiter is paused for as long.
+        """
+        retry_after = self._retry_after(wait)
+        delay = self._retry.next_delay(
+            attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
+        )
+        paused = permit.refused_for(
+            delay if delay is not None else retry_after or 0.0,
+            told=bool(retry_after),
+            spread=0.0,  # the same arguments give the same outcome
+            longest=self._retry.max_retry_after,
+        )
+        return delay, paused
+
+    def _retry_after(self, wait: float) -> float | None:
+        match self._server.retry_after:
+            case "seconds":
+                return float(math.ceil(wait - ROUNDING))
+            case "exact":
+                return wait
+            case "none":
+                return None
+
+    def outcome(self, clients: int) -> Outcome:
+        """Tell what was seen."""
+        admitted = [0] * clients
+        for arrival in self._arrivals:
+            admitted[arrival.client] += not arrival.refused
+        return Outcome(
+            sent=len(self._arrivals),
+            refused=len(self._arrivals) - sum(admitted),
+            utilisation=sum(admitted) / self._most,
+            waits=waits_of(self._waits),
+            fairness=fairness(admitted),
+            greatest_count=greatest_count(
+                (arrival.at for arrival in self._arrivals), self._server.period - ROUNDING
+            ),
+            given_up=self._given_up,
+            turned_away=self._turned_away,
+            arrivals=tuple(self._arrivals),
+        )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
