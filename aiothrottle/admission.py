@@ -75,12 +75,14 @@ class Admission:
         self.limiter = limiter
         self.retry = retry
         self.queue_timeout = queue_timeout
-        self.quota = None if retry.budget is None else RetryQuota(retry.budget)
-        self.announcements = Announcements(heed, profiles, retry.max_retry_after)
-        self.overloads = None if overload is None else Overloads(overload)
+        self.quota: RetryQuota | None = None if retry.budget is None else RetryQuota(retry.budget)
+        self.announcements: Announcements = Announcements(heed, profiles, retry.max_retry_after)
+        self.overloads: Overloads | None = None if overload is None else Overloads(overload)
         self._key = key or default_key
         #: Where all requests go, if there is one limiter for all.
-        self.only = Target(None, limiter) if isinstance(limiter, RateLimiter) else None
+        self.only: Target | None = (
+            Target(None, limiter) if isinstance(limiter, RateLimiter) else None
+        )
 
     def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
         """Find the limiter of a request. Raises what `key` does."""

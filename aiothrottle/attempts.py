@@ -87,7 +87,7 @@ class Attempts:
     def __init__(
         self, retry: Retry, method: str, quota: RetryQuota | None, key: Hashable = None
     ) -> None:
-        self.count = 1
+        self.count: int = 1
         self._retry = retry
         self._method = method
         self._quota = quota

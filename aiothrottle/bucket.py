@@ -67,22 +67,23 @@ class Bucket(ABC):
         concurrency_limit: int | None,
         clock: "Callable[[], float]",
     ) -> None:
-        self.algorithm = algorithm
+        self.algorithm: Algorithm[Any] = algorithm
         self.state: Any = algorithm.start()
-        self.clock = clock
-        self.paused_at = self.paused_until = -math.inf
+        self.clock: Callable[[], float] = clock
+        self.paused_at: float = -math.inf
+        self.paused_until: float = -math.inf
         self.concurrency_limit = concurrency_limit
         #: So many slots there are, and so many are taken: more than that after the limit was
         #: lowered. Counted up from 0, as small numbers are what Python counts with fastest.
-        self.slots = _number(concurrency_limit)
+        self.slots: int = _number(concurrency_limit)
         self.taken: int = 0
         #: Somebody wants to know of each slot that comes free: see `slot_freed`.
-        self.watched = False
+        self.watched: bool = False
         self._starved = False  # that is the head of the line
         self._started: Permit | None = None  # who resumed last: its tokens are not taken, see `now`
         #: So many newcomers with a cost of 1 need only leave the instant at which they went, in
         #: `stamps`; the law is told later, see `now`. 0 while anybody waits, or may not start.
-        self.room = 0
+        self.room: int = 0
         self.stamps: list[float] = []
         self._granted = 0  # without those in `stamps`
         self._doubtful = False  # something came in between since the last grants were decided
@@ -97,9 +98,9 @@ class Bucket(ABC):
         #: The rates that the server has announced, if they are to be followed; () before it has.
         self.followed: tuple[Rate, ...] | None = None
         #: Whether the server has still to say anything, and one request at a time asks it.
-        self.asking = False
+        self.asking: bool = False
         #: Whether the limits were ever changed.
-        self.updated = False
+        self.updated: bool = False
         #: What listens to how requests end, if anything does.
         self.feedback: Feedback | None = None
         #: Who it is among the limiters of a `KeyedRateLimiter`.

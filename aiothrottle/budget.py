@@ -55,7 +55,7 @@ class RetryQuota:
     __slots__ = ("_spent", "budget")
 
     def __init__(self, budget: RetryBudget) -> None:
-        self.budget = budget
+        self.budget: RetryBudget = budget
         self._spent: dict[Hashable, float] = {}
 
     def pay(self, key: Hashable, *, refusal: bool) -> float | None:

@@ -9,10 +9,10 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from aiothrottle import events
-from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
+from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.guard import SelfTuningGuard
 from aiothrottle.adaptive.pace import Pace
-from aiothrottle.adaptive.rate import AdaptiveRate
+from aiothrottle.adaptive.rate import AdaptiveRate, RateState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,8 @@ class RateControl:
     __slots__ = ("adaptive", "state")
 
     def __init__(self, adaptive: AdaptiveRate) -> None:
-        self.adaptive = adaptive
-        self.state = adaptive.start()
+        self.adaptive: AdaptiveRate = adaptive
+        self.state: RateState = adaptive.start()
 
     def succeeded(self, bucket: "Bucket", now: float, sent_at: float, cost: float) -> None:
         """Hear of a request that was answered."""
@@ -71,8 +71,8 @@ class SlotsControl:
     __slots__ = ("adaptive", "state")
 
     def __init__(self, adaptive: AdaptiveConcurrency) -> None:
-        self.adaptive = adaptive
-        self.state = adaptive.start()
+        self.adaptive: AdaptiveConcurrency = adaptive
+        self.state: SlotsState = adaptive.start()
 
     def succeeded(self, bucket: "Bucket", now: float, sent_at: float, in_flight: int) -> None:
         """Hear of a request that was answered."""
@@ -100,7 +100,7 @@ class GuardControl:
     __slots__ = ("_build", "measured")
 
     def __init__(self, period: float, build: "Callable[[float], Algorithm[Any]]") -> None:
-        self.measured = SelfTuningGuard(period)
+        self.measured: SelfTuningGuard = SelfTuningGuard(period)
         self._build = build
 
     def succeeded(self, bucket: "Bucket", now: float, sent_at: float) -> None:
@@ -126,11 +126,11 @@ class Feedback:
         guard: GuardControl | None = None,
     ) -> None:
         self.rate = rate
-        self.slots = slots
-        self.guard = guard
+        self.slots: SlotsControl | None = slots
+        self.guard: GuardControl | None = guard
         #: How often in a row, without a success, it was refused.
-        self.streak = 0
-        self.heard_at = 0.0
+        self.streak: int = 0
+        self.heard_at: float = 0.0
 
     @property
     def is_needed(self) -> bool:

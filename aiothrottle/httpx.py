@@ -7,10 +7,10 @@ from typing import ClassVar
 
 try:
     import httpx
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
-    ) from error
+    ) from _error
 
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 try:
     import httpx2
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "httpx2 is not there: pip install 'aiothrottle-client[httpx2]'", name="httpx2"
-    ) from error
+    ) from _error
 
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport

@@ -37,9 +37,9 @@ from aiothrottle.plan import (
     slots_of,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.shared import SharedLine
-from aiothrottle.slots import LeasedSlots, SharedConcurrency
-from aiothrottle.standin import OnStoreError
+from aiothrottle.sharing.line import SharedLine
+from aiothrottle.sharing.slots import LeasedSlots, SharedConcurrency
+from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
 

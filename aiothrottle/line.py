@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.permit import Permit
-    from aiothrottle.slots import LeasedSlots
+    from aiothrottle.sharing.slots import LeasedSlots
 
 __all__ = ["Line", "fail", "is_granted"]
 
@@ -80,6 +80,14 @@ class Line(Bucket):
         "thread",
     )
 
+    # The bucket's, which are moved here too: without their types again the public types of this
+    # class count as incomplete.
+    paused_until: float
+    room: int
+    state: Any
+    taken: int
+    watched: bool
+
     def __init__(
         self,
         algorithm: "Algorithm[Any]",
@@ -91,16 +99,16 @@ class Line(Bucket):
     ) -> None:
         super().__init__(algorithm, concurrency_limit, clock)
         self._given_clock = clock
-        self.parent = parent
+        self.parent: Line | None = parent
         # For each permit here, the one that it needs of the parent.
         self._above: dict[Permit, Permit] = {}
         #: What leases the slots, if all processes have so many together.
         self.leased: LeasedSlots | None = None
         self.watch()
-        self.max_queue = max_queue
+        self.max_queue: int | None = max_queue
         # Nobody is refused for the length of the line or of the wait.
         self._patient = max_queue is None and algorithm.longest_wait == math.inf
-        self.closed = False
+        self.closed: bool = False
         self._turned_away = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None

@@ -63,9 +63,9 @@ class Waits:
         self.recent: list[float] = []
         # Made when first needed: a limiter of many keys has as many of these.
         self._classes: list[int] = []
-        self.count = 0
-        self.total = 0.0
-        self.longest = 0.0
+        self.count: int = 0
+        self.total: float = 0.0
+        self.longest: float = 0.0
 
     def count_recent(self) -> None:
         """Sort the recent waits in: class by class, as there are many more waits than classes."""

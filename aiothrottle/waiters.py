@@ -62,9 +62,9 @@ class Waiters:
     def __init__(self) -> None:
         self._lanes: dict[float, _Lane] = {}
         #: How many wait.
-        self.count = 0
+        self.count: int = 0
         #: Whether there is more than one priority, so that who comes last may be first.
-        self.mixed = False
+        self.mixed: bool = False
 
     @property
     def head(self) -> "Permit":

@@ -14,6 +14,7 @@ from types import ModuleType
 import accuracy
 import contended
 import crawl
+import fetch
 import headers
 import keyed
 import observed
@@ -43,6 +44,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     overhead: overhead.report,
     headers: headers.report,
     crawl: crawl.report,
+    fetch: fetch.report,
     stores: stores.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -53,6 +55,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     observed: lambda: observed.report(rounds=5, repeat=5_000),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
     crawl: lambda: crawl.report(pages=100, rounds=1),
+    fetch: lambda: fetch.report(urls=10_000, rounds=1),
     stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
 }
 

@@ -38,7 +38,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!aiothrottle\.).*"),
     ("py:.*", r"aiothrottle\..*(State|\._\w+)"),
-    ("py:.*", r"aiothrottle\.(adaptive\.extremes|headers\.memo|testing\.laws|transport)\..*"),
+    (
+        "py:.*",
+        r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.laws|transport)\..*",
+    ),
     ("py:.*", r"aiothrottle\.stores\.(keeper|request)\..*"),
 ]
 

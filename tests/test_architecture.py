@@ -47,17 +47,18 @@ TABLE = """
     permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    line         | bucket events feedback waiters slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
-    roll         | algorithms.algorithm                                      |
-    share        | stores.ledger stores.store algorithms                     |
-    health       | roll stores.store algorithms.algorithm                    | random
-    spent        |                                                           |
-    standin      | health share spent stores.store algorithms                |
-    guarded      | standin health spent stores.store algorithms errors       | asyncio
-    shared       | events guarded standin line permit decision stores.store algorithms algorithms.* rate errors | asyncio
-    slots        | line stores.slots stores.store errors                     | asyncio random
-    plan         | adaptive adaptive.* feedback slots standin stores.slots stores.store algorithms rate  |
-    limiter      | events plan standin feedback line shared slots stores.store permit decision statistics algorithms rate errors | asyncio time
+    line         | bucket events feedback waiters sharing.slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    sharing      |                                                           |
+    sharing.roll | algorithms.algorithm                                      |
+    sharing.share | stores.ledger stores.store algorithms                    |
+    sharing.health | sharing.roll stores.store algorithms.algorithm          | random
+    sharing.spent |                                                          |
+    sharing.standin | sharing.* stores.store algorithms                      |
+    sharing.guarded | sharing.* stores.store algorithms errors               | asyncio
+    sharing.line | events sharing.* line permit decision stores.store algorithms algorithms.* rate errors | asyncio
+    sharing.slots | line stores.slots stores.store errors                    | asyncio random
+    plan         | adaptive adaptive.* feedback sharing.* stores.slots stores.store algorithms rate  |
+    limiter      | events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
@@ -79,7 +80,10 @@ TABLE = """
     metrics.prometheus | events gauges limiter                               | prometheus_client
     metrics.opentelemetry | events gauges limiter                            | opentelemetry
     gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
-    transport    | adaptive admission announcements attempts headers limiter permit retry | asyncio
+    transport    | transport.*                                               |
+    transport.library |                                                      |
+    transport.lease | permit transport.library                               | asyncio
+    transport.transport | transport.* adaptive admission announcements attempts headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
@@ -103,7 +107,7 @@ TABLE = """
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision slots statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision sharing.slots statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws

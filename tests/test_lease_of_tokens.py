@@ -127,16 +127,18 @@ async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_not
 async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() -> None:
     store = Watched()
     limiter = RateLimiter("10/h", 1, store=store)
-    for number in range(30):  # at one of these turns it is let go, and has not gone on
+    done = False
+    for number in range(30):  # after so many turns; after some it is let go, and has not gone on
         (alone,) = visits(limiter, 1)
-        await turns(number % 10)
+        await turns(number)
         done = alone.done()
         await cancel(alone)
         await rest()
+        assert await store.left("10/h") == (9 if done else 10), number
+        assert limiter.statistics().in_flight == 0
         if done:
             break
-    assert await store.left("10/h") == 9
-    assert limiter.statistics().in_flight == 0
+    assert done
 
 
 @virtual

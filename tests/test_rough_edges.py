@@ -96,11 +96,14 @@ def test_a_profile_is_checked(arguments: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
 async def test_the_body_of_a_refusal_that_stalls_says_so(front: Callable[..., Any]) -> None:
+    ended = asyncio.Event()
+
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 429 No\r\nContent-Length: 10\r\n\r\nabc")
         await reader.read()  # until the client closes
-        writer.close()
+        writer.transport.abort()
+        ended.set()
 
     server = await asyncio.start_server(stall, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
@@ -109,3 +112,4 @@ async def test_the_body_of_a_refusal_that_stalls_says_so(front: Callable[..., An
         assert response.status == 429
         with pytest.raises(aiohttp.ClientError, match="the body of the refusal did not come"):
             await response.read()
+        await ended.wait()

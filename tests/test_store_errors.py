@@ -18,12 +18,12 @@ from aiothrottle import (
     ThrottleTimeout,
 )
 from aiothrottle.algorithms import Algorithm, LeakyBucket, RollingWindow, TokenBucket
-from aiothrottle.health import Health
-from aiothrottle.roll import Roll
-from aiothrottle.share import Share
-from aiothrottle.spent import Spent
-from aiothrottle.standin import OnStoreError
-from aiothrottle.stores import Answer
+from aiothrottle.sharing.health import Health
+from aiothrottle.sharing.roll import Roll
+from aiothrottle.sharing.share import Share
+from aiothrottle.sharing.spent import Spent
+from aiothrottle.sharing.standin import OnStoreError
+from aiothrottle.stores import Answer, MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.failing import Client, Server
@@ -32,6 +32,12 @@ from tests.virtually import now, turns, virtual
 
 OUTAGES = ["refuses", "stalls", "drops"]
 STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]
+
+
+@pytest.fixture(autouse=True)
+def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests say when it is tried again; that pauses differ is a test of its own."""
+    monkeypatch.setattr("aiothrottle.sharing.health._SPREAD", 0.0)
 
 
 def limiter_on(
@@ -583,3 +589,14 @@ def test_what_was_spent_is_forgotten_in_portions() -> None:
     assert spent.total(63.0) == 10.0
     assert spent.pop_over(200.0) == 10.0
     assert spent.total(200.0) == 0.0
+
+
+def test_processes_do_not_all_try_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiothrottle.sharing.health._SPREAD", 0.25)
+    pauses: set[float] = set()
+    for _ in range(20):
+        health = Health(MemoryStore())
+        health.failed(0.0)
+        pauses.add(health.pause(0.0))
+    assert len(pauses) == 20
+    assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625

@@ -15,8 +15,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter
-from aiothrottle.health import Health
-from aiothrottle.standin import OnStoreError
+from aiothrottle.sharing.health import Health
+from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need, why_no_valkey

@@ -89,7 +89,7 @@ class _Lease:
         self._permit = permit
         # A weak reference: a response that is dropped must be collected, and its slot come back.
         self._response = weakref.ref(response)
-        self.deadline = deadline
+        self.deadline: float = deadline
 
     def end(self) -> None:
         """Release the permit. Any thread may call it, as the garbage is collected in any."""

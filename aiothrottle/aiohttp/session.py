@@ -5,9 +5,8 @@ timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import aiohttp
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse
@@ -18,6 +17,7 @@ from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_seconds
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
+from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.response import (
     FAILURES,
@@ -165,7 +165,7 @@ class ThrottledSession:
 
     def request(
         self, method: str, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a request of any method; `options` are those of `aiohttp.ClientSession.request`.
 
         Raises:
@@ -174,56 +174,56 @@ class ThrottledSession:
             Overloaded: The server fails, and the request was rejected here: see `overload`.
             aiohttp.ClientError: As aiohttp does, after the last attempt.
         """
-        return _RequestContext(self._send(method.upper(), url, options))
+        return RequestContext(self._send(method.upper(), url, options))
 
     def get(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a GET request; see `request`."""
         return self.request("GET", url, **options)
 
     def options(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send an OPTIONS request; see `request`."""
         return self.request("OPTIONS", url, **options)
 
     def head(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a HEAD request, which by default follows no redirects; see `request`."""
         options.setdefault("allow_redirects", False)
         return self.request("HEAD", url, **options)
 
     def post(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a POST request; see `request`."""
         return self.request("POST", url, **options)
 
     def put(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a PUT request; see `request`."""
         return self.request("PUT", url, **options)
 
     def patch(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a PATCH request; see `request`."""
         return self.request("PATCH", url, **options)
 
     def delete(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
-    ) -> "_RequestContext[ClientResponse]":
+    ) -> "RequestContext[ClientResponse]":
         """Send a DELETE request; see `request`."""
         return self.request("DELETE", url, **options)
 
     def ws_connect(
         self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"
-    ) -> "_RequestContext[ClientWebSocketResponse[bool]]":
+    ) -> "RequestContext[ClientWebSocketResponse[bool]]":
         """Open a websocket. The handshake pays a token; what follows does not."""
-        return _RequestContext(
+        return RequestContext(
             self._try("GET", url, lambda session: session.ws_connect(url, **options))
         )
 
@@ -385,37 +385,3 @@ class ThrottledSession:
         if not isinstance(timeout, ClientTimeout):
             timeout = self.session.timeout
         return timeout.total + _GRACE if timeout.total else None
-
-
-class _RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
-    """What a verb gives: a coroutine, for `await` and `create_task`, and an `async with`."""
-
-    __slots__ = ("_coroutine", "_response")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, _Result]) -> None:
-        self._coroutine = coroutine
-
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401 - a coroutine's signature
-        return self._coroutine.send(value)
-
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - a coroutine's signature
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, None, _Result]:
-        return self._coroutine.__await__()
-
-    async def __aenter__(self) -> _Result:
-        self._response: _Result = await self._coroutine
-        await self._response.__aenter__()
-        return self._response
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._response.__aexit__(exc_type, exc, traceback)

@@ -134,7 +134,7 @@ class Feed:
         self._all = _Counts(name)
         self._keys = OrderedDict[Hashable, _Counts]()
         self._pauses = deque[_Began](maxlen=_PAUSES)
-        self.stop = limiter.observe(self._hear)
+        self.stop: Callable[[], None] = limiter.observe(self._hear)
 
     def snapshot(self) -> Snapshot:
         """Tell how it stands now."""

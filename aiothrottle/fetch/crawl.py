@@ -51,8 +51,8 @@ class Crawl:
         self.lines = lines
         self.output = output
         self.folder = folder
-        self.tally = Tally()
-        self.stopping = False
+        self.tally: Tally = Tally()
+        self.stopping: bool = False
         self._on_failure = on_failure
         self._workers: list[Worker] = []
         self._refusing = dict[str, None]()

@@ -57,7 +57,7 @@ class Output:
         self.done = done
         self._descriptor = descriptor
         self._turn = asyncio.Lock()
-        self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self.is_file: bool = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._at_once = self.is_file
 
     async def write(self, line: bytes) -> None:

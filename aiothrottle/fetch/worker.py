@@ -81,7 +81,7 @@ class Worker:
         self._attempts = 0
         self._waited = 0.0
         self._since = 0.0
-        self.busy = False
+        self.busy: bool = False
 
     async def run(self) -> None:
         """Take lines until there are none.

@@ -55,7 +55,7 @@ class Clock:
     __slots__ = ("_age", "_date", "_instant", "now")
 
     def __init__(self, now: datetime, date: str | None = None, age: float = 0.0) -> None:
-        self.now = now
+        self.now: datetime = now
         self._date = date
         self._age = age
         self._instant: float | None = None

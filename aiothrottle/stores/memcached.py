@@ -14,10 +14,10 @@ try:
         NotFoundCommandError,
         NotStoredStorageCommandError,
     )
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
-    ) from error
+    ) from _error
 
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH

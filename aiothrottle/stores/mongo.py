@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 try:
     from pymongo import AsyncMongoClient, ReturnDocument
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "pymongo is not there: pip install 'aiothrottle-client[mongodb]'", name="pymongo"
-    ) from error
+    ) from _error
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil

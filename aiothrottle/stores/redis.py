@@ -13,10 +13,10 @@ from typing import Any, TypeAlias, cast
 
 try:
     from redis.asyncio import Redis, RedisCluster
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "redis is not there: pip install 'aiothrottle-client[redis]'", name="redis"
-    ) from error
+    ) from _error
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 

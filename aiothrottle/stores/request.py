@@ -33,8 +33,8 @@ class Script:
 
     def __init__(self, *files: str) -> None:
         parts = [pkgutil.get_data(__package__ or "", f"lua/{file}") or b"" for file in files]
-        self.text = b"\n".join(parts).decode()
-        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        self.text: str = b"\n".join(parts).decode()
+        self.digest: str = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 RECORD = Script("laws.lua", "record.lua")
@@ -69,7 +69,7 @@ class Requests:
     ) -> None:
         self._prefix = prefix
         #: Milliseconds for which it is known what was done.
-        self.keep = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
+        self.keep: int = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
         self._clock = clock
         self._sender = secrets.token_hex(8)
         self._ids = count()

@@ -65,7 +65,7 @@ class Audit:
 
     def __init__(self) -> None:
         self.requests: list[RecordedRequest] = []
-        self.greatest_concurrency = 0
+        self.greatest_concurrency: int = 0
 
     @property
     def sent(self) -> int:

@@ -102,7 +102,7 @@ class RateLimitedServer:
         self._jitter = _check_duration("jitter", jitter)
         self._random = random.Random(_check_whole("seed", seed))
         self._handler = handler or _answer_shortly
-        self.audit = Audit()
+        self.audit: Audit = Audit()
         self._started_at = 0.0
         self._url: URL | None = None
         self._runner: web.AppRunner | None = None

@@ -49,7 +49,7 @@ class ManualClock:
     """
 
     def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
+        self.now: float = now
 
     def __call__(self) -> float:
         """Tell the time, in seconds."""

@@ -1,4 +1,4 @@
-"""What the transports for httpx and for httpx2 share, which is nearly all; neither is imported.
+"""The transport: waits, sends, tries again.
 
 A transport sends one request of a client, which follows redirects, authenticates and decodes above
 it. Here it waits its turn first, outside of the client's timeouts: those are of single steps of the
@@ -7,10 +7,10 @@ wrapped transport (pool, connect, write, read), and begin with each step.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.admission import Admission, AnyLimiter, Key, check_seconds, origin
@@ -20,8 +20,10 @@ from aiothrottle.headers import Profile
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
+from aiothrottle.transport.lease import HeldStream, Lease
+from aiothrottle.transport.library import AsyncTransport, Request, Response
 
-__all__ = ["HeldStream", "Transport"]
+__all__ = ["Transport"]
 
 _SWITCHING_PROTOCOLS = 101
 
@@ -31,174 +33,8 @@ _SHORT_BODY = 1 << 16
 _SHORT_TIME = 1.0
 
 
-class Request(Protocol):
-    """What is needed of the library's `Request`."""
-
-    method: str
-    url: Any
-    stream: Any
-
-    async def aread(self) -> bytes:
-        """Read the body into memory."""
-        ...
-
-
-class Response(Protocol):
-    """What is needed of the library's `Response`."""
-
-    status_code: int
-    stream: Any
-    request: Any
-    is_closed: bool
-    is_stream_consumed: bool
-
-    @property
-    def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library
-        """Without regard to case."""
-        ...
-
-    def aiter_raw(self) -> AsyncIterator[bytes]:
-        """Read the body as it is sent, then close."""
-        ...
-
-    async def aread(self) -> bytes:
-        """Read the body into memory."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the stream, if that has not been done."""
-        ...
-
-
-class Stream(Protocol):
-    """What is needed of the library's `AsyncByteStream`."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    async def aclose(self) -> None:
-        """Give the connection back, or close it."""
-        ...
-
-
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response", bound=Response)
-_Request_contra = TypeVar("_Request_contra", contravariant=True)
-_Response_co = TypeVar("_Response_co", covariant=True)
-
-
-class AsyncTransport(Protocol[_Request_contra, _Response_co]):
-    """What is needed of the library's `AsyncBaseTransport`."""
-
-    async def handle_async_request(self, request: _Request_contra, /) -> _Response_co:
-        """Send a request."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        ...
-
-    async def __aenter__(self) -> Any: ...  # noqa: ANN401 - nobody uses it
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None: ...
-
-
-class Lease:
-    """The slot of a response, and the stream that has to be closed before it is given back."""
-
-    __slots__ = ("_all", "_loop", "_permit", "_timer", "stream")
-
-    def __init__(
-        self, permit: Permit, stream: Stream, seconds: float | None, leases: "set[Lease]"
-    ) -> None:
-        self.stream = stream
-        self._permit = permit
-        self._loop = asyncio.get_running_loop()
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
-        self._all = leases
-        leases.add(self)
-
-    async def end(self) -> None:
-        """Close the stream, then give the slot back. Idempotent.
-
-        Who asks may be cancelled meanwhile. A stream whose closing is interrupted is lost: it stays
-        open, and counts as closed. So that is left to a task.
-        """
-        if self in self._all:
-            await asyncio.shield(self._close_soon())
-
-    def release(self) -> None:
-        """Give the slot back: the connection is closed, or as good as."""
-        self._all.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._permit.release()
-
-    def abandon(self) -> None:
-        """End it on its loop, as nobody else will. Any thread may call it."""
-        if self not in self._all:
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._expire)
-        except RuntimeError:  # the loop is closed, and cannot close the stream any more
-            self.release()
-
-    def _expire(self) -> None:
-        if self in self._all:
-            self._close_soon()
-
-    def _close_soon(self) -> asyncio.Task[None]:
-        self._all.discard(self)
-        task = self._loop.create_task(self._close())
-        _closing.add(task)
-        task.add_done_callback(_closed)
-        return task
-
-    async def _close(self) -> None:
-        try:
-            await self.stream.aclose()
-        finally:
-            self.release()
-
-
-# The loop itself refers to its tasks only weakly.
-_closing: set[asyncio.Task[None]] = set()
-
-
-def _closed(task: asyncio.Task[None]) -> None:
-    _closing.discard(task)
-    if not task.cancelled():
-        task.exception()  # who waits for it is told; often nobody does
-
-
-class HeldStream:
-    """The body of a response, that holds a slot until it is closed, fails, or is collected.
-
-    A subclass for each library is an `AsyncByteStream` too.
-    """
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._lease.stream:
-                yield chunk
-        except BaseException:  # also that of who leaves early
-            await self._lease.end()
-            raise
-
-    async def aclose(self) -> None:
-        """Close the body, and give the slot back."""
-        await self._lease.end()
-
-    def __del__(self) -> None:
-        # The client's pool would keep the connection of a response that is dropped for ever.
-        self._lease.abandon()
 
 
 class Transport(Generic[_Request, _Response]):

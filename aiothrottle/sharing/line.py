@@ -22,9 +22,9 @@ from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed
-from aiothrottle.guarded import GuardedStore
 from aiothrottle.line import Line, is_granted
-from aiothrottle.standin import OnStoreError
+from aiothrottle.sharing.guarded import GuardedStore
+from aiothrottle.sharing.standin import OnStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,8 @@ class SharedLine(Line):
         "_store",
         "_talk",
     )
+
+    taken: int  # the bucket's, as in `Line`
 
     def __init__(
         self,
@@ -348,11 +350,12 @@ class SharedLine(Line):
         return [float(more)] if more >= 1 else []
 
     def _let_go_alone(self) -> None:
-        """Grant to the only one who waits, for whom there is no consumer; or have one wait."""
-        now = self.now()
-        if not self._turned_away and now >= self.paused_until:
-            self._doubtful = False
-            self._grant(now)
+        """Grant to the only one who waits, for whom there is no consumer; or have one wait.
+
+        There would be one if anything had changed meanwhile, such as a pause.
+        """
+        self._doubtful = False
+        self._grant(self.now())
         if not self._resuming:
             self.wake()
 

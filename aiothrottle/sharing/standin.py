@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.health import Health
-from aiothrottle.share import Share
-from aiothrottle.spent import Spent
+from aiothrottle.sharing.health import Health
+from aiothrottle.sharing.share import Share
+from aiothrottle.sharing.spent import Spent
 from aiothrottle.stores.store import Answer
 
 __all__ = ["CHOICES", "SOON", "Here", "OnStoreError", "StandIn"]

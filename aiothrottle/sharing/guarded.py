@@ -18,12 +18,12 @@ from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.health import Health
-from aiothrottle.standin import SOON, Here, OnStoreError, StandIn
+from aiothrottle.sharing.health import Health
+from aiothrottle.sharing.standin import SOON, Here, OnStoreError, StandIn
 from aiothrottle.stores.store import Answer, Key, Store
 
 if TYPE_CHECKING:
-    from aiothrottle.spent import Spent
+    from aiothrottle.sharing.spent import Spent
 
 __all__ = ["GuardedStore"]
 
@@ -73,7 +73,7 @@ class GuardedStore(Store):
         self._changed = WeakMethod(changed)
         self._life = Health.of(store)
         #: Whether the store is away, as far as this limiter knows.
-        self.is_down = False
+        self.is_down: bool = False
         self._asked = False
         # What the errands are about: the key and the law of whoever asked last.
         self._what: tuple[Key, Algorithm[Any]] | None = None

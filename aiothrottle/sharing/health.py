@@ -10,7 +10,7 @@ import random
 import secrets
 
 from aiothrottle.algorithms.algorithm import until
-from aiothrottle.roll import Roll
+from aiothrottle.sharing.roll import Roll
 from aiothrottle.stores.store import Store
 
 __all__ = ["Health"]
@@ -49,7 +49,7 @@ class Health:
         self._name = type(store).__name__
         self._token = secrets.token_hex(8)
         #: How many processes use the store, this one included, as far as is known.
-        self.processes = 1
+        self.processes: int = 1
         self._reported_at: float | None = None
         self._loop: object = self
         self.move_to(None)
@@ -69,10 +69,10 @@ class Health:
             return
         self._loop = loop
         #: Calls that failed one after the other.
-        self.failures = 0
+        self.failures: int = 0
         self._try_at = 0.0
         #: Whether somebody tries just now.
-        self.tried = False
+        self.tried: bool = False
         self._sign_at: float | None = None
         self._between = _FIRST_SIGNED
 

@@ -1,0 +1,81 @@
+"""What a transport needs of httpx and of httpx2."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["AsyncTransport", "Request", "Response", "Stream"]
+
+
+class Request(Protocol):
+    """What is needed of the library's `Request`."""
+
+    method: str
+    url: Any
+    stream: Any
+
+    async def aread(self) -> bytes:
+        """Read the body into memory."""
+        ...
+
+
+class Response(Protocol):
+    """What is needed of the library's `Response`."""
+
+    status_code: int
+    stream: Any
+    request: Any
+    is_closed: bool
+    is_stream_consumed: bool
+
+    @property
+    def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library
+        """Without regard to case."""
+        ...
+
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """Read the body as it is sent, then close."""
+        ...
+
+    async def aread(self) -> bytes:
+        """Read the body into memory."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the stream, if that has not been done."""
+        ...
+
+
+class Stream(Protocol):
+    """What is needed of the library's `AsyncByteStream`."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it."""
+        ...
+
+
+_Request_contra = TypeVar("_Request_contra", contravariant=True)
+_Response_co = TypeVar("_Response_co", covariant=True)
+
+
+class AsyncTransport(Protocol[_Request_contra, _Response_co]):
+    """What is needed of the library's `AsyncBaseTransport`."""
+
+    async def handle_async_request(self, request: _Request_contra, /) -> _Response_co:
+        """Send a request."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+    async def __aenter__(self) -> Any: ...  # noqa: ANN401 - nobody uses it
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None: ...
