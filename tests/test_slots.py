@@ -371,7 +371,9 @@ def test_a_limiter_that_moves_to_another_loop_takes_what_is_in_flight_along() ->
     assert not store._tables
 
 
-def test_a_loop_that_is_closed_leaves_no_task_behind() -> None:
+# At 0.5 s nothing is being said to the store; at 1.25 s what is held is being renewed.
+@pytest.mark.parametrize("seconds", [0.5, 1.25])
+def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
     kept: list[RateLimiter] = []
 
     async def main() -> None:
@@ -384,9 +386,10 @@ def test_a_loop_that_is_closed_leaves_no_task_behind() -> None:
                 await asyncio.sleep(1000)
 
         tasks = [asyncio.create_task(work()) for _ in range(3)]
-        await asyncio.sleep(1)
-        link.latency = 1.0
+        link.latency = 0.1
+        await asyncio.sleep(seconds)
         assert len(tasks) == 3
+        assert link.under_way == (seconds == 1.25)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
@@ -437,6 +440,22 @@ async def test_the_rate_is_shared_as_well() -> None:
     for limiter in limiters:
         await limiter.aclose()
     assert link.shared.is_empty
+
+
+@virtual
+async def test_who_leaves_while_the_rate_is_waited_for_gives_his_slot_back() -> None:
+    link = Link(Shared())
+    limiter = RateLimiter("10/s", SharedConcurrency(3), store=link, key="x")
+    await limiter.record(10)
+    tasks = started(*(limiter.acquire() for _ in range(3)))
+    await turns(20)
+    assert link.free(3) == 0
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.sleep(0.1)
+    assert link.free(3) == 2
+    await tasks[0]
+    assert now() == pytest.approx(1.0)
 
 
 @virtual
