@@ -67,7 +67,7 @@ TABLE = """
     stores.swap  | stores.keeper stores.ledger stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.store stores.swap                    |
     stores.port  | algorithms algorithms.*                                   |
-    stores.request | stores.* algorithms algorithms.algorithm                |
+    stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
