@@ -363,7 +363,8 @@ class Line(Bucket):
         if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
             seconds = self.paused_until - now
             who = self.algorithm if self.key is None else self.key
-            _logger.info("%s is paused for %.3g s: %s", who, seconds, events.REASONS[reason])
+            # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
+            _logger.info("%.200r is paused for %.3g s: %s", who, seconds, events.REASONS[reason])
             if self.listeners:
                 self.tell(events.Paused(self.key, seconds, reason))
 

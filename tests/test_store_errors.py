@@ -336,7 +336,7 @@ async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
         await asyncio.sleep(0.5)
     assert len(server.verbs(since=begin)) <= 11
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert caplog.messages == ["Client fails, on_store_error='local': late"]
+    assert caplog.messages == ["Client fails, on_store_error='local': 'late'"]
     server.mode = "up"
     for _ in range(8):
         await asyncio.gather(*(limiter.try_acquire(key) for key in range(50)))

@@ -91,7 +91,8 @@ class Health:
         """Log that the store is away, unless that was said."""
         if self._reported_at is None:
             self._reported_at = now
-            _LOG.warning("%s fails, on_store_error=%r: %s", self._name, choice, reason)
+            # The reason is in the words of a server: escaped and cut, it forges no line.
+            _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 
     def came(self, now: float) -> None:
         """Log that it is back, unless that was said; all who are without it may try now."""

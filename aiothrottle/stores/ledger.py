@@ -10,16 +10,16 @@ up. Who asks later goes no earlier than who asked before (`last`), whatever has 
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, SlidingWindow
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.algorithm import Algorithm, check_number, until
 from aiothrottle.stores.store import Answer
 
-__all__ = ["EPOCH", "HEAD", "Record", "other_law", "seal"]
+__all__ = ["EPOCH", "HEAD", "Record", "damaged", "other_law", "seal"]
 
 EPOCH = 1767225600
 """What a shared clock counts from, in seconds since 1970: 2026-01-01T00:00:00Z.
@@ -133,12 +133,29 @@ class Record:
         """Read what a record of the same law has written.
 
         Raises:
-            ValueError: It is of another law.
+            ValueError: It is of another law, or damaged.
         """
         if len(data) < HEAD.size or not data.startswith(seal(algorithm)):
             raise other_law(key, algorithm)
-        _, seen, ahead, last = HEAD.unpack_from(data)
-        return cls(algorithm.load(data[HEAD.size :]), seen, ahead, last)
+        _, *times = HEAD.unpack_from(data)
+        return cls.restored(key, lambda: algorithm.load(data[HEAD.size :]), *times)
+
+    @classmethod
+    def restored(
+        cls, key: object, state: Callable[[], Any], seen: float, ahead: float, last: float
+    ) -> "Record":
+        """Make one of what a store has kept, if a record can be so: who waits for NaN, goes.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        try:
+            check_number(seen, "record", fresh=True)
+            check_number(ahead, "record", least=0.0)
+            check_number(last, "record", fresh=True)
+            return cls(state(), seen, ahead, last)
+        except (TypeError, ValueError) as error:
+            raise damaged(key, str(error)) from error
 
 
 def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever law
@@ -174,3 +191,8 @@ def other_law(key: object, algorithm: Algorithm[Any]) -> ValueError:
         f"the record of {key!r} is not one of {algorithm!r}: another law has written it, or the "
         "same with windows of another period; give each a key of its own, or clear(key)"
     )
+
+
+def damaged(key: object, reason: str) -> ValueError:
+    """Make the error of a record that none of us has written."""
+    return ValueError(f"the record of {key!r} is damaged ({reason}): clear(key) begins anew")

@@ -16,8 +16,8 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.ledger import EPOCH
-from aiothrottle.stores.mongo_stamp import SEAL, answer_of, bytes_of, fields_of, fresh, move
+from aiothrottle.stores.ledger import EPOCH, damaged
+from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -94,7 +94,7 @@ class MongoStore(SwapStore):
         """Have the server move the stamp; None if there is a record of another law."""
         await self._prepare()
         name, mark = name_of(key), secrets.token_bytes(8)
-        this = {"_id": name, "seal": SEAL}
+        this = {"_id": name, **SOUND}
         for _ in range(2):
             clock = None if self._clock is None else self._clock()
             steps = move(law, cost, horizon, mark=mark, clock=clock)
@@ -103,7 +103,7 @@ class MongoStore(SwapStore):
             )
             found: _Document | None = await self._told(update)
             if found is not None:
-                return answer_of(law, found)
+                return answer_of(key, law, found)
             # No upsert: of several first ones all but one might be told of nothing.
             await self._insert(fresh(name, mark))
         return None
@@ -126,7 +126,9 @@ class MongoStore(SwapStore):
             return None, _Mark(None, time), self._seconds(time)
         (record,) = found
         time = record["now"]
-        data = bytes_of(record) if "stamp" in record else bytes(record["data"])
+        data = bytes_of(key, record) if "stamp" in record else record.get("data")
+        if not (isinstance(data, bytes) and "mark" in record):
+            raise damaged(key, "it has no bytes, or no mark")
         return data, _Mark(record["mark"], time), self._seconds(time)
 
     async def swap(self, key: Key, mark: "_Mark", data: bytes | None, seconds: float) -> bool:

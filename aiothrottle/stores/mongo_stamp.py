@@ -4,21 +4,27 @@ What `Record` does to such a record, once more, as a pipeline of an update: one 
 server's clock. All other laws, and all other verbs, see it as bytes.
 """
 
-from typing import Any, TypeAlias
+import math
+from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.algorithm import check_number, until
 from aiothrottle.algorithms.wait_until import WaitUntilState
 from aiothrottle.stores.ledger import EPOCH, HEAD, Record, seal
 from aiothrottle.stores.store import Answer
 
-__all__ = ["SEAL", "answer_of", "bytes_of", "fields_of", "fresh", "move"]
+__all__ = ["SEAL", "SOUND", "answer_of", "bytes_of", "fields_of", "fresh", "move"]
 
 Document: TypeAlias = dict[str, Any]
 
 _ANY = WaitUntil(1, 1, 1)  # the numbers are not in the bytes
 SEAL = seal(_ANY)
 """What such a document has as its `seal`."""
+
+_NUMBER = {"$gte": -math.inf, "$lt": math.inf}
+SOUND: Document = {"seal": SEAL, "stamp": _NUMBER, "seen": _NUMBER, "last": _NUMBER}
+SOUND["ahead"] = {"$gte": 0.0, "$lt": math.inf}
+"""What a document matches that the server may move. Others are told of when they are loaded."""
 
 
 def fields_of(data: bytes) -> Document:
@@ -28,21 +34,31 @@ def fields_of(data: bytes) -> Document:
     return {"seal": SEAL, "seen": seen, "ahead": ahead, "last": last, "stamp": stamp}
 
 
-def bytes_of(document: Document) -> bytes:
-    """Give the bytes of the record for which the fields stand."""
-    return _record(document).dump(_ANY)
+def bytes_of(key: object, document: Document) -> bytes:
+    """Give the bytes of the record for which the fields stand. Raises what `Record.load` does."""
+    return _record(key, document).dump(_ANY)
 
 
-def _record(document: Document) -> Record:
-    state = WaitUntilState(document["stamp"])
-    return Record(state, document["seen"], document["ahead"], document["last"])
+def _record(key: object, document: Document) -> Record:
+    stamp, *times = (document.get(name) for name in ("stamp", "seen", "ahead", "last"))
+
+    def state() -> WaitUntilState:
+        check_number(cast("float", stamp), "record", fresh=True)
+        return WaitUntilState(cast("float", stamp))
+
+    return Record.restored(key, state, *cast("list[float]", times))
 
 
-def answer_of(law: WaitUntil, document: Document) -> Answer:
-    """Give the answer to a reservation, from what the update has left."""
+def answer_of(key: object, law: WaitUntil, document: Document) -> Answer:
+    """Give the answer to a reservation, from what the update has left.
+
+    Raises:
+        ValueError: What was there before is damaged.
+    """
+    record = _record(key, document)  # which are numbers: so are those that were made of them
     now, at, went = document["now"], document["at"], document["went"]
     wait = 0.0 if went else until(at, now)
-    return _record(document).answer(law, now, (at,) if went else (), wait)
+    return record.answer(law, now, (at,) if went else (), wait)
 
 
 def move(

@@ -12,7 +12,8 @@ from typing import Any
 
 from aiothrottle.algorithms import AllOf, RollingWindow
 from aiothrottle.algorithms.algorithm import Algorithm
-from aiothrottle.stores.ledger import other_law, seal
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.ledger import damaged, other_law, seal
 from aiothrottle.stores.port import numbers_of
 from aiothrottle.stores.slots import Claim
 from aiothrottle.stores.store import Answer, Key, name_of
@@ -137,18 +138,27 @@ def read_answer(reply: bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
     """Read what the script says.
 
     Raises:
-        ValueError: The record is of another law.
+        ValueError: The record is of another law, or damaged.
+        StoreUnavailable: It is no reply of the script.
     """
-    if reply == b"other law":
-        raise other_law(key, algorithm)
-    return _answer(*struct.unpack(f"<{len(reply) // 8}d", reply))
+    _raise_if_told(reply, key, algorithm)
+    try:
+        return _answer(*struct.unpack(f"<{len(reply) // 8}d", reply))
+    except (TypeError, struct.error) as error:
+        raise StoreUnavailable(f"this is no reply of the script: {reply!r:.200}") from error
 
 
 def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
     """Read what the script says if it is asked for text. Raises what `read_answer` does."""
-    if reply in {"other law", b"other law"}:
-        raise other_law(key, algorithm)
+    _raise_if_told(reply, key, algorithm)
     return _answer(*map(float, reply.split()))
+
+
+def _raise_if_told(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> None:
+    if reply in {b"other law", "other law"}:
+        raise other_law(key, algorithm)
+    if reply in {b"damaged", "damaged"}:
+        raise damaged(key, "it is no dump, or has a number in it that cannot be")
 
 
 def _answer(

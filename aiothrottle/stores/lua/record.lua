@@ -61,12 +61,14 @@ local seen, ahead, last = -huge, 0, -huge
 local state = {}
 if kept then
   state = unpacked(kept, SEAL)
+  if #state < 3 then return 'damaged' end
   seen, ahead, last = state[1], state[2], state[3]
 end
 
 local law_numbers = unpacked(ARGV[2], SEAL)
 local all_of = law_numbers[1] == 1
 local laws, logs = {}, {}
+local periods = {}  -- those that count in periods, by the place in `state` of which one
 
 local place, at = 2, 4  -- the state follows the three times
 while law_numbers[place] do
@@ -87,7 +89,21 @@ while law_numbers[place] do
     law = sliding_law(state, at, unpack(law_numbers, place + 1, place + count))
   end
   laws[#laws + 1] = law
+  if kind > 2 then periods[at] = law end
   place, at = place + 1 + count, at + law.size
+end
+
+-- What none of us has written is neither read nor written over: who waits for a NaN, goes, and to
+-- look for the beginning of half a period would take for ever.
+if kept then
+  local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0
+  for place = 1, at - 1 do sound = sound and state[place] < huge end
+  for first, law in pairs(periods) do
+    local index = state[first]
+    sound = sound and (index == -huge or (floor(index) == index and abs(index) < 2 ^ 53))
+    for place = first + 1, first + law.size - 1 do sound = sound and state[place] >= 0 end
+  end
+  if not sound then return 'damaged' end
 end
 
 local function greatest(verb_of_law, ...)

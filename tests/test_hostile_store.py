@@ -1,0 +1,233 @@
+"""What others have put into a store: a clear error, or the limit; never a crash, never a gift.
+
+`tests/fuzz_stores.py` does the same guided by coverage, for as long as you like.
+"""
+
+import asyncio
+import math
+import random
+import struct
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import emcache
+import pytest
+from pymongo import AsyncMongoClient
+from redis.asyncio import Redis
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.ledger import HEAD, Record, seal
+from aiothrottle.stores.memcached import MemcachedStore
+from aiothrottle.stores.mongo import MongoStore
+from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.request import read_answer
+from aiothrottle.testing.store_contract import ManualClock
+from tests.servers import Valkey, memcached, mongodb, need, why_no_valkey
+
+LAWS: list[Algorithm[Any]] = [
+    RollingWindow("3/s"),
+    TokenBucket("3/s", burst=2),
+    LeakyBucket("3/s"),
+    FixedWindow("3/s"),
+    SlidingWindow("3/s", buckets=4),
+    WaitUntil(1, 5, 10),
+    AllOf(TokenBucket("3/s", burst=3), FixedWindow("20/min")),
+]
+every_law = pytest.mark.parametrize("law", LAWS, ids=repr)
+
+NOW = 1000.5
+NO_TIMES = [
+    (math.nan, 0.0, NOW),
+    (math.inf, 0.0, NOW),
+    (NOW, math.nan, NOW),
+    (NOW, math.inf, NOW),
+    (NOW, -1.0, NOW),
+    (NOW, 0.0, math.nan),
+    (NOW, 0.0, math.inf),
+]
+NUMBERS = [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300, -1e300, 5e-324, 2.0**53 + 2]
+
+
+def written(law: Algorithm[Any], *times: float) -> bytes:
+    """What a record is in which everything is spent; with other times if they are given."""
+    record = Record(law.start())
+    record.reserve(law, NOW, [1, 1, 1], 0.0)
+    data = record.dump(law)
+    return HEAD.pack(seal(law), *times) + data[HEAD.size :] if times else data
+
+
+@every_law
+@pytest.mark.parametrize("times", NO_TIMES, ids=repr)
+def test_times_that_cannot_be_are_damage(
+    law: Algorithm[Any], times: tuple[float, float, float]
+) -> None:
+    with pytest.raises(ValueError, match=r"the record of 'key' is damaged .*: clear\(key\)"):
+        Record.load(law, "key", written(law, *times))
+
+
+@every_law
+def test_a_torn_record_is_damage_or_of_another_law(law: Algorithm[Any]) -> None:
+    whole = written(law)
+    for length in range(len(whole)):
+        if isinstance(law, RollingWindow) and len(whole) - length in {8, 16, 24}:
+            continue  # a log without its last entries is a log: the bytes do not count themselves
+        with pytest.raises(ValueError, match=r"another law|is damaged"):
+            Record.load(law, "key", whole[:length])
+
+
+@pytest.mark.parametrize("reply", [b"\0" * 31, b"", None, 7, b"\0" * 24, "text"], ids=repr)
+def test_a_reply_that_is_none_is_told(reply: Any) -> None:  # noqa: ANN401
+    with pytest.raises(StoreUnavailable, match="no reply of the script"):
+        read_answer(reply, "key", TokenBucket(1))
+
+
+# ---- real servers --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    need("valkey", why_no_valkey())
+    server = Valkey()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def client(valkey: Valkey) -> AsyncIterator[Redis]:
+    async with valkey.connect() as client:
+        await client.flushall()
+        yield client
+
+
+def in_redis(law: Algorithm[Any], *times: float) -> bytes:
+    """What the script writes: the times and the state as doubles, whatever the law."""
+    at = [NOW] if not times else list(times)
+    head = [*at, 0.0, NOW] if not times else at
+    state: list[float]
+    if isinstance(law, FixedWindow):
+        state = [float(int(NOW)), 3.0]
+    elif isinstance(law, SlidingWindow):
+        state = [float(int(NOW / law._width)), 0.0, 0.0, 0.0, 3.0]
+    elif isinstance(law, AllOf):
+        state = [NOW + 1, float(int(NOW / 60)), 3.0]
+    else:
+        state = [-1.0 if isinstance(law, RollingWindow) else NOW + 1]
+    return seal(law) + struct.pack(f"<{3 + len(state)}d", *head, *state)
+
+
+@every_law
+@pytest.mark.parametrize("times", NO_TIMES, ids=repr)
+async def test_redis_gives_nothing_for_times_that_cannot_be(
+    client: Redis, law: Algorithm[Any], times: tuple[float, float, float]
+) -> None:
+    store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
+    data = in_redis(law, *times)
+    await client.set("{aiothrottle:key}", data)
+    with pytest.raises(ValueError, match=r"is damaged"):
+        await store.reserve("key", law, [1])
+    assert await client.get("{aiothrottle:key}") == data
+    await store.clear("key")
+    assert (await store.reserve("key", law, [1])).instants == (NOW,)
+
+
+@every_law
+async def test_redis_survives_whatever_is_there(client: Redis, law: Algorithm[Any]) -> None:
+    """Torn, longer, with any number in any place: an answer in order, or a clear error."""
+    lots = random.Random(8)
+    store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
+    whole = in_redis(law)
+    forms = [whole[:length] for length in range(len(whole))] + [
+        whole + b"\0" * 8,
+        b"",
+        b"\xff" * 64,
+    ]
+    for place in range(8, len(whole), 8):
+        forms += [whole[:place] + struct.pack("<d", n) + whole[place + 8 :] for n in NUMBERS]
+    forms += [seal(law) + lots.randbytes(lots.randrange(80)) for _ in range(100)]
+    for data in forms:
+        await client.set("{aiothrottle:key}", data)
+        try:
+            answer = await store.reserve("key", law, [1, 1, 1, 1, 1])
+        except ValueError as error:
+            assert "another law" in str(error) or "is damaged" in str(error)  # noqa: PT017
+            continue
+        assert all(math.isfinite(instant) for instant in answer.instants)
+        assert sum(instant == NOW for instant in answer.instants) <= law.capacity
+        assert not math.isnan(answer.retry_after + answer.remaining + answer.reset_after)
+
+
+async def test_redis_has_something_else_under_the_name(client: Redis) -> None:
+    store = RedisStore(client)
+    await client.rpush("{aiothrottle:key}", "x")  # pyright: ignore[reportGeneralTypeIssues]
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.reserve("key", TokenBucket(1), [1])
+
+
+async def test_redis_has_something_else_in_a_log(client: Redis) -> None:
+    store = RedisStore(client)
+    window = RollingWindow("2/h")
+    await store.reserve("key", window, [1, 1])
+    await client.lset("{aiothrottle:key}:0", 0, "odd")  # pyright: ignore[reportGeneralTypeIssues]
+    with pytest.raises(StoreUnavailable, match="too short"):
+        await store.reserve("key", window, [1])
+
+
+async def test_mongodb_has_other_fields(uri: str) -> None:
+    client: AsyncMongoClient[Any] = AsyncMongoClient(
+        uri, retryWrites=False, serverSelectionTimeoutMS=3000
+    )
+    async with client:
+        await client.drop_database("aiothrottle_test")
+        store = MongoStore(client, "aiothrottle_test", timeout=10)
+        records = client["aiothrottle_test"]["limits"]
+        stamp, bucket = WaitUntil(1, 5, 10), TokenBucket(1)
+        for fields in (
+            {},
+            {"data": None},
+            {"data": "text"},
+            {"data": b"short"},
+            {"data": 10**12},
+            {"data": written(bucket, math.nan, 0.0, 0.0)},
+            {"stamp": "soon", "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"stamp": 0.0},
+            {"stamp": 0.0, "seen": math.nan, "ahead": 0.0, "last": 0.0},
+            {"stamp": math.inf, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+        ):
+            for law in (stamp, bucket):
+                await records.replace_one(
+                    {"_id": "key"}, {"mark": b"m", "seal": seal(law), **fields}, upsert=True
+                )
+                with pytest.raises(ValueError, match=r"is damaged|another law"):
+                    await store.reserve("key", law, [1])
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    server = mongodb()
+    yield f"mongodb://127.0.0.1:{server.port}"
+    server.stop()
+
+
+async def test_memcached_has_other_bytes() -> None:
+    server = memcached()
+    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
+    try:
+        store = MemcachedStore(client, "app", clock=lambda: NOW)
+        law = TokenBucket("3/s", burst=2)
+        for data in (b"x", b"\0" * 100, written(law, math.nan, 0.0, 0.0), written(law)[:-1]):
+            await client.set(b"app:key", data)
+            with pytest.raises(ValueError, match=r"another law|is damaged"):
+                await store.reserve("key", law, [1])
+    finally:
+        await client.close()
+        await asyncio.to_thread(server.stop)
