@@ -242,6 +242,10 @@ class Line(Bucket):
             resumed = is_granted(future)
             if resumed:
                 self._take_back(permit)
+                loop = self.loop
+                if self._started is not None and loop is not None and not loop.is_closed():
+                    # Had it gone on, it or the last one would see to the tokens of that one.
+                    loop.call_soon(self._all_started)
             self._leave(permit, resumed=resumed)
 
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
@@ -419,7 +423,8 @@ class Line(Bucket):
                 if permit in self._above:
                     fail(self._above[permit], LimiterClosed())
         self.wake()
-        if self._consumer is not None and self.loop is asyncio.get_running_loop():
+        while self._consumer is not None and self.loop is asyncio.get_running_loop():
+            # Another one follows if this one is swept up before its first step.
             await asyncio.wait([self._consumer])
         if self.leased is not None and self.loop is asyncio.get_running_loop():
             await self.leased.close()

@@ -70,12 +70,8 @@ TABLE = """
     stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
-<<<<<<< HEAD
     stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.wakes | stores.store                                              | asyncio random
-=======
-    stores.request | stores.* algorithms algorithms.algorithm errors         |
->>>>>>> proof
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
