@@ -265,9 +265,7 @@ class Storm(InterleavingLoop):
                 finally:
                     permit.release()
             else:
-                throttle = limiter.throttle(
-                    come.cost, priority=come.priority, timeout=come.timeout
-                )
+                throttle = limiter.throttle(come.cost, priority=come.priority, timeout=come.timeout)
                 async with throttle as permit:
                     await self.stay(guest, permit, come)
         except TimedOut:

@@ -78,14 +78,18 @@ class Story:
         for _ in range(2):  # what one needs no more, the other may not need either
             happenings = shrunk(
                 story.happenings,
-                lambda kept, story=story: Story(story.family, kept, story.schedule).fails()  # type: ignore[misc]
-                is not None,
+                lambda kept, story=story: (
+                    Story(story.family, kept, story.schedule).fails()  # type: ignore[misc]
+                    is not None
+                ),
             )
             story = Story(story.family, happenings, story.schedule)
             schedule = shrunk(
                 story.schedule,
-                lambda kept, story=story: Story(story.family, story.happenings, kept).fails()  # type: ignore[misc]
-                is not None,
+                lambda kept, story=story: (
+                    Story(story.family, story.happenings, kept).fails()  # type: ignore[misc]
+                    is not None
+                ),
             )
             story = Story(story.family, story.happenings, schedule)
         return story

@@ -174,9 +174,12 @@ def seconds_for(work: Callable[[], object]) -> float:
 
 
 def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
-    """Ten times as much may take thirty times as long, which is far from a hundred times."""
-    few, many = seconds_for(work(50_000)), seconds_for(work(500_000))
-    assert many <= 30 * max(few, 0.001), (few, many)
+    """Of 25 times as much time in proportion is 25 times, and that of its square 625 times.
+
+    Caches, and neighbours on a busy machine, make it more than 25.
+    """
+    few, many = seconds_for(work(20_000)), seconds_for(work(500_000))
+    assert many <= 150 * max(few, 0.0005), (few, many)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
