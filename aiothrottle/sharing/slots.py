@@ -351,6 +351,9 @@ class LeasedSlots:
         """Have what was chosen stand in for the store."""
         if not self._is_away:
             self._is_away = True
+            # Also if it was never heard: for a lease it is tried, and what it may have granted is
+            # to be given back.
+            self._heard_at = max(self._heard_at, self._line.clock())
             # What each held when the store failed is not more than all may have together.
             held, _ = self._need()
             here = {"local": self.shared.per_process or max(1, held), "open": _NO_BOUND}
