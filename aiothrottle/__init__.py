@@ -25,7 +25,7 @@ from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
-from aiothrottle.sharing.slots import SharedConcurrency
+from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.statistics import Statistics
 
 __all__ = [

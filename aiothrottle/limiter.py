@@ -37,8 +37,9 @@ from aiothrottle.plan import (
     slots_of,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.line import SharedLine
-from aiothrottle.sharing.slots import LeasedSlots, SharedConcurrency
+from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
@@ -101,6 +102,7 @@ class RateLimiter:
         on_store_error: What to do while the store fails. ``"raise"``: all who wait get
             `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
             ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
+            It is for the slots of a `SharedConcurrency` as well.
         clock: Gives the time in seconds; must not go back. On an event loop with a time of its
             own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -172,7 +174,7 @@ class RateLimiter:
                 max_queue=max_queue,
             )
         if shared:
-            self._line.lease(LeasedSlots(self._line, *shared, key))
+            self._line.lease(LeasedSlots(self._line, *shared, key, on_store_error))
         self._concurrency_limit = concurrency_limit
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None

@@ -121,6 +121,11 @@ class Line(Bucket):
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def store_up(self) -> bool | None:
+        """Whether the store answers that leases the slots; None if none does."""
+        return None if self.leased is None else self.leased.store_up
+
+    @property
     def waiting(self) -> int:
         """How many wait."""
         return self._waiters.count - len(self._ghosts)
@@ -546,6 +551,8 @@ class Line(Bucket):
         """Grant to as many as fit now, and look again when the next one may."""
         assert self.loop is not None
         self._stop_timer()
+        if self.leased is not None:
+            self.leased.look()  # while the store fails there may be slots at once
         try:
             seconds = self._serve()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
@@ -555,8 +562,6 @@ class Line(Bucket):
                 self.wake()  # the consumer, to its end
             elif seconds is not None:
                 self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self._look)
-        if self.leased is not None:
-            self.leased.look()
 
     def _all_started(self) -> None:
         """Take the tokens of the last one, and look, unless it is known when to look again."""

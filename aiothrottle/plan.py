@@ -11,7 +11,7 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.sharing.slots import SharedConcurrency
+from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.standin import CHOICES, OnStoreError
 from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of

@@ -56,7 +56,8 @@ TABLE = """
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | sharing.* stores.store algorithms errors               | asyncio
     sharing.line | events sharing.* line permit decision stores.store algorithms algorithms.* rate errors | asyncio
-    sharing.slots | line stores.slots stores.store errors                    | asyncio random
+    sharing.concurrency |                                                    |
+    sharing.slots | line sharing.* stores.slots stores.store errors          | asyncio random
     plan         | adaptive adaptive.* feedback sharing.* stores.slots stores.store algorithms rate  |
     limiter      | events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
@@ -108,7 +109,7 @@ TABLE = """
     cli          | __init__ cli.*                                            |
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision sharing.slots statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision sharing.concurrency statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws

@@ -113,7 +113,7 @@ class SharedLine(Line):
     @property
     def store_up(self) -> bool:
         """Whether the store has answered when it was last asked."""
-        return not self._store.is_down
+        return not self._store.is_down and super().store_up is not False
 
     @property
     def _law(self) -> Algorithm[Any]:

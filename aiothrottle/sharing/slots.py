@@ -17,6 +17,9 @@ by the store (`SlotStore.listen`), or asks again after a pause that grows, with 
 
 If the store has given slots of ours to others, as we were not heard in time, what runs goes on and
 still counts: there are more than the limit until so many have ended, and one line in the log.
+
+While the store is away nobody waits for it, unless that was chosen (`on_store_error`): slots are
+then had without it, and it hears of them with the first claim that it answers.
 """
 
 import asyncio
@@ -28,18 +31,20 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiothrottle.errors import twin
+from aiothrottle.errors import StoreUnavailable, twin
+from aiothrottle.sharing.health import Health
 from aiothrottle.stores.slots import Claim, SlotStore
 
 if TYPE_CHECKING:
     from aiothrottle.line import Line
+    from aiothrottle.sharing.concurrency import SharedConcurrency
+    from aiothrottle.sharing.standin import OnStoreError
     from aiothrottle.stores.slots import Granted
     from aiothrottle.stores.store import Key
 
-__all__ = ["LeasedSlots", "SharedConcurrency"]
+__all__ = ["LeasedSlots"]
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -49,54 +54,13 @@ _MOST_WANTED = 64
 # it grows, and the longest. Half of it is jitter.
 _PAUSE, _GROWTH, _LONGEST_PAUSE = 0.01, 1.5, 0.5
 # Seconds after a call that failed.
-_RETRY, _LONGEST_RETRY = 0.1, 5.0
+_RETRY, _LONGEST_RETRY = 0.1, 1.0
 # Seconds. Who asks just when a lease is over can be too early by a rounding.
 _SHORTEST_BREAK = 0.001
+# Slots without a bound.
+_NO_BOUND = 1 << 29
 # Seconds: see `LeasedSlots.look`.
 _AFTER_A_SWEEP = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class SharedConcurrency:
-    """A concurrency limit that all processes have together, in a store.
-
-    It stands where a concurrency limit stands. All limiters with the same store and `key` count
-    together, whatever their rates are; they should have the same `limit`. Those who wait are served
-    in the order in which they came, of all processes.
-
-    Args:
-        limit: How many may be inside ``throttle()`` at once, in all processes together.
-        lease: Seconds after which the slots of a process that died are free again. Each process
-            says every third of it that it is alive.
-        per_process: How many of them this limiter takes at the most. None: all.
-
-    Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range.
-
-    >>> from aiothrottle import RateLimiter
-    >>> from aiothrottle.stores import MemoryStore
-    >>> limiter = RateLimiter("50/s", SharedConcurrency(40), store=MemoryStore(), key="example.org")
-    """
-
-    limit: int
-    lease: float = 30.0
-    per_process: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
-        for name in ("limit", "per_process"):
-            slots = getattr(self, name)
-            if name == "per_process" and slots is None:
-                continue
-            if isinstance(slots, bool) or not isinstance(slots, int):
-                raise TypeError(f"{name} is a whole number of slots, not {slots!r}")
-            if slots < 1:
-                raise ValueError(f"{name} is 1 or more, not {slots!r}")
-        if isinstance(self.lease, bool) or not isinstance(self.lease, int | float):
-            raise TypeError(f"lease is a number of seconds, not {self.lease!r}")
-        if not 0.0 < self.lease < math.inf:
-            raise ValueError(f"lease is a finite number of seconds above 0, not {self.lease!r}")
 
 
 class LeasedSlots:
@@ -104,12 +68,15 @@ class LeasedSlots:
 
     __slots__ = (
         "_ask_at",
+        "_choice",
         "_failures",
         "_heard_at",
+        "_is_away",
         "_key",
         "_letters",
         "_line",
         "_listens",
+        "_most_here",
         "_number",
         "_pause",
         "_store",
@@ -123,13 +90,23 @@ class LeasedSlots:
     )
 
     def __init__(
-        self, line: "Line", shared: SharedConcurrency, store: SlotStore, key: "Key"
+        self,
+        line: "Line",
+        shared: "SharedConcurrency",
+        store: SlotStore,
+        key: "Key",
+        choice: "OnStoreError",
     ) -> None:
         #: What the user said.
         self.shared = shared
         self._line = line
         self._store = store
         self._key = key
+        self._choice = choice
+        # Whether the store fails, and slots are had, or not, without it.
+        self._is_away = False
+        # So many there may be meanwhile.
+        self._most_here = 0
         self._letters = secrets.token_hex(8)
         self._number = 0
         # What the store knows, as far as that is known: how many are held, how many wanted.
@@ -151,6 +128,11 @@ class LeasedSlots:
         return f"{os.getpid():x}x{self._letters}"
 
     @property
+    def store_up(self) -> bool:
+        """Whether the store has answered when it was last asked."""
+        return not self._failures
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is held, wanted or still to be said."""
         return self._talk is None and self._told == (0, 0)
@@ -160,6 +142,8 @@ class LeasedSlots:
     def look(self) -> None:
         """See to it that the store hears what it does not know: in the next turn, all at once."""
         loop = self._line.loop
+        if self._is_away:
+            self._grant_here()
         if self._talk is None and loop is not None and not loop.is_closed():
             task = asyncio.current_task(loop)
             if task is not None and task.cancelling():
@@ -206,7 +190,9 @@ class LeasedSlots:
         line = self._line
         self._trying += 1
         try:
-            if not (line.free or line.waiting or line.closed):
+            if self._is_away:
+                self._grant_here()
+            elif not (line.free or line.waiting or line.closed):
                 assert line.loop is not None
                 asked = line.loop.create_future()
                 self._tries.append(asked)
@@ -263,7 +249,7 @@ class LeasedSlots:
             self._rest()  # what could not be given back is over by now
             return False
         if self._failures:  # who comes anew asks anew; all others wait for the end of the pause
-            return bool(wanted) or now >= self._ask_at
+            return (bool(wanted) and not self._is_away) or now >= self._ask_at
         asked = self._woken or bool(self._tries)
         return asked or (held, wanted) != self._told or now >= self._ask_at
 
@@ -303,20 +289,20 @@ class LeasedSlots:
             self._tries += tries  # the next talk asks for them
             raise
         self._heard(granted, held, wanted)
-        for asked in tries:
-            if not asked.done():
-                asked.set_result(None)
+        _settle(tries)
         return True
 
     def _heard(self, granted: "Granted", held: int, wanted: int) -> None:
         line, lease = self._line, self.shared.lease
-        self._failures = 0
         self._heard_at = now = line.clock()
-        if granted.lost:
+        if self._failures:
+            Health.of(self._store).came(now)
+        if granted.lost and not self._is_away:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
             )
+        self._failures, self._is_away = 0, False
         self._have(line.slots + granted.granted)
         held, wanted = self._told = (held + granted.granted, wanted - granted.granted)
         if not (held or wanted):
@@ -341,19 +327,51 @@ class LeasedSlots:
         return patience
 
     def _failed(self, error: Exception, tries: "list[asyncio.Future[None]]") -> None:
-        """Have those who wait hear of it, and try again later to say what is to be said."""
+        """Have those who wait hear of it, or go on without; and try again later."""
+        now = self._line.clock()
         self._failures += 1
         pause = min(_RETRY * 2 ** min(self._failures, 16), _LONGEST_RETRY, self.shared.lease / 3)
-        self._ask_at = self._line.clock() + pause * random.uniform(0.5, 1.0)
+        self._ask_at = now + pause * random.uniform(0.5, 1.0)
+        tries, self._tries = tries + self._tries, []
+        if isinstance(error, StoreUnavailable):
+            Health.of(self._store).went(now, self._choice, str(error))
+            if self._choice != "raise":
+                self._go_without()
+                _settle(tries)
+                return
+        self._is_away = False
         self._line.fail_all(error)
         for asked in tries:
             if not asked.done():
                 asked.set_exception(twin(error))
 
+    # ---- without the store -----------------------------------------------------------------------
+
+    def _go_without(self) -> None:
+        """Have what was chosen stand in for the store."""
+        if not self._is_away:
+            self._is_away = True
+            # Also if it was never heard: for a lease it is tried, and what it may have granted is
+            # to be given back.
+            self._heard_at = max(self._heard_at, self._line.clock())
+            # What each held when the store failed is not more than all may have together.
+            held, _ = self._need()
+            here = {"local": self.shared.per_process or max(1, held), "open": _NO_BOUND}
+            self._most_here = here.get(self._choice, 0)
+        self._grant_here()
+
+    def _grant_here(self) -> None:
+        """Take as many slots as may be had without the store: they count when it is back."""
+        held, wanted = self._need()
+        granted = min(wanted, self._most_here - held)
+        if granted > 0:
+            self._have(held + granted)
+            self._line.wake()
+
     def _rest(self) -> None:
         """Have nothing to say until something happens."""
         self._told, self._woken = (0, 0), False
-        self._ask_at, self._failures = math.inf, 0
+        self._ask_at, self._failures, self._is_away = math.inf, 0, False
         self._pause = _PAUSE
         self._stop_timer()
         self._unlisten()
@@ -366,3 +384,10 @@ class LeasedSlots:
     def _wake(self) -> None:
         self._woken = True
         self.look()
+
+
+def _settle(tries: "list[asyncio.Future[None]]") -> None:
+    """Have those who try look."""
+    for asked in tries:
+        if not asked.done():
+            asked.set_result(None)
