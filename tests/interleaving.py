@@ -1,0 +1,187 @@
+"""An event loop on virtual time that runs what is ready in an order that is told to it.
+
+Strategy. Before each callback the loop is at a step, counted from 0, and a `Schedule` may have one
+`Disturbance` for it: another callback goes first, time passes while callbacks are ready, as on a
+busy machine, a task is cancelled, which finds it at whatever it awaits, or something else happens
+in between. An empty schedule is what asyncio does. So a run is a value: it can be run again, and
+cut down.
+
+What is assumed. Two callbacks that one and the same callback has scheduled keep their order:
+asyncio runs them first come first served, and code may rely on that within one synchronous stretch.
+Timers that are due, and what different callbacks have scheduled, may come in any order, and stay
+behind for as many turns as it takes: on asyncio they do too, where a task awaits once more or less.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from aiothrottle.testing import VirtualTimeLoop
+
+__all__ = ["Disturbance", "InterleavingLoop", "Schedule", "made_up", "shrunk"]
+
+_Item = TypeVar("_Item")
+# Whoever takes more steps than that, does not come to an end.
+_MOST_STEPS = 200_000
+
+
+@dataclass(frozen=True)
+class Overtake:
+    """Another one that may go first does so."""
+
+    which: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The machine is busy with something else for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """One of the tasks that may be cancelled is."""
+
+    which: int
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """Something else happens, see `InterleavingLoop.interrupt`."""
+
+    which: int
+
+
+Disturbance: TypeAlias = Overtake | Pass | Cancel | Interrupt
+Schedule: TypeAlias = Mapping[int, Disturbance]
+
+
+class _Ready:
+    """The ready queue of an event loop, as far as a loop uses it."""
+
+    def __init__(self, loop: "InterleavingLoop") -> None:
+        self.loop = loop
+        # Each with the callback that has scheduled it; None: a timer, or the world outside.
+        self.handles: list[tuple[asyncio.Handle, asyncio.Handle | None]] = []
+        self.running: asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def append(self, handle: asyncio.Handle) -> None:
+        self.handles.append((handle, self.running))
+
+    def popleft(self) -> asyncio.Handle:
+        which = self.loop.step()
+        free = list(self._free()) if which else [0]
+        self.running, _ = self.handles.pop(free[which % len(free)])
+        return self.running
+
+    def clear(self) -> None:
+        self.handles.clear()
+
+    def _free(self) -> list[int]:
+        """Give the places of those that may go first."""
+        seen: set[int] = set()
+        free: list[int] = []
+        for place, (_, source) in enumerate(self.handles):
+            if source is None or id(source) not in seen:
+                free.append(place)
+            if source is not None:
+                seen.add(id(source))
+        return free
+
+
+class InterleavingLoop(VirtualTimeLoop):
+    """A loop that is disturbed as the schedule says."""
+
+    # Private to asyncio's BaseEventLoop: it appends what is to be called, and takes from the left.
+    _ready: _Ready
+
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        super().__init__()
+        self._ready = _Ready(self)
+        #: Empty it, and the loop is as any other from then on.
+        self.schedule = schedule or {}
+        self.steps = 0
+        #: Seconds for which the machine was busy.
+        self.busy = 0.0
+        #: What has happened, for people.
+        self.trace: list[str] = []
+
+    def victims(self) -> list["asyncio.Task[None]"]:
+        """Give the tasks that may be cancelled now."""
+        return []
+
+    def interrupt(self, which: int) -> None:
+        """Do, between two callbacks, what some other code might."""
+
+    def note(self, what: str) -> None:
+        """Have it in the trace."""
+        self.trace.append(f"{self.time():8.3f} s, step {self.steps:3}: {what}")
+
+    def step(self) -> int:
+        """Let come what comes before the next callback. Gives which one that is."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise AssertionError(f"no end after {_MOST_STEPS} steps")
+        match self.schedule.get(self.steps):
+            case Overtake(which):
+                self.note(f"number {which} of what is ready goes first")
+                return which
+            case Pass(seconds):
+                self.busy += seconds
+                self._set_time(self.time() + seconds)
+                self.note(f"the machine was busy for {seconds} s")
+            case Cancel(which):
+                if victims := self.victims():
+                    victim = victims[which % len(victims)]
+                    victim.cancel()
+                    self.note(f"{victim.get_name()} is cancelled")
+            case Interrupt(which):
+                self.interrupt(which)
+            case None:
+                pass
+        return 0
+
+    def _run_once(self) -> None:
+        self._ready.running = None
+        super()._run_once()  # type: ignore[misc]
+
+
+def made_up(chance: random.Random, steps: int) -> Schedule:
+    """Make a schedule up: of few disturbances or many, of all kinds or some."""
+    kinds = chance.choice(["o", "oc", "oopci", "p", "c", "i", "opc"])
+    apart = chance.choice([1.5, 4, 16])
+    schedule: dict[int, Disturbance] = {}
+    at = 0
+    while (at := at + 1 + int(chance.expovariate(1 / apart))) < steps:
+        match chance.choice(kinds):
+            case "o":
+                schedule[at] = Overtake(chance.randint(1, 5))
+            case "p":
+                schedule[at] = Pass(chance.choice([0.125, 0.25, 0.5, 1.0, 2.0]))
+            case "c":
+                schedule[at] = Cancel(chance.randrange(16))
+            case _:
+                schedule[at] = Interrupt(chance.randrange(16))
+    return schedule
+
+
+def shrunk(items: Sequence[_Item], fails: Callable[[list[_Item]], bool]) -> list[_Item]:
+    """Leave out whatever is not needed for it to fail, in ever smaller pieces."""
+    kept = list(items)
+    size = len(kept)
+    while size:
+        start = 0
+        while start < len(kept):
+            fewer = kept[:start] + kept[start + size :]
+            if fails(fewer):
+                kept = fewer
+            else:
+                start += size
+        size //= 2
+    return kept

@@ -1,0 +1,455 @@
+"""A storm of everything together over a limiter, and the books that are kept of it by brute force.
+
+Guests come, wait, stay and go; they are cancelled; limits change; limiters pause and close. Times
+and costs are binary fractions, so the sums here are exact.
+"""
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from aiothrottle import CostTooHigh, KeyedRateLimiter, LimiterClosed, Permit, RateLimiter
+from aiothrottle import ThrottleTimeout as TimedOut
+from aiothrottle.line import Line
+from tests.interleaving import InterleavingLoop, Schedule
+
+__all__ = [
+    "Cancel",
+    "Change",
+    "Close",
+    "Come",
+    "Family",
+    "Happening",
+    "Pause",
+    "Rate",
+    "Slots",
+    "Storm",
+    "Try",
+    "Wait",
+    "rage",
+]
+
+PERIOD, PARENTS_LIMIT, PARENTS_SLOTS = 1.0, 4.0, 3
+Family: TypeAlias = Literal["alone", "parent", "keyed"]
+
+
+@dataclass(frozen=True)
+class Come:
+    where: int
+    cost: float
+    priority: int
+    timeout: float | None
+    stay: float
+    settle: float | None
+
+
+@dataclass(frozen=True)
+class Try:
+    where: int
+    cost: float
+    stay: float
+
+
+@dataclass(frozen=True)
+class Cancel:
+    which: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    where: int  # -1: the parent
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    where: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Slots:
+    where: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Close:
+    where: int  # -1: the parent
+    drain: bool
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+
+
+Change: TypeAlias = Come | Try | Cancel | Pause | Rate | Slots | Close
+Happening: TypeAlias = Change | Wait
+
+
+@dataclass(eq=False)
+class Books:
+    """What one limiter was given to do, counted by brute force."""
+
+    find: Callable[[], RateLimiter]
+    limit: float
+    slots: int
+    paused_until: float = 0.0
+    lowest_limit: float = math.inf
+    most_inside: int = 0
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.lowest_limit, self.most_inside = self.limit, self.slots
+
+    @property
+    def limiter(self) -> RateLimiter:
+        return self.find()
+
+    @property
+    def line(self) -> Line:
+        # Its figures are read here without a call: `statistics()` would be a disturbance.
+        return self.limiter._line
+
+    def counts(self) -> tuple[int, int]:
+        line = self.line
+        assert line._consumer is not None or not line.waiting, "a line that nobody serves"
+        return line.in_flight, line.waiting
+
+
+@dataclass(eq=False)
+class Guest:
+    """One that comes to the limiter in the storm."""
+
+    come: Come | Try
+    name: str = ""
+    #: What an observer saw it spend, and when.
+    charged: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    #: Its own and the parent's: they say when its tokens were counted there.
+    permits: list[Permit] = field(default_factory=list[Permit])
+    number: int = -1
+    arrived: float = math.nan
+    task: "asyncio.Task[None] | None" = None
+    waits: bool = False
+    inside: bool = False
+    hopeless: bool = False
+
+    @property
+    def priority(self) -> int:
+        return self.come.priority if isinstance(self.come, Come) else 0
+
+    @property
+    def gives_up(self) -> bool:
+        done = self.task is not None and (self.task.done() or self.task.cancelling() > 0)
+        return done or self.hopeless
+
+    def used(self, now: float, stamp: float | None = None) -> float:
+        """What it has used of the last period; `stamp`: when its tokens were counted."""
+        charged = self.charged
+        if stamp is not None and charged:
+            charged = [(stamp, charged[0][1]), *charged[1:]]
+        return math.fsum(cost for at, cost in charged if at + PERIOD > now)
+
+
+class Storm(InterleavingLoop):
+    """A loop on which guests come and go, and that looks at the limiters after each turn."""
+
+    def __init__(self, family: Family = "alone", schedule: Schedule | None = None) -> None:
+        super().__init__(schedule)
+        self.parent: Books | None = None
+        if family != "alone":
+            above = RateLimiter(PARENTS_LIMIT, PARENTS_SLOTS, clock=self.time)
+            self.parent = Books(lambda: above, PARENTS_LIMIT, PARENTS_SLOTS)
+        parent = self.parent.limiter if self.parent else None
+        self.keyed: KeyedRateLimiter | None = None
+        if family == "keyed":
+            keyed = self.keyed = KeyedRateLimiter(3, 2, parent=parent, clock=self.time)
+            self.children = [Books(lambda key=key: keyed[key], 3, 2) for key in range(2)]  # type: ignore[misc]
+        else:
+            ours = [RateLimiter(3, 2, parent=parent, clock=self.time) for _ in range(2)]
+            self.children = [Books(lambda one=one: one, 3, 2) for one in ours]  # type: ignore[misc]
+        self.guests: list[Guest] = []
+        self.neglected: list[Guest] = []
+        self.closings: list[asyncio.Task[None]] = []
+        self.numbers = itertools.count()
+        self.over = False  # a promise was broken, or all is done
+
+    # ---- looking -------------------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        super()._run_once()
+        if not self.over:
+            self.over = True  # it stays so if this raises
+            self.look()
+            self.over = False
+
+    def _jump(self) -> bool:
+        # Time is moved on when nothing is left to do. Then nobody may wait who could have gone.
+        if self.neglected and not self.over:
+            self.over = True
+            raise AssertionError(f"{[guest.name for guest in self.neglected]} could have gone")
+        return super()._jump()
+
+    def of(self, where: int) -> list[Guest]:
+        return [guest for guest in self.guests if guest.come.where == where]
+
+    def look(self) -> None:
+        heads: list[Guest] = []
+        for where, child in enumerate(self.children):
+            own = self.of(where)
+            inside = sum(guest.inside for guest in own)
+            waiting = sum(guest.waits for guest in own)
+            assert child.counts() == (inside, waiting)
+            # Whoever was inside when the limit was lowered stays; nobody comes to them.
+            child.most_inside = max(child.slots, min(child.most_inside, inside))
+            assert inside <= child.most_inside
+            queue = [guest for guest in own if guest.waits and not guest.gives_up]
+            if queue:
+                head = min(queue, key=self.place)
+                if self.fits(child, own, head.come.cost, counted=0):
+                    heads.append(head)
+        self.neglected = [] if self.parent and self.is_blocked(self.parent, heads) else heads
+        if self.parent:
+            in_flight, waiting = self.parent.counts()
+            assert in_flight == sum(guest.inside for guest in self.guests) <= self.parent.slots
+            assert waiting <= len(self.children)  # no more than one of each
+
+    def is_blocked(self, parent: Books, heads: list[Guest]) -> bool:
+        """Tell whether one that the parent has no room for may stand there before the heads.
+
+        Who stands there need not be a head any more: one with a priority has come since.
+        """
+        costs = {permit.cost for permit in parent.line._waiters if permit._future is not None}
+        costs |= {head.come.cost for head in heads}
+        room = all(self.fits(parent, self.guests, cost, counted=1) for cost in costs)
+        return parent.closed or not room
+
+    def place(self, guest: Guest) -> tuple[float, int, int]:
+        return guest.arrived - 10 * guest.priority, -guest.priority, guest.number
+
+    def fits(
+        self, books: Books, guests: list[Guest], cost: float, *, counted: int | None = None
+    ) -> bool:
+        """Tell whether there is room, as an observer sees it, or as that permit was counted.
+
+        A token is never counted before its request starts, but on a busy machine it may be later.
+        """
+        used = 0.0
+        for guest in guests:
+            stamp = None
+            if counted is not None and guest.permits:
+                stamp = guest.permits[counted]._at
+            used += guest.used(self.time(), stamp)
+        inside = sum(guest.inside for guest in guests)
+        return (
+            self.time() >= books.paused_until
+            and inside < books.slots
+            # What costs nothing does not ask whether there is a debt.
+            and (cost == 0 or used + cost <= books.limit)
+        )
+
+    # ---- guests --------------------------------------------------------------------------------
+
+    async def visit(self, guest: Guest) -> None:
+        guest.arrived, guest.number = self.time(), next(self.numbers)
+        try:
+            if isinstance(guest.come, Try):
+                await self.attempt(guest, guest.come)
+            else:
+                await self.wait_and_stay(guest, guest.come)
+        finally:
+            self.note(f"{guest.name} goes")
+            guest.waits = guest.inside = False
+
+    async def wait_and_stay(self, guest: Guest, come: Come) -> None:
+        limiter, busy = self.children[come.where].limiter, self.busy
+        guest.waits = True
+        try:
+            if guest.number % 2:
+                how = {"priority": come.priority, "timeout": come.timeout}
+                permit = await limiter.acquire(come.cost, **how)  # type: ignore[arg-type]
+                try:
+                    await self.stay(guest, permit, come)
+                finally:
+                    permit.release()
+            else:
+                throttle = limiter.throttle(come.cost, priority=come.priority, timeout=come.timeout)
+                async with throttle as permit:
+                    await self.stay(guest, permit, come)
+        except TimedOut:
+            assert come.timeout is not None
+            assert self.time() <= guest.arrived + come.timeout + 0.01 + (self.busy - busy)
+
+    async def stay(self, guest: Guest, permit: Permit, come: Come) -> None:
+        self.enter(guest, permit)
+        await asyncio.sleep(come.stay)
+        if come.settle is not None:
+            self.settle(guest, permit, come.settle)
+            await asyncio.sleep(0)
+
+    async def attempt(self, guest: Guest, attempt: Try) -> None:
+        child, own = self.children[attempt.where], self.of(attempt.where)
+        decision = await child.limiter.try_acquire(attempt.cost)
+        queue = any(other.waits for other in own)
+        if decision.permit is None:
+            fits = self.fits(child, own, attempt.cost, counted=0)
+            assert queue or self.parent or not fits, f"{guest.name} was refused for nothing"
+            return
+        assert not queue, f"{guest.name} has overtaken those who wait"
+        try:
+            self.enter(guest, decision.permit)
+            await asyncio.sleep(attempt.stay)
+        finally:
+            decision.permit.release()
+
+    def enter(self, guest: Guest, permit: Permit) -> None:
+        self.note(f"{guest.name} enters")
+        own = self.of(guest.come.where)
+        for other in own:
+            before = other.waits and not other.gives_up and other.number < guest.number
+            assert not before or other.priority != guest.priority, f"{other.name} was overtaken"
+        child, cost = self.children[guest.come.where], guest.come.cost
+        assert self.fits(child, own, cost), "above the limit"
+        assert not self.parent or self.fits(self.parent, self.guests, cost), "above the parent's"
+        guest.waits, guest.inside = False, True
+        guest.charged.append((self.time(), guest.come.cost))
+        guest.permits = [permit]
+        if self.parent:
+            guest.permits.append(child.line._above[permit])
+
+    def settle(self, guest: Guest, permit: Permit, cost: float) -> None:
+        permit.settle(cost)
+        less = guest.come.cost - cost
+        if less < 0:
+            guest.charged.append((self.time(), -less))
+        else:
+            guest.charged[0] = (guest.charged[0][0], cost)
+
+    # ---- what happens --------------------------------------------------------------------------
+
+    def victims(self) -> list["asyncio.Task[None]"]:
+        tasks = [guest.task for guest in self.guests if guest.task and not guest.gives_up]
+        tasks += [closing for closing in self.closings if not closing.done()]
+        # Sweeps that cancel all tasks of a loop meet this one as well.
+        consumers = [books.line._consumer for books in self.everybody]
+        return tasks + [consumer for consumer in consumers if consumer is not None]
+
+    @property
+    def everybody(self) -> list[Books]:
+        return [*self.children, *([self.parent] if self.parent else [])]
+
+    def books_of(self, where: int) -> Books:
+        return self.children[where] if where >= 0 or not self.parent else self.parent
+
+    def interrupt(self, which: int) -> None:
+        where = which % 2
+        changes: list[Change] = [Pause(where, 0.125), Rate(where, 3), Slots(where, 1)]
+        self.change([*changes, Slots(where, 2), Pause(-1, 0.125)][which // 2 % 5])
+
+    async def happen(self, happening: Happening) -> None:
+        match happening:
+            case Wait(seconds):
+                self.note(str(happening))
+                await asyncio.sleep(seconds)
+            case _:
+                self.change(happening)
+
+    def change(self, happening: Change) -> None:
+        self.note(str(happening))
+        match happening:
+            case Come() | Try():
+                guest = Guest(happening, f"guest {len(self.guests)}")
+                self.guests.append(guest)
+                guest.task = self.create_task(self.visit(guest), name=guest.name)
+            case Cancel(which):
+                alive = [guest.task for guest in self.guests if guest.task and not guest.gives_up]
+                if alive:
+                    alive[which % len(alive)].cancel()
+            case Pause(where, seconds):
+                books = self.books_of(where)
+                books.limiter.pause(seconds)
+                books.paused_until = max(books.paused_until, self.time() + seconds)
+            case Rate(where, limit):
+                child = self.children[where]
+                child.limiter.update(rate_limit=limit)
+                child.limit, child.lowest_limit = limit, min(limit, child.lowest_limit)
+                for guest in self.of(where):
+                    guest.hopeless |= guest.waits and guest.come.cost > limit
+            case Slots(where, slots):
+                self.children[where].limiter.update(concurrency_limit=slots)
+                self.children[where].slots = slots
+                inside = sum(guest.inside for guest in self.of(where))
+                self.children[where].most_inside = max(slots, inside)
+            case Close(where, drain):
+                closing = self.close_books(self.books_of(where), drain=drain)
+                self.closings.append(self.create_task(closing, name="closing"))
+
+    async def close_books(self, books: Books, *, drain: bool) -> None:
+        books.closed = True
+        if not drain:
+            for guest in self.guests:
+                ours = books is self.parent or self.children[guest.come.where] is books
+                guest.hopeless |= guest.waits and ours
+        await books.limiter.aclose(drain=drain)
+        if books is not self.parent:
+            assert books.counts()[1] == 0, "closed, but some wait"
+
+    async def rage(self, happenings: list[Happening]) -> None:
+        for happening in happenings:
+            await self.happen(happening)
+        tasks = [guest.task for guest in self.guests if guest.task]
+        async with asyncio.timeout(10_000):
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            for closing in await asyncio.gather(*self.closings, return_exceptions=True):
+                if closing is not None and not isinstance(closing, asyncio.CancelledError):
+                    raise closing
+        for guest, outcome in zip(self.guests, outcomes, strict=True):
+            child = self.children[guest.come.where]
+            match outcome:
+                case None | asyncio.CancelledError():
+                    pass
+                case CostTooHigh():
+                    assert guest.come.cost > child.lowest_limit
+                case LimiterClosed():
+                    assert child.closed or (self.parent and self.parent.closed)
+                case error:
+                    raise error
+        self.schedule = {}
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert [books.counts() for books in self.everybody] == [(0, 0)] * len(self.everybody)
+        if self.keyed is None:  # it looks now and then which keys may be forgotten
+            assert [timer for timer in self._scheduled if not timer.cancelled()] == []
+        if not any(books.closed for books in self.everybody):
+            await self.find_all_as_new()
+
+    async def find_all_as_new(self) -> None:
+        pause = max(books.paused_until for books in self.everybody) - self.time()
+        await asyncio.sleep(max(PERIOD, pause))
+        for books in self.everybody:
+            asked = min(books.limit, self.parent.limit if self.parent else math.inf)
+            assert (await books.limiter.peek()).remaining == asked
+            decision = await books.limiter.try_acquire(asked)
+            assert decision.permit is not None
+            decision.permit.release()
+            await asyncio.sleep(PERIOD)
+
+
+def rage(
+    happenings: list[Happening], family: Family = "alone", schedule: Schedule | None = None
+) -> Storm:
+    """Let it all happen."""
+    storm = Storm(family, schedule)
+    with asyncio.Runner(loop_factory=lambda: storm) as runner:
+        try:
+            runner.run(storm.rage(happenings))
+        except BaseException as error:
+            storm.over, storm.schedule = True, {}
+            error.add_note("\n".join(storm.trace))
+            raise
+    return storm
