@@ -152,9 +152,16 @@ class InterleavingLoop(VirtualTimeLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def made_up(chance: random.Random, steps: int) -> Schedule:
-    """Make a schedule up: of few disturbances or many, of all kinds or some."""
-    kinds = chance.choice(["o", "oc", "oopci", "p", "c", "i", "opc"])
+def made_up(
+    chance: random.Random,
+    steps: int,
+    choices: Sequence[str] = ("o", "oc", "oopci", "p", "c", "i", "opc"),
+) -> Schedule:
+    """Make a schedule up: of few disturbances or many, of all kinds or some.
+
+    One letter of a choice is one kind: (o)vertake, (p)ass, (c)ancel, (i)nterrupt.
+    """
+    kinds = chance.choice(choices)
     apart = chance.choice([1.5, 4, 16])
     schedule: dict[int, Disturbance] = {}
     at = 0
