@@ -64,6 +64,7 @@ class Line(Bucket):
         "__weakref__",
         "_above",
         "_alarm",
+        "_barred",
         "_consumer",
         "_ghosts",
         "_given_clock",
@@ -116,6 +117,8 @@ class Line(Bucket):
         # Entries for refused hits that count: see `_charge_refusal`.
         self._ghosts: set[Permit] = set()
         self._resuming = 0
+        # One of those who are resuming may not start after all: so none behind it may.
+        self._barred = False
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -236,6 +239,7 @@ class Line(Bucket):
             raise CostTooHigh(permit._tokens, self.algorithm.capacity)
         future = self.loop.create_future()
         permit._future = future
+        self._barred = self._resuming > 0
         self.wake()
         return future
 
@@ -505,8 +509,10 @@ class Line(Bucket):
 
     def _may_start(self, permit: "Permit") -> bool:
         now = self.now()
+        if self._turned_away or self._barred:
+            return False
         # There are fewer slots than are taken when the limit was lowered after this was granted.
-        if self._turned_away or now < self.paused_until or self.taken > self.slots:
+        if now < self.paused_until or self.taken > self.slots:
             return False
         return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
 
@@ -591,6 +597,7 @@ class Line(Bucket):
             self._waits.count_recent()
         if self._resuming:
             return None  # the last of them has it look again
+        self._barred = False
         self._doubtful = self._turned_away or self.parent is not None
         now = self.now()
         wait = 0.0 if self._turned_away else until(self.paused_until, now)

@@ -2,8 +2,9 @@
 
 Strategy. Before each callback the loop is at a step, counted from 0, and a `Schedule` may have one
 `Disturbance` for it: another callback goes first, time passes while callbacks are ready, as on a
-busy machine, or a task is cancelled, which finds it at whatever it awaits. An empty schedule is
-what asyncio does. So a run is a value, can be run again, and can be shrunk.
+busy machine, a task is cancelled, which finds it at whatever it awaits, or something else happens
+in between. An empty schedule is what asyncio does. So a run is a value: it can be run again, and
+cut down.
 
 What is assumed. Two callbacks that one and the same callback has scheduled keep their order:
 asyncio runs them first come first served, and code may rely on that within one synchronous stretch.
@@ -19,7 +20,7 @@ from typing import TypeAlias, TypeVar
 
 from aiothrottle.testing import VirtualTimeLoop
 
-__all__ = ["InterleavingLoop", "Schedule", "made_up", "shrunk"]
+__all__ = ["Disturbance", "InterleavingLoop", "Schedule", "made_up", "shrunk"]
 
 _Item = TypeVar("_Item")
 # Whoever takes more steps than that, does not come to an end.
@@ -47,7 +48,14 @@ class Cancel:
     which: int
 
 
-Disturbance: TypeAlias = Overtake | Pass | Cancel
+@dataclass(frozen=True)
+class Interrupt:
+    """Something else happens, see `InterleavingLoop.interrupt`."""
+
+    which: int
+
+
+Disturbance: TypeAlias = Overtake | Pass | Cancel | Interrupt
 Schedule: TypeAlias = Mapping[int, Disturbance]
 
 
@@ -108,6 +116,9 @@ class InterleavingLoop(VirtualTimeLoop):
         """Give the tasks that may be cancelled now."""
         return []
 
+    def interrupt(self, which: int) -> None:
+        """Do, between two callbacks, what some other code might."""
+
     def note(self, what: str) -> None:
         """Have it in the trace."""
         self.trace.append(f"{self.time():8.3f} s, step {self.steps:3}: {what}")
@@ -130,6 +141,8 @@ class InterleavingLoop(VirtualTimeLoop):
                     victim = victims[which % len(victims)]
                     victim.cancel()
                     self.note(f"{victim.get_name()} is cancelled")
+            case Interrupt(which):
+                self.interrupt(which)
             case None:
                 pass
         return 0
@@ -139,9 +152,16 @@ class InterleavingLoop(VirtualTimeLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def made_up(chance: random.Random, steps: int) -> Schedule:
-    """Make a schedule up: of few disturbances or many, of all kinds or some."""
-    kinds = chance.choice(["o", "oc", "oopc", "p", "c", "opc"])
+def made_up(
+    chance: random.Random,
+    steps: int,
+    choices: Sequence[str] = ("o", "oc", "oopci", "p", "c", "i", "opc"),
+) -> Schedule:
+    """Make a schedule up: of few disturbances or many, of all kinds or some.
+
+    One letter of a choice is one kind: (o)vertake, (p)ass, (c)ancel, (i)nterrupt.
+    """
+    kinds = chance.choice(choices)
     apart = chance.choice([1.5, 4, 16])
     schedule: dict[int, Disturbance] = {}
     at = 0
@@ -151,8 +171,10 @@ def made_up(chance: random.Random, steps: int) -> Schedule:
                 schedule[at] = Overtake(chance.randint(1, 5))
             case "p":
                 schedule[at] = Pass(chance.choice([0.125, 0.25, 0.5, 1.0, 2.0]))
-            case _:
+            case "c":
                 schedule[at] = Cancel(chance.randrange(16))
+            case _:
+                schedule[at] = Interrupt(chance.randrange(16))
     return schedule
 
 

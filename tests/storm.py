@@ -17,8 +17,19 @@ from aiothrottle.line import Line
 from tests.interleaving import InterleavingLoop, Schedule
 
 __all__ = [
-    *("Cancel", "Close", "Come", "Family", "Happening", "Pause", "Rate", "Slots", "Storm", "Try"),
-    *("Wait", "rage"),
+    "Cancel",
+    "Change",
+    "Close",
+    "Come",
+    "Family",
+    "Happening",
+    "Pause",
+    "Rate",
+    "Slots",
+    "Storm",
+    "Try",
+    "Wait",
+    "rage",
 ]
 
 PERIOD, PARENTS_LIMIT, PARENTS_SLOTS = 1.0, 4.0, 3
@@ -76,7 +87,8 @@ class Wait:
     seconds: float
 
 
-Happening: TypeAlias = Come | Try | Cancel | Pause | Rate | Slots | Close | Wait
+Change: TypeAlias = Come | Try | Cancel | Pause | Rate | Slots | Close
+Happening: TypeAlias = Change | Wait
 
 
 @dataclass(eq=False)
@@ -333,7 +345,20 @@ class Storm(InterleavingLoop):
     def books_of(self, where: int) -> Books:
         return self.children[where] if where >= 0 or not self.parent else self.parent
 
+    def interrupt(self, which: int) -> None:
+        where = which % 2
+        changes: list[Change] = [Pause(where, 0.125), Rate(where, 3), Slots(where, 1)]
+        self.change([*changes, Slots(where, 2), Pause(-1, 0.125)][which // 2 % 5])
+
     async def happen(self, happening: Happening) -> None:
+        match happening:
+            case Wait(seconds):
+                self.note(str(happening))
+                await asyncio.sleep(seconds)
+            case _:
+                self.change(happening)
+
+    def change(self, happening: Change) -> None:
         self.note(str(happening))
         match happening:
             case Come() | Try():
@@ -362,8 +387,6 @@ class Storm(InterleavingLoop):
             case Close(where, drain):
                 closing = self.close_books(self.books_of(where), drain=drain)
                 self.closings.append(self.create_task(closing, name="closing"))
-            case Wait(seconds):
-                await asyncio.sleep(seconds)
 
     async def close_books(self, books: Books, *, drain: bool) -> None:
         books.closed = True

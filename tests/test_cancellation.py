@@ -161,6 +161,61 @@ async def test_cancelled_inside_its_block_it_gives_the_slot_back_and_the_token_i
     assert await remaining(limiter) == 2
 
 
+@virtual
+async def test_a_token_counts_from_its_start_if_the_one_granted_after_it_is_cancelled() -> None:
+    limiter = RateLimiter(2, clock=now)
+    (await limiter.acquire(2)).release()
+
+    async def guest() -> None:
+        async with limiter.throttle():
+            if not other.done():
+                other.cancel()
+
+    one, other = (asyncio.create_task(guest()) for _ in range(2))
+    await asyncio.wait([one, other])
+    assert (now(), other.cancelled()) == (1.0, True)
+    await asyncio.sleep(1)
+    assert await remaining(limiter) == 2
+
+
+@virtual
+async def test_a_token_is_counted_once_if_those_granted_after_it_may_not_start() -> None:
+    limiter, entered = RateLimiter(3, clock=now), list[tuple[int, float]]()
+    (await limiter.acquire(3)).release()
+
+    async def guest(name: int) -> None:
+        async with limiter.throttle():
+            entered.append((name, now()))
+            if name == 0:
+                limiter.pause(0.25)
+
+    await asyncio.gather(*map(guest, range(3)))
+    assert entered == [(0, 1.0), (1, 1.25), (2, 1.25)]
+
+
+@pytest.mark.parametrize("after_turns", range(6))
+@virtual
+async def test_who_may_not_start_after_all_is_not_overtaken_by_who_was_granted_after_it(
+    after_turns: int,
+) -> None:
+    limiter, entered = RateLimiter(None, 2, clock=now), list[int]()
+    held = [await limiter.acquire() for _ in range(2)]
+
+    async def guest(name: int) -> None:
+        async with limiter.throttle():
+            entered.append(name)
+            await asyncio.sleep(1)
+
+    tasks = [asyncio.create_task(guest(name)) for name in range(2)]
+    await turns(5)
+    for permit in held:
+        permit.release()
+    await turns(after_turns)
+    limiter.update(concurrency_limit=1)
+    await asyncio.wait(tasks)
+    assert entered == [0, 1]
+
+
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("after", range(4))
 @virtual
@@ -198,6 +253,23 @@ async def test_who_closes_may_be_cancelled_and_it_is_closed_all_the_same() -> No
     assert isinstance(waiter.exception(), LimiterClosed)
     await limiter.aclose()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("drain", [False, True])
+@virtual
+async def test_closing_waits_for_the_last_one_though_its_consumer_is_swept_up(drain: bool) -> None:
+    limiter = RateLimiter(1, clock=now)
+    await limiter.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns(1)
+    (consumer,) = (
+        task for task in asyncio.all_tasks() if task.get_name() == "aiothrottle consumer"
+    )
+    consumer.cancel()  # before its first step
+    await limiter.aclose(drain=drain)
+    await turns(1)
+    assert waiter.done()
+    assert (now(), waiter.exception() is None) == ((1.0, True) if drain else (0.0, False))
 
 
 @virtual

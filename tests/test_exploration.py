@@ -10,7 +10,7 @@ cut down to what is needed for that, and told. By hand, for as many as one likes
 import os
 import random
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import pytest
 
@@ -29,6 +29,8 @@ from tests.storm import (
     rage,
 )
 
+Steps: TypeAlias = list[tuple[int, Disturbance]]
+
 SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "1200"))
 FAMILIES: tuple[Family, ...] = get_args(Family)
 # Each is a test of its own, so that they are shared out.
@@ -40,31 +42,29 @@ COSTS = [1.0, 1.0, 1.0, 0.0, 0.5, 2.0, 3.0]
 
 def happening(chance: random.Random) -> Happening:
     """Make up what happens next."""
+    kind = chance.choice(["come"] * 10 + ["wait"] * 5 + ["try", "try"] + ["change"] * 4)
     pick, where = chance.choice, chance.randint(0, 1)
-    match pick(["come"] * 10 + ["wait"] * 5 + ["try", "try", "cancel", "pause", "rate", "slots"]):
-        case "come":
-            timeout, settle = pick([None, None, None, 0.0, 0.5, 2.0]), pick([None, None, 0.0, 4.0])
-            priority = pick([0, 0, 0, 1, 3])
-            return Come(where, pick(COSTS), priority, timeout, pick(SECONDS), settle)
-        case "wait":
-            return Wait(pick(SECONDS))
-        case "try":
-            return Try(where, pick(COSTS[:-1]), pick(SECONDS))
-        case "cancel":
-            return Cancel(chance.randrange(8))
-        case "pause":
-            return Pause(chance.randint(-1, 1), pick(SECONDS))
-        case "rate":
-            return Rate(where, pick([2, 3, 5]))
-        case _:
-            return Slots(where, pick([1, 2, 4]))
+    if kind == "come":
+        timeout, settle = pick([None, None, None, 0.0, 0.5, 2.0]), pick([None, None, 0.0, 4.0])
+        return Come(where, pick(COSTS), pick([0, 0, 0, 1, 3]), timeout, pick(SECONDS), settle)
+    if kind == "wait":
+        return Wait(pick(SECONDS))
+    if kind == "try":
+        return Try(where, pick(COSTS[:-1]), pick(SECONDS))
+    changes: list[Happening] = [
+        Cancel(chance.randrange(8)),
+        Pause(chance.randint(-1, 1), pick(SECONDS)),
+        Rate(where, pick([2, 3, 5])),
+        Slots(where, pick([1, 2, 4])),
+    ]
+    return pick(changes)
 
 
 @dataclass(frozen=True)
 class Story:
     family: Family
     happenings: list[Happening]
-    schedule: list[tuple[int, Disturbance]]
+    schedule: Steps
 
     def fails(self) -> Exception | None:
         try:
@@ -74,25 +74,17 @@ class Story:
         return None
 
     def cut_down(self) -> "Story":
-        story = self
-        for _ in range(2):  # what one needs no more, the other may not need either
-            happenings = shrunk(
-                story.happenings,
-                lambda kept, story=story: (
-                    Story(story.family, kept, story.schedule).fails()  # type: ignore[misc]
-                    is not None
-                ),
-            )
-            story = Story(story.family, happenings, story.schedule)
-            schedule = shrunk(
-                story.schedule,
-                lambda kept, story=story: (
-                    Story(story.family, story.happenings, kept).fails()  # type: ignore[misc]
-                    is not None
-                ),
-            )
-            story = Story(story.family, story.happenings, schedule)
-        return story
+        """Leave out of it what is not needed for it to fail."""
+        happenings, schedule = self.happenings, self.schedule
+
+        def fails(happenings: list[Happening], schedule: Steps) -> bool:
+            return Story(self.family, happenings, schedule).fails() is not None
+
+        happenings = shrunk(happenings, lambda kept: fails(kept, self.schedule))
+        schedule = shrunk(schedule, lambda kept: fails(happenings, kept))
+        # What was needed before may not be any more.
+        fewer = shrunk(happenings, lambda kept: fails(kept, schedule))
+        return Story(self.family, fewer, schedule)
 
 
 def story(number: int) -> Story:

@@ -318,6 +318,19 @@ async def test_it_is_tried_at_growing_intervals_and_often_enough() -> None:
 
 
 @virtual
+async def test_an_outage_of_an_hour_ends_as_one_of_a_second() -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    server.mode = "refuses"
+    (waiting,) = visits(limiter, 1)
+    await asyncio.sleep(3600.0)
+    server.mode = "up"
+    await asyncio.sleep(1.0)
+    assert waiting.done()
+    await waiting
+
+
+@virtual
 async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -83,7 +83,8 @@ class Health:
     def failed(self, now: float) -> None:
         """Hear of a call that failed. Of those that were under way together one counts."""
         if self.pause(now) == 0.0:
-            pause = min(_FIRST_PAUSE * 2**self.failures, _LONGEST_PAUSE)
+            doublings = min(self.failures, 20)  # hours away are failures by the thousand
+            pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
             self._try_at = now + pause * random.uniform(1 - _SPREAD, 1 + _SPREAD)
             self.failures += 1
 

@@ -1,0 +1,147 @@
+"""The same for limiters that share a store: whatever it does, in whatever order things run.
+
+The store takes its time, fails in every way that `tests/failing.py` knows, and comes back. For
+more of it than usual see `tests/test_exploration.py`.
+"""
+
+import asyncio
+import os
+import random
+from typing import Literal
+
+import pytest
+
+from aiothrottle import LimiterClosed, RateLimiter, RollingWindow, StoreUnavailable
+from aiothrottle import Rate as Quota
+from aiothrottle.shared import SharedLine
+from aiothrottle.testing import greatest_count
+from tests.failing import Client, Server
+from tests.interleaving import InterleavingLoop, Schedule, made_up
+
+SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "480"))
+SHARES = 8
+LIMIT, SLOTS, LATENCY = 3, 2, 0.125
+# Seconds by which a request may come later than the store has counted it: half of the way to the
+# store and back, and the patience of the line.
+LATE = LATENCY / 2 + 0.021
+MODES = ["up", "refuses", "stalls", "drops", "reads"]
+
+
+class Processes(InterleavingLoop):
+    """Three limiters of one key, their guests, and a store with moods."""
+
+    def __init__(self, schedule: Schedule, chance: random.Random) -> None:
+        super().__init__(schedule)
+        self.chance = chance
+        self.server = Server()
+        self.limiters: list[RateLimiter] = []
+        self.guests: list[asyncio.Task[None]] = []
+        self.inside = [0, 0, 0]
+        self.entered: list[float] = []
+
+    def victims(self) -> list["asyncio.Task[None]"]:
+        tasks = [guest for guest in self.guests if not guest.done()]
+        for limiter in self.limiters:
+            line = limiter._line
+            assert isinstance(line, SharedLine)
+            tasks += [task for task in (line._consumer, line._talk) if task is not None]
+        return tasks
+
+    def interrupt(self, which: int) -> None:
+        self.server.mode = MODES[which % len(MODES)]
+        self.note(f"the store: {self.server.mode}")
+
+    async def visit(self, where: int, cost: float, stay: float, *, tries: bool) -> None:
+        limiter = self.limiters[where]
+        if tries:
+            permit = (await limiter.try_acquire(cost)).permit
+        else:
+            permit = await limiter.acquire(cost)
+        if permit is None:
+            return
+        try:
+            self.inside[where] += 1
+            assert self.inside[where] <= SLOTS
+            self.entered += [self.time()] * int(cost)
+            await asyncio.sleep(stay)
+        finally:
+            self.inside[where] -= 1
+            permit.release()
+
+    def come(self) -> None:
+        pick = self.chance.choice
+        visit = self.visit(
+            pick([0, 0, 1, 2]),
+            pick([1.0, 1.0, 2.0, 0.0]),
+            pick([0.0, 0.25, 1.0]),
+            tries=pick([True, False, False]),
+        )
+        self.guests.append(self.create_task(visit, name=f"guest {len(self.guests)}"))
+
+    async def run_wild(self) -> None:
+        pick = self.chance.choice
+        ways: list[Literal["raise", "closed"]] = ["raise", "closed"]
+        how = pick(ways)
+        for _ in self.inside:
+            store = Client(self.server)
+            self.limiters.append(
+                RateLimiter(LIMIT, SLOTS, store=store, key="k", on_store_error=how)
+            )
+        self.server.latency = pick([0.0, LATENCY])
+        for _ in range(self.chance.randint(3, 20)):
+            match pick(["come", "come", "come", "wait", "wait", "mood", "pause", "close"]):
+                case "come":
+                    self.come()
+                case "wait":
+                    await asyncio.sleep(pick([0.0, 0.125, 0.5, 1.5]))
+                case "mood":
+                    self.interrupt(pick([0, 0, 1, 2, 3, 4]))
+                case "pause":
+                    self.limiters[pick([0, 1, 2])].pause(0.25)
+                case _ if self.chance.random() < 0.2:
+                    closing = self.limiters[2].aclose(drain=self.chance.random() < 0.5)
+                    self.guests.append(self.create_task(closing, name="closing"))
+                case _:
+                    pass
+        self.schedule, self.server.mode = {}, "up"
+        await self.end()
+
+    async def end(self) -> None:
+        """Nobody waits for ever, nothing is left over, and the record is as new."""
+        async with asyncio.timeout(1000):
+            outcomes = await asyncio.gather(*self.guests, return_exceptions=True)
+        harmless = (asyncio.CancelledError, LimiterClosed, StoreUnavailable)
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, harmless):
+                raise outcome
+        assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= LIMIT
+        for limiter in self.limiters:
+            figures = limiter.statistics()
+            assert (figures.in_flight, figures.waiting) == (0, 0)
+            await limiter.aclose()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await asyncio.sleep(5)  # more than any horizon
+        law = RollingWindow(Quota(LIMIT))
+        assert (await Client(self.server).peek("k", law)).remaining == LIMIT
+
+
+def tell(number: int) -> None:
+    chance = random.Random(number)
+    random.seed(number)  # the pauses between two tries are made up as well
+    kinds = ("o", "oc", "c", "i", "oci")  # a busy machine may be late as long as it likes
+    loop = Processes(made_up(chance, 300, kinds), chance)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        try:
+            runner.run(loop.run_wild())
+        except Exception as error:  # noqa: BLE001 - each is a promise that was broken
+            loop.schedule = {}
+            trace = "\n".join(loop.trace)
+            pytest.fail(f"story {number}: {error!r}\n\n{trace}", pytrace=True)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_whatever_the_store_does_all_promises_hold(share: int) -> None:
+    for number in range(share, SCHEDULES, SHARES):
+        tell(number)
