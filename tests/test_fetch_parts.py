@@ -54,7 +54,7 @@ def test_a_long_line_is_not_kept() -> None:
     splitter = Splitter("a list", 10)
     for _ in range(1000):
         assert list(splitter.feed(b"x" * 1000)) == []
-        assert len(splitter._rest) <= 11
+        assert len(splitter._rest) <= 11 + 3
     (line, after) = splitter.feed(b"\nafter\n")
     assert (len(line.text), line.size) == (11, 1_000_001)
     assert after.text == b"after"
@@ -85,6 +85,7 @@ def test_a_url_is_read(line: bytes) -> None:
         (b"http:///path", "names no host"),
         (b"http://example.org:port/", "is no URL"),
         (b"http://[::1/", "is no URL"),
+        (b"http://me:[::1]:808.@", "is no URL"),  # found by tests/fuzz_lines.py
         (b"http://example.org/a b", "a space or a control character"),
         (b"http://example.org/\x1b[2J", "a space or a control character"),
         (b"http://example.org/\xff", "is not in UTF-8"),
@@ -248,6 +249,14 @@ async def test_a_full_disk_is_told() -> None:
     output.close()
 
 
+def test_a_long_line_behind_a_byte_order_mark_stays_too_long_however_it_is_cut() -> None:
+    """Found by tests/fuzz_lines.py: cut in small pieces it was a shorter line, and a URL."""
+    splitter = Splitter("a list", 10)
+    content = b"\xef\xbb\xbf" + b"x" * 30 + b"\n"
+    (line,) = (line for byte in content for line in splitter.feed(bytes([byte])))
+    assert (line.text, line.size) == (b"x" * 11, len(content))
+
+
 # ---- names of files --------------------------------------------------------------------------
 
 
@@ -328,6 +337,11 @@ def test_the_same_host_is_told_again() -> None:
     assert request is not None
     assert request.url == URL("http://me:pw@a/y")
     assert request.headers == POST.headers
+
+
+def test_a_redirect_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="its host cannot be read"):
+        redirected(POST, 302, "http://me:[::1]:808.@")
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/", "javascript:1"])

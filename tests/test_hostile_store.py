@@ -52,6 +52,8 @@ NO_TIMES = [
     (NOW, math.nan, NOW),
     (NOW, math.inf, NOW),
     (NOW, -1.0, NOW),
+    (NOW, 1e82, NOW),  # where time stands still: found by tests/fuzz_stores.py
+    (1e17, 0.0, NOW),
     (NOW, 0.0, math.nan),
     (NOW, 0.0, math.inf),
 ]
@@ -201,6 +203,7 @@ async def test_mongodb_has_other_fields(uri: str) -> None:
             {"stamp": "soon", "seen": 0.0, "ahead": 0.0, "last": 0.0},
             {"stamp": 0.0},
             {"stamp": 0.0, "seen": math.nan, "ahead": 0.0, "last": 0.0},
+            {"stamp": 0.0, "seen": 0.0, "ahead": 1e82, "last": 0.0},
             {"stamp": math.inf, "seen": 0.0, "ahead": 0.0, "last": 0.0},
         ):
             for law in (stamp, bucket):

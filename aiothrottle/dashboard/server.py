@@ -185,7 +185,7 @@ def _is_here(host: str) -> bool:
     """Tell whether a Host header names an address, and no name that others can point anywhere."""
     try:
         name = URL(f"http://{host}/").host or ""
-    except ValueError:
+    except (ValueError, IndexError):  # the latter so yarl 1.25 says of "[::1]:8.@"
         return False
     return name == "localhost" or _address(name) is not None
 

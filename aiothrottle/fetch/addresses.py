@@ -7,7 +7,7 @@ from yarl import URL
 
 from aiothrottle.terminal import without_credentials
 
-__all__ = ["LONGEST", "Address", "read_address"]
+__all__ = ["LONGEST", "Address", "read_address", "url_of"]
 
 #: Bytes. Most servers take no more than 8,000.
 LONGEST = 1 << 16
@@ -44,6 +44,18 @@ def read_address(line: bytes) -> Address | None:
         return Address(_shown(line), None, without_credentials(str(error)))
 
 
+def url_of(text: str) -> URL:
+    """Read a URL of a stranger's.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return URL(text)
+    except IndexError:  # so yarl 1.25 says of "http://[::1]:8.@"
+        raise ValueError("its host cannot be read") from None
+
+
 def _text(line: bytes) -> str:
     if len(line) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} bytes")
@@ -59,7 +71,7 @@ def _url(text: str) -> URL:
     if _UNFIT.search(text):
         raise ValueError("is no URL: a space or a control character is in it")
     try:
-        url = URL(text)
+        url = url_of(text)
         host = url.host
     except ValueError as error:
         raise ValueError(f"is no URL: {error}") from None

@@ -13,6 +13,8 @@ from typing import NamedTuple, Self
 __all__ = ["Line", "Lines", "Source", "Splitter"]
 
 _CHUNK = 1 << 16
+# What some editors begin a file with. It is no part of the line.
+_MARK = b"\xef\xbb\xbf"
 
 
 class Source(NamedTuple):
@@ -55,15 +57,16 @@ class Splitter:
         if not chunk and (rest or self._dropped):
             yield self._line(rest, len(rest))
         else:
-            self._dropped += max(0, len(rest) - self._most)
-            self._rest = rest[: self._most]
+            keep = self._most + len(_MARK)
+            self._dropped += max(0, len(rest) - keep)
+            self._rest = rest[:keep]
 
     def _line(self, text: bytes, size: int) -> Line:
         self._number += 1
         size += self._dropped
         self._dropped = 0
         if self._number == 1:
-            text = text.removeprefix(b"\xef\xbb\xbf")  # what some editors begin a file with
+            text = text.removeprefix(_MARK)
         return Line(self._source, self._number, text[: self._most], size)
 
 

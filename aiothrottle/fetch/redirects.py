@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from yarl import URL
 
+from aiothrottle.fetch.addresses import url_of
+
 __all__ = ["Request", "redirected"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -35,7 +37,7 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     """
     if status not in _REDIRECTS or not location:
         return None
-    url = request.url.join(URL(location))
+    url = request.url.join(url_of(location))
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError("redirected to what is no HTTP URL")
     headers = request.headers

@@ -19,7 +19,7 @@ from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, SlidingWin
 from aiothrottle.algorithms.algorithm import Algorithm, check_number, until
 from aiothrottle.stores.store import Answer
 
-__all__ = ["EPOCH", "HEAD", "Record", "damaged", "other_law", "seal"]
+__all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_law", "seal"]
 
 EPOCH = 1767225600
 """What a shared clock counts from, in seconds since 1970: 2026-01-01T00:00:00Z.
@@ -27,6 +27,10 @@ EPOCH = 1767225600
 A double that counts from 1970 is exact to a quarter of a microsecond, too coarse for 100,000
 tokens per second. This is a whole number of weeks later, so windows keep their calendar.
 """
+
+LATEST = 1e10
+"""Seconds: three hundred years. Of an instant beyond a double cannot tell the next fraction of a
+second, and beyond 1e16 not the next second: where time stands still, nothing is ever spent."""
 
 # The seal of the law; then seen, ahead, last. The dump of the state follows.
 HEAD = struct.Struct("<8s3d")
@@ -153,9 +157,12 @@ class Record:
             check_number(seen, "record", fresh=True)
             check_number(ahead, "record", least=0.0)
             check_number(last, "record", fresh=True)
-            return cls(state(), seen, ahead, last)
+            record = cls(state(), seen, ahead, last)
         except (TypeError, ValueError) as error:
             raise damaged(key, str(error)) from error
+        if max(seen, ahead) > LATEST:
+            raise damaged(key, f"no clock says {max(seen, ahead):g} s")
+        return record
 
 
 def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever law

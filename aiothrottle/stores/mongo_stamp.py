@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from aiothrottle.algorithms import WaitUntil
 from aiothrottle.algorithms.algorithm import check_number, until
 from aiothrottle.algorithms.wait_until import WaitUntilState
-from aiothrottle.stores.ledger import EPOCH, HEAD, Record, seal
+from aiothrottle.stores.ledger import EPOCH, HEAD, LATEST, Record, seal
 from aiothrottle.stores.store import Answer
 
 __all__ = ["SEAL", "SOUND", "answer_of", "bytes_of", "fields_of", "fresh", "move"]
@@ -22,8 +22,9 @@ SEAL = seal(_ANY)
 """What such a document has as its `seal`."""
 
 _NUMBER = {"$gte": -math.inf, "$lt": math.inf}
-SOUND: Document = {"seal": SEAL, "stamp": _NUMBER, "seen": _NUMBER, "last": _NUMBER}
-SOUND["ahead"] = {"$gte": 0.0, "$lt": math.inf}
+SOUND: Document = {"seal": SEAL, "stamp": _NUMBER, "last": _NUMBER}
+SOUND["seen"] = {"$gte": -math.inf, "$lte": LATEST}
+SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
 """What a document matches that the server may move. Others are told of when they are loaded."""
 
 

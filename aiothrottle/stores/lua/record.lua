@@ -9,6 +9,7 @@
 -- same answer.
 
 local EPOCH = 1767225600  -- as in ledger.py
+local LATEST = 1e10  -- as in ledger.py
 local LONGEST = 1e13  -- milliseconds: three hundred years
 
 local SEAL = 8  -- bytes
@@ -96,7 +97,7 @@ end
 -- What none of us has written is neither read nor written over: who waits for a NaN, goes, and to
 -- look for the beginning of half a period would take for ever.
 if kept then
-  local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0
+  local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0 and max(seen, ahead) <= LATEST
   for place = 1, at - 1 do sound = sound and state[place] < huge end
   for first, law in pairs(periods) do
     local index = state[first]

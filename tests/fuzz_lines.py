@@ -1,0 +1,52 @@
+"""Reads lists of URLs that a fuzzer makes up: `python tests/fuzz_lines.py tests/fuzz_corpus/lines`.
+
+Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+atheris: Any = importlib.import_module("atheris")
+with atheris.instrument_imports(include=["aiothrottle.fetch", "aiothrottle.terminal", "yarl"]):
+    from aiothrottle.fetch.addresses import read_address
+    from aiothrottle.fetch.folder import file_name
+    from aiothrottle.fetch.lines import Line, Splitter
+    from aiothrottle.terminal import printable
+
+LONGEST = 64
+
+
+def split(content: bytes, size: int) -> list[Line]:
+    """Cut the content into lines, so many bytes at a time."""
+    splitter = Splitter("list", LONGEST)
+    chunks = [content[place : place + size] for place in range(0, len(content), size)]
+    return [line for chunk in [*chunks, b""] for line in splitter.feed(chunk)]
+
+
+def read(data: bytes) -> None:
+    """Lines that are the same however they are cut, and of each an address or what is wrong."""
+    size, content = 1 + (data[0] if data else 0), data[1:]
+    lines = split(content, size)
+    assert lines == split(content, 1 + len(content))
+    assert sum(line.size for line in lines) == len(content)
+    for line in lines:
+        assert len(line.text) <= LONGEST + 1
+        address = read_address(line.text)
+        if address is None:
+            continue
+        assert printable(address.shown).isprintable()
+        assert (address.url is None) == bool(address.problem)
+        if address.url is not None:
+            assert address.url.host
+            name = file_name(address.url, "text/html")
+            assert "/" not in name
+            assert name.strip(".")
+            assert name.isprintable()
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, read)
+    atheris.Fuzz()

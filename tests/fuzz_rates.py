@@ -1,0 +1,35 @@
+"""Reads rates that a fuzzer makes up: `python tests/fuzz_rates.py tests/fuzz_corpus/rates`.
+
+Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
+"""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+atheris: Any = importlib.import_module("atheris")
+with atheris.instrument_imports(include=["aiothrottle.rate"]):
+    from aiothrottle.rate import Rate
+
+
+def read(data: bytes) -> None:
+    """A rate that is read again as it was written, or an error that says what would be right."""
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        rate = Rate.parse(text)
+    except ValueError as error:
+        assert "rate" in str(error)  # noqa: PT017 - either of two
+        return
+    assert 0 < rate.limit < math.inf
+    assert 0 < rate.period < math.inf
+    again = Rate.parse(str(rate))
+    assert math.isclose(again.limit, rate.limit, rel_tol=1e-11)
+    assert math.isclose(again.period, rate.period, rel_tol=1e-11)
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, read)
+    atheris.Fuzz()

@@ -1,0 +1,61 @@
+"""Reads records that a fuzzer makes up: `python tests/fuzz_stores.py tests/fuzz_corpus/stores`.
+
+Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
+"""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+atheris: Any = importlib.import_module("atheris")
+with atheris.instrument_imports(include=["aiothrottle.algorithms", "aiothrottle.stores"]):
+    from aiothrottle.algorithms import (
+        Algorithm,
+        AllOf,
+        Cooldown,
+        FixedWindow,
+        LeakyBucket,
+        RollingWindow,
+        SlidingWindow,
+        TokenBucket,
+        WaitUntil,
+    )
+    from aiothrottle.stores.ledger import Record, seal
+
+LAWS: list[Algorithm[Any]] = [
+    RollingWindow("3/s"),
+    TokenBucket("3/s", burst=2),
+    LeakyBucket("3/s"),
+    FixedWindow("3/s"),
+    SlidingWindow("3/s", buckets=4),
+    WaitUntil(1, 5, 10),
+    Cooldown(3, 60),
+    AllOf(RollingWindow("3/s"), FixedWindow("20/min")),
+]
+NOW = 1000.5
+
+
+def read(data: bytes) -> None:
+    """A record that keeps its limit and can be written, or an error that says what is wrong."""
+    law = LAWS[data[0] % len(LAWS) if data else 0]
+    try:
+        record = Record.load(law, "key", seal(law) + data[1:])
+    except ValueError as error:
+        assert "another law" in str(error) or "is damaged" in str(error)  # noqa: PT017
+        return
+    answer = record.reserve(law, NOW, [1, 0.5, 1, 1, 1], 0.0)
+    assert sum(instant <= answer.now for instant in answer.instants) <= 4
+    for number in (*answer.instants, answer.remaining, answer.reset_after, answer.retry_after):
+        assert not math.isnan(number)
+    record.refund(law, NOW + 1, 1, NOW)
+    record.record(law, NOW - 1, 2)
+    assert not math.isnan(record.peek(law, NOW + 2, 1).retry_after)
+    Record.load(law, "key", record.dump(law))
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, read)
+    atheris.Fuzz()
