@@ -53,6 +53,9 @@ class _Unchanged(Enum):
 
 _UNCHANGED = _Unchanged.UNCHANGED
 
+# The record in a store, if none is named.
+_KEY = "default"
+
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
 
@@ -121,7 +124,7 @@ class RateLimiter:
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
         store: Store | None = None,
-        key: Key = "default",
+        key: Key = _KEY,
         horizon: float | None = None,
         lease: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
@@ -145,8 +148,8 @@ class RateLimiter:
         check_store_error(on_store_error, store)
         self._line: Line
         if store is None:
-            if horizon is not None or lease is not None:
-                raise ValueError("horizon and lease say how a store is asked: give a store")
+            if horizon is not None or lease is not None or key != _KEY:
+                raise ValueError("key, horizon and lease say how a store is asked: give a store")
             above = None if parent is None else parent._line
             self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
         else:

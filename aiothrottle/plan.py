@@ -104,7 +104,9 @@ def check_shareable(plan: Plan) -> None:
     if isinstance(plan.algorithm, Unlimited):
         raise ValueError("a store shares a rate limit between processes: give a rate_limit")
     if plan.rate or plan.guard:
-        raise ValueError("what is found by trying is of one process: a store needs a fixed rate")
+        raise ValueError(
+            "what is found by trying is of one process: a store needs a fixed rate and guard"
+        )
     if plan.algorithm.longest_wait < math.inf:
         raise ValueError(f"{plan.algorithm!r} refuses by the length of the line: not with a store")
 

@@ -50,10 +50,10 @@ TABLE = """
     line         | bucket events feedback waiters permit statistics algorithms algorithms.* rate errors     | asyncio threading
     roll         | algorithms.algorithm                                      |
     share        | stores.ledger stores.store algorithms                     |
-    health       | roll stores.store algorithms.algorithm                    | random
+    health       | roll stores.store algorithms.algorithm errors             | random
     spent        |                                                           |
     standin      | health share spent stores.store algorithms                |
-    guarded      | standin health spent stores.store algorithms errors       | asyncio
+    guarded      | events standin health spent stores.store algorithms errors | asyncio
     shared       | events guarded standin line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     plan         | adaptive adaptive.* feedback standin stores.store algorithms rate  |
     limiter      | events plan standin feedback line shared stores.store permit decision statistics algorithms rate errors | asyncio time

@@ -781,6 +781,8 @@ def test_wrong_arguments_are_refused() -> None:
         unchecked(1, store="redis")
     with pytest.raises(TypeError, match="key is a text"):
         unchecked(1, store=MemoryStore(), key=7)
+    with pytest.raises(ValueError, match=r"key, horizon and lease.*give a store"):
+        unchecked(1, key="mail")
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(1, horizon=1)
     with pytest.raises(ValueError, match="cannot be a parent"):
