@@ -328,7 +328,9 @@ class Line(Bucket):
         self.wake()
         if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
             seconds = self.paused_until - now
-            who = self.algorithm if self.key is None else self.key
+            who = str(self.algorithm if self.key is None else self.key)
+            if not who.isprintable():  # a key may be anything, and must not end the line
+                who = repr(who)
             _logger.info("%s is paused for %.3g s: %s", who, seconds, events.REASONS[reason])
             if self.listeners:
                 self.tell(events.Paused(self.key, seconds, reason))
