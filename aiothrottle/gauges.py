@@ -24,10 +24,16 @@ __all__ = [
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 
 
-def check(limiter: object) -> None:
-    """Refuse what is no limiter."""
+def check(limiter: object, name: object = "", keys: object = 0) -> None:
+    """Refuse what is no limiter, no name of one, or no number of keys to tell apart."""
     if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
         raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a limiter is a text, not {name!r}")
+    if isinstance(keys, bool) or not isinstance(keys, int):
+        raise TypeError(f"keys is how many of them are told apart, such as 20, not {keys!r}")
+    if keys < 0:
+        raise ValueError(f"keys is how many of them are told apart, 0 or more, not {keys!r}")
 
 
 def in_flight(limiter: AnyLimiter) -> int:

@@ -56,6 +56,9 @@ class _Unchanged(Enum):
 
 _UNCHANGED = _Unchanged.UNCHANGED
 
+# The record in a store, if none is named.
+_KEY = "default"
+
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
 
@@ -127,7 +130,7 @@ class RateLimiter:
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
         store: Store | None = None,
-        key: Key = "default",
+        key: Key = _KEY,
         horizon: float | None = None,
         lease: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
@@ -153,6 +156,8 @@ class RateLimiter:
         self._line: Line
         if store is not None:
             check_shared(store, key, horizon, parent)
+        elif key != _KEY:
+            raise ValueError("key names the record in a store: give a store")
         if store is None or (shared and rate_limit is None and algorithm is None):
             if horizon is not None or lease is not None:
                 raise ValueError(

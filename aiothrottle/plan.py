@@ -109,7 +109,9 @@ def check_shareable(plan: Plan) -> None:
             "a store shares limits between processes: give a rate_limit, or a SharedConcurrency"
         )
     if plan.rate or plan.guard:
-        raise ValueError("what is found by trying is of one process: a store needs a fixed rate")
+        raise ValueError(
+            "what is found by trying is of one process: a store needs a fixed rate and guard"
+        )
     if plan.algorithm.longest_wait < math.inf:
         raise ValueError(f"{plan.algorithm!r} refuses by the length of the line: not with a store")
 

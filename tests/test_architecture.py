@@ -51,10 +51,10 @@ TABLE = """
     sharing      |                                                           |
     sharing.roll | algorithms.algorithm                                      |
     sharing.share | stores.ledger stores.store algorithms                    |
-    sharing.health | sharing.roll stores.store algorithms.algorithm          | random
+    sharing.health | sharing.roll stores.store algorithms.algorithm errors   | random
     sharing.spent |                                                          |
     sharing.standin | sharing.* stores.store algorithms                      |
-    sharing.guarded | sharing.* stores.store algorithms errors               | asyncio
+    sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
     sharing.line | events sharing.* line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | line sharing.* stores.slots stores.store errors          | asyncio random

@@ -15,6 +15,7 @@ import pytest
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import serve
 from aiothrottle.dashboard.feed import Feed
+from aiothrottle.events import StoreDown, StoreUp
 from tests.browser import BROWSER, Tab, open_tab
 from tests.virtually import now, virtual
 
@@ -86,6 +87,7 @@ async def test_the_stream_tells_how_things_stand() -> None:
             "keys": None,
             "keyCount": 0,
             "pauses": [],
+            "storeDownFor": None,
         }
         permit = await limiter.acquire(2)
         permit.retried(2, 0.1)
@@ -209,6 +211,18 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
     with pytest.raises(TypeError, match="limiter is a RateLimiter"):
         async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
             pass
+    for name, value, told in (
+        ("host", None, "such as '127.0.0.1', not None"),
+        ("port", "8321", "such as 8321, not '8321'"),
+        ("port", True, "such as 8321, not True"),
+        ("port", 65536, "to 65535, not 65536"),
+        ("facts", "7", "facts is a function or None"),
+        ("label", "host", "label is a function or None"),
+    ):
+        arguments: dict[str, Any] = {name: value}
+        with pytest.raises((TypeError, ValueError), match=told):
+            async with serve(limiter, **arguments):
+                pass
     async with serve(RateLimiter(1)) as url:
         port = int(url.rstrip("/").rpartition(":")[2])
         with pytest.raises(OSError, match=str(port)):
@@ -269,9 +283,11 @@ async def test_it_ends_when_its_owner_is_cancelled() -> None:
 async def test_so_many_pages_may_be_open_and_one_that_is_closed_leaves_room() -> None:
     async with serve(RateLimiter(10)) as url:
         async with aiohttp.ClientSession() as session:
-            for _ in range(20):
-                assert (await session.get(url + "events")).status == 200
+            responses = [await session.get(url + "events") for _ in range(20)]
+            assert {response.status for response in responses} == {200}
             assert await status(url + "events") == 503
+            for response in responses:
+                response.close()
         while await status(url + "events") == 503:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)  # it notices when it writes
 
@@ -396,6 +412,26 @@ async def test_in_a_browser_it_updates_by_itself_and_shows_the_end() -> None:
         await tab.until(f"{news} === 'new.example.org is paused for 10 min 0 s'")
         roles = await tab.evaluate(f"[...{row}.children].map((cell) => cell.getAttribute('role'))")
         assert roles == ["rowheader"] + ["cell"] * 7
+        assert tab.errors == []
+
+
+@needs_browser
+async def test_in_a_browser_a_store_that_is_away_is_told() -> None:
+    limiter = RateLimiter(10)
+    async with open_tab() as tab, serve(limiter) as url:
+        await tab.open(url)
+        await tab.until("document.getElementById('state').textContent === 'live'")
+        line = "document.querySelector('.store')"
+        assert await tab.evaluate(f"{line}.hidden") is True
+        limiter._line.tell(StoreDown(None, OSError()))
+        await tab.until(f"/has not answered for [0-9]+ s/.test({line}.textContent)")
+        assert await tab.evaluate(f"{line}.hidden") is False
+        await tab.show(width=360, scheme="light")
+        assert await tab.evaluate(MISPLACED) == []
+        limiter._line.tell(StoreUp(None, 1.0))
+        await tab.until(f"{line}.hidden")
+        news = "document.getElementById('news').textContent"
+        assert await tab.evaluate(news) == "limiter: the store answers again"
         assert tab.errors == []
 
 

@@ -257,6 +257,18 @@ async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == ["'example.org' is paused for 60 s: the program asked for it"]
 
 
+@virtual
+async def test_a_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    keyed = KeyedRateLimiter(10)
+    for key in ("a\nERROR root: b", "\x1b[2Ja"):
+        keyed.pause(key, 60)
+    assert [message.partition(" is paused")[0] for message in caplog.messages] == [
+        r"'a\nERROR root: b'",
+        r"'\x1b[2Ja'",
+    ]
+
+
 # ---- keys --------------------------------------------------------------------------------------
 
 

@@ -178,9 +178,20 @@ async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus)
     assert not failures
 
 
-def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
+def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
     with pytest.raises(TypeError, match="limiter is a RateLimiter"):
-        prometheus.metrics.watch("api", "api")  # type: ignore[arg-type]
+        watch("api", "api")
+    with pytest.raises(TypeError, match="name of a limiter is a text, not None"):
+        watch(RateLimiter(1), None)
+    for keys in ("20", True, 1.5):
+        with pytest.raises(TypeError, match="keys is how many"):
+            watch(KeyedRateLimiter(1), "api", keys=keys)
+    with pytest.raises(ValueError, match="0 or more, not -1"):
+        watch(KeyedRateLimiter(1), "api", keys=-1)
+
+
+def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
+    refuses_wrong_arguments(prometheus.metrics.watch)
     prometheus.metrics.watch(RateLimiter(1), "api")
     with pytest.raises(ValueError, match="named 'api' already"):
         prometheus.metrics.watch(RateLimiter(1), "api")
@@ -332,8 +343,7 @@ def told(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
 
 def test_opentelemetry_names_wrong_arguments() -> None:
     metrics = OpenTelemetryMetrics()
-    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
-        metrics.watch("api", "api")  # type: ignore[arg-type]
+    refuses_wrong_arguments(metrics.watch)
     metrics.watch(RateLimiter(1), "api")
     with pytest.raises(ValueError, match="named 'api' already"):
         metrics.watch(RateLimiter(1), "api")

@@ -13,7 +13,7 @@ import pytest
 import aiothrottle
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.health import Health
+from aiothrottle.sharing.health import Health
 from aiothrottle.stores import MemoryStore
 from tests.virtually import virtual
 

@@ -782,6 +782,8 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="key is a text"):
         unchecked(1, store=MemoryStore(), key=7)
     with pytest.raises(ValueError, match="give a store"):
+        unchecked(1, key="mail")
+    with pytest.raises(ValueError, match="give a store"):
         RateLimiter(1, horizon=1)
     with pytest.raises(ValueError, match="cannot be a parent"):
         RateLimiter(1, parent=RateLimiter(1, store=MemoryStore()))

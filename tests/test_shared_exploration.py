@@ -13,7 +13,7 @@ import pytest
 
 from aiothrottle import LimiterClosed, RateLimiter, RollingWindow, StoreUnavailable
 from aiothrottle import Rate as Quota
-from aiothrottle.shared import SharedLine
+from aiothrottle.sharing.line import SharedLine
 from aiothrottle.testing import greatest_count
 from tests.failing import Client, Server
 from tests.interleaving import InterleavingLoop, Schedule, made_up

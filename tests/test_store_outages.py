@@ -1,6 +1,7 @@
 """Limiters on a real server through every fault that we can cause: see `endure`.
 
-Never more than the limit, counted by the clock of the client; nobody who waits is lost; and when
+Never more than the limit, counted by the clock of the client, but for the switch with "local",
+where nobody knows what others have taken since his last answer; nobody who waits is lost; and when
 the server is back so are they. The guard is as long as the period, so a machine would have to stand
 still for half a second before a count could be wrong. Deadlines are ten times what it takes.
 """
@@ -102,6 +103,7 @@ async def endure(
         await crew.go(LIMIT)
         if choice == "local":
             await crew.meet()
+        before = len(crew.went)
         await harm()
         await crew.know(up=False)
         if choice == "closed":
@@ -112,7 +114,9 @@ async def endure(
         await crew.know(up=True)
         await crew.go(LIMIT // 2)
         await crew.leave()
-    assert greatest_count(crew.went, PERIOD) <= LIMIT
+    assert greatest_count(crew.went[:before], PERIOD) <= LIMIT
+    # Of what the other has taken unheard of each lets half go on top, see docs/stores.md.
+    assert greatest_count(crew.went, PERIOD) <= (1.5 * LIMIT if choice == "local" else LIMIT)
 
 
 def deed(act: Callable[[], object]) -> Deed:

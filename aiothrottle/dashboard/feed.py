@@ -19,6 +19,8 @@ from aiothrottle.events import (
     Refused,
     Retried,
     ServerRefused,
+    StoreDown,
+    StoreUp,
 )
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
@@ -64,6 +66,7 @@ class Snapshot(Figures):
     keys: list[Figures] | None
     keyCount: int
     pauses: list[Pause]
+    storeDownFor: float | None
 
 
 class _Counts:
@@ -134,6 +137,7 @@ class Feed:
         self._all = _Counts(name)
         self._keys = OrderedDict[Hashable, _Counts]()
         self._pauses = deque[_Began](maxlen=_PAUSES)
+        self._store_down_since: float | None = None
         self.stop: Callable[[], None] = limiter.observe(self._hear)
 
     def snapshot(self) -> Snapshot:
@@ -158,6 +162,9 @@ class Feed:
                 }
                 for pause in reversed(self._pauses)
             ],
+            "storeDownFor": None
+            if self._store_down_since is None
+            else now - self._store_down_since,
         }
 
     def _figures_of(self, limiter: KeyedRateLimiter) -> list[Figures]:
@@ -179,6 +186,10 @@ class Feed:
             who = counts.name
         if isinstance(event, Paused):
             self._pauses.append(_Began(self._clock(), who, event.seconds, event.reason))
+        elif isinstance(event, StoreDown) and self._store_down_since is None:
+            self._store_down_since = self._clock()
+        elif isinstance(event, StoreUp):
+            self._store_down_since = None
 
     def _counts_of(self, key: Hashable) -> _Counts:
         counts = self._keys.get(key)

@@ -121,9 +121,20 @@ class Card {
     const held = (limiter.keys || []).filter((key) => key.pausedFor > 0).length;
     const text = limiter.keys ? (held ? `${held} of ${limiter.keyCount}` : "no") : paused(limiter);
     this.is("paused", text).classList.toggle("paused", held > 0 || limiter.pausedFor > 0);
+    this.showStore(limiter.storeDownFor);
     this.draw(at, rate, limiter.perSecond);
     this.showKeys(at, limiter);
     this.showPauses(at, limiter.pauses);
+  }
+
+  showStore(downFor) {
+    const line = this.section.querySelector(".store");
+    if (line.hidden !== (downFor === null)) {
+      line.hidden = downFor === null;
+      const name = this.section.querySelector("h2").textContent;
+      put(document.getElementById("news"), `${name}: the store ${line.hidden ? "answers again" : "does not answer"}`);
+    }
+    put(line, line.hidden ? "" : `The store has not answered for ${seconds(downFor)}.`);
   }
 
   draw(at, rate, limit) {

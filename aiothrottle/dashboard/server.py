@@ -71,7 +71,8 @@ async def serve(
             as they are, and other keys, which may be secrets, as numbers.
 
     Raises:
-        TypeError: A limiter is none.
+        TypeError: A limiter is none, or another argument is of a wrong kind.
+        ValueError: The port is out of range.
         OSError: The port is taken, or the address is none of this machine.
 
     >>> from aiothrottle import RateLimiter
@@ -81,8 +82,9 @@ async def serve(
     ...         print(f"see {url}")
     """
     named = limiters if isinstance(limiters, Mapping) else {"limiter": limiters}
-    for limiter in named.values():
-        gauges.check(limiter)
+    for name, limiter in named.items():
+        gauges.check(limiter, name)
+    _check(host, port, facts=facts, label=label)
     feeds = [Feed(name, limiter, label, time.monotonic) for name, limiter in named.items()]
     page = _Page(feeds, facts)
     runner = web.AppRunner(page.app, access_log=None, shutdown_timeout=_LAST_WORDS)
@@ -97,6 +99,18 @@ async def serve(
         for feed in feeds:
             feed.stop()
         await runner.cleanup()
+
+
+def _check(host: object, port: object, **functions: object) -> None:
+    if not isinstance(host, str):
+        raise TypeError(f"host is the address to listen on, such as '127.0.0.1', not {host!r}")
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"port is a number, such as 8321, not {port!r}")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port is a number from 0, any free one, to 65535, not {port!r}")
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} is a function or None, not {function!r}")
 
 
 class _Page:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiothrottle.admission import AnyLimiter
 from aiothrottle.fetch.store import StoreAddress
@@ -77,21 +77,20 @@ class Limits:
             yield limiters
 
     def _make(self, store: Store | None) -> Limiters:
-        if store is not None and self.keyed:
+        shared: dict[str, Any] = {} if store is None else {"store": store, "key": self.key}
+        if shared and self.keyed:
             hosts = KeyedRateLimiter(
                 list(self.per_host),
                 self.per_host_concurrency,
                 guard=self.guard,
-                store=store,
-                key=self.key,
+                **shared,
             )
             return Limiters(hosts, {_HOSTS: hosts})
         everything = RateLimiter(
             list(self.rates) or None,
             self.concurrency,
             guard=self.guard if self.rates else 0.0,
-            store=store,
-            key=self.key,
+            **shared,
         )
         if not self.keyed:
             return Limiters(everything, {_ALL: everything})

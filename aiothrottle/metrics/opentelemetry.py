@@ -82,10 +82,10 @@ class OpenTelemetryMetrics:
             A function that ends it.
 
         Raises:
-            TypeError: The limiter is none.
-            ValueError: There is one of that name already.
+            TypeError: The limiter is none, the name no text, or `keys` no number.
+            ValueError: There is one of that name already; or `keys` is below 0.
         """
-        gauges.check(limiter)
+        gauges.check(limiter, name, keys)
         if name in self._watched:
             raise ValueError(f"there is a limiter named {name!r} already: give another name")
         self._watched[name] = limiter

@@ -82,10 +82,10 @@ class PrometheusMetrics(Collector):
             A function that ends it, and with it the series of that name.
 
         Raises:
-            TypeError: The limiter is none.
-            ValueError: There is one of that name already.
+            TypeError: The limiter is none, the name no text, or `keys` no number.
+            ValueError: There is one of that name already; or `keys` is below 0.
         """
-        gauges.check(limiter)
+        gauges.check(limiter, name, keys)
         if name in self._watches:
             raise ValueError(f"there is a limiter named {name!r} already: give another name")
         watch = self._watches[name] = _Watch(limiter, name, keys, self._bounds)

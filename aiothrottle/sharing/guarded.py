@@ -18,6 +18,7 @@ from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.sharing.health import Health
 from aiothrottle.sharing.standin import SOON, Here, OnStoreError, StandIn
 from aiothrottle.stores.store import Answer, Key, Store
@@ -38,7 +39,8 @@ class GuardedStore(Store):
         store: That may fail.
         choice: What to do then.
         clock: Gives the time in seconds.
-        changed: Called when the store is away or back; a method, which is held weakly.
+        changed: Called when the store is away or back, with that event, and when it may have more
+            to give, with None; a method, which is held weakly.
     """
 
     __slots__ = (
@@ -48,8 +50,8 @@ class GuardedStore(Store):
         "_changed",
         "_choice",
         "_clock",
+        "_down_since",
         "_errand",
-        "_error",
         "_guarded",
         "_life",
         "_recorded",
@@ -65,7 +67,7 @@ class GuardedStore(Store):
         store: Store,
         choice: OnStoreError,
         clock: Callable[[], float],
-        changed: Callable[[], None],
+        changed: Callable[[StoreDown | StoreUp | None], None],
     ) -> None:
         self._guarded = store
         self._choice = choice
@@ -74,13 +76,13 @@ class GuardedStore(Store):
         self._life = Health.of(store)
         #: Whether the store is away, as far as this limiter knows.
         self.is_down: bool = False
+        self._down_since: float = 0.0
         self._asked = False
         # What the errands are about: the key and the law of whoever asked last.
         self._what: tuple[Key, Algorithm[Any]] | None = None
         # What is done beside those who ask: see whether the store is back, and so on.
         self._errand: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._error: StoreUnavailable | None = None  # the last one that was raised
         self._returning = False  # what was spent is being recorded: nobody is let go meanwhile
         self._stand_in = StandIn(choice, self._life)
         # What was recorded when it came back, and for which instant.
@@ -122,7 +124,7 @@ class GuardedStore(Store):
             self._fell(error, algorithm)
             return here or self._instead(algorithm, costs)
         if here is None:
-            if self._choice == "local" or self.is_down:
+            if self._choice == "local" or self.is_down or self._life.failures:
                 self._heard(answer, math.fsum(costs[: len(answer.instants)]))
             return answer
         for cost, instant in zip(costs[len(answer.instants) :], here.instants, strict=False):
@@ -211,30 +213,33 @@ class GuardedStore(Store):
         """Raise without asking, if the store has just failed, and not for the first time."""
         life = self._life
         if life.failures > 1 and life.pause(self._clock()) > 0.0:
-            raise StoreUnavailable(f"not asked again yet: {self._error}") from self._error
+            raise StoreUnavailable(f"not asked again yet: {life.error}") from life.error
 
     def _fell(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
         """Go on without the store, or raise."""
         now = self._clock()
-        self._life.failed(now)
+        self._life.failed(now, error)
         if not self.is_down:
             self._life.went(now, self._choice, str(error))
             self._go_without(algorithm)
         if self._choice == "raise":
-            self._error = error
             raise error
 
     def _go_without(self, algorithm: Algorithm[Any]) -> None:
         self.is_down = True
+        self._down_since = self._clock()
         self._stand_in.begin(algorithm)
         self._recorded = None  # what is not given back by now stays spent
         if self._errand is not None:
             self._errand.cancel()
-        self._tell()
+        assert self._life.error is not None
+        self._tell(StoreDown(None, self._life.error))
 
     def _heard(self, answer: Answer, spent: float = 0.0) -> None:
         """Note what the store has answered."""
-        if self._choice == "raise" and self.is_down:
+        if not self.is_down:
+            self._life.answered(self._clock())
+        elif self._choice == "raise":
             self._go_on()
         if self._choice == "local" and self.reserves_ahead:
             now = self._clock()
@@ -244,17 +249,17 @@ class GuardedStore(Store):
 
     def _go_on(self) -> None:
         self.is_down = False
-        self._stand_in.spent = self._error = None
+        self._stand_in.spent = None
         now = self._clock()
         if self._choice == "local":
             self._both_until = now + _ALL_BACK
         self._life.came(now)
-        self._tell()
+        self._tell(StoreUp(None, now - self._down_since))
 
-    def _tell(self) -> None:
+    def _tell(self, change: StoreDown | StoreUp | None = None) -> None:
         changed = self._changed()
         if changed is not None:
-            changed()
+            changed(change)
 
     # ---- errands ---------------------------------------------------------------------------------
 
@@ -310,8 +315,8 @@ class GuardedStore(Store):
                 self._recorded = spent, answer.now
             else:  # nothing changes, but a server that may only be read refuses
                 await store.refund(key, algorithm, 0.0, answer.now)
-        except StoreUnavailable:
-            self._life.failed(self._clock())
+        except StoreUnavailable as error:
+            self._life.failed(self._clock(), error)
             return
         except Exception:  # noqa: BLE001, S110 - whatever it is, who asks next is to hear of it
             pass

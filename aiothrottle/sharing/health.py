@@ -10,6 +10,7 @@ import random
 import secrets
 
 from aiothrottle.algorithms.algorithm import until
+from aiothrottle.errors import StoreUnavailable
 from aiothrottle.sharing.roll import Roll
 from aiothrottle.stores.store import Store
 
@@ -40,6 +41,7 @@ class Health:
         "_sign_at",
         "_token",
         "_try_at",
+        "error",
         "failures",
         "processes",
         "tried",
@@ -70,6 +72,8 @@ class Health:
         self._loop = loop
         #: Calls that failed one after the other.
         self.failures: int = 0
+        #: Why the last one did.
+        self.error: StoreUnavailable | None = None
         self._try_at = 0.0
         #: Whether somebody tries just now.
         self.tried: bool = False
@@ -80,8 +84,9 @@ class Health:
         """Seconds until it is time to try again."""
         return until(self._try_at, now) if self.failures else 0.0
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, error: StoreUnavailable) -> None:
         """Hear of a call that failed. Of those that were under way together one counts."""
+        self.error = error
         if self.pause(now) == 0.0:
             doublings = min(self.failures, 20)  # hours away are failures by the thousand
             pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
@@ -95,9 +100,14 @@ class Health:
             # The reason is in the words of a server: escaped and cut, it forges no line.
             _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 
+    def answered(self, now: float) -> None:
+        """Hear of an answer to a limiter that never missed one: those that did may ask no more."""
+        if self.failures and self.pause(now) == 0.0:  # else it may be older than the failure
+            self.came(now)
+
     def came(self, now: float) -> None:
         """Log that it is back, unless that was said; all who are without it may try now."""
-        self.failures = 0
+        self.failures, self.error = 0, None
         if self._reported_at is not None:
             _LOG.info("%s is back after %.3g s", self._name, now - self._reported_at)
             self._reported_at = None

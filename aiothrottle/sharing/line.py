@@ -359,10 +359,13 @@ class SharedLine(Line):
         if not self._resuming:
             self.wake()
 
-    def _store_changed(self) -> None:
+    def _store_changed(self, change: events.StoreDown | events.StoreUp | None) -> None:
         """Ask again at once: what the store, or what stood in for it, has refused is over."""
         self._refused_until = self._ask_at = -math.inf
         self.wake()
+        if change is not None and self.listeners:
+            change.key = self.key
+            self.tell(change)
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""
