@@ -505,6 +505,7 @@ class Line(Bucket):
         # Also one that was cancelled before its first step, and could not look at who waits.
         if self._consumer is consumer:
             self._consumer = None
+            self._stop_timer()
             self.wake()
 
     def _may_start(self, permit: "Permit") -> bool:

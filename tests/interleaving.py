@@ -20,7 +20,16 @@ from typing import TypeAlias, TypeVar
 
 from aiothrottle.testing import VirtualTimeLoop
 
-__all__ = ["Disturbance", "InterleavingLoop", "Schedule", "made_up", "shrunk"]
+__all__ = [
+    "Cancel",
+    "Disturbance",
+    "InterleavingLoop",
+    "Overtake",
+    "Pass",
+    "Schedule",
+    "made_up",
+    "shrunk",
+]
 
 _Item = TypeVar("_Item")
 # Whoever takes more steps than that, does not come to an end.

@@ -14,7 +14,8 @@ from typing import TypeAlias, get_args
 
 import pytest
 
-from tests.interleaving import Disturbance, made_up, shrunk
+from tests.interleaving import Cancel as Stop
+from tests.interleaving import Disturbance, Overtake, Pass, made_up, shrunk
 from tests.storm import (
     Cancel,
     Close,
@@ -106,6 +107,31 @@ def tell(number: int) -> None:
     error = short.fails() or error
     notes = "\n".join(getattr(error, "__notes__", []))
     pytest.fail(f"story {number}: {error!r}\n\n{short}\n\n{notes}", pytrace=False)
+
+
+def test_no_timer_is_left_of_a_consumer_that_was_swept_up_before_its_first_step() -> None:
+    """What is left of story 67,535 of the first hundred thousand."""
+    happenings: list[Happening] = [
+        Come(0, 2.0, 1, 2.0, 0.5, 4.0),
+        Come(0, 0.0, 0, None, 0.0, None),
+        Cancel(1),
+        Come(0, 2.0, 3, None, 0.25, 4.0),
+        Come(0, 1.0, 0, 2.0, 0.0, None),
+        Come(1, 1.0, 1, 2.0, 0.0, 4.0),
+        Wait(1.75),
+        Come(1, 3.0, 0, 0.0, 0.0, 4.0),
+        Rate(0, 2),
+        Come(0, 1.0, 1, None, 0.5, 4.0),
+    ]
+    schedule: Steps = [
+        (12, Pass(2.0)),
+        (17, Overtake(5)),
+        (23, Stop(4)),
+        (29, Overtake(2)),
+        (30, Stop(10)),
+        (31, Overtake(1)),
+    ]
+    rage(happenings, "alone", dict(schedule))
 
 
 @pytest.mark.parametrize("share", range(SHARES))

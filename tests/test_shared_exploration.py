@@ -145,3 +145,10 @@ def tell(number: int) -> None:
 def test_whatever_the_store_does_all_promises_hold(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
         tell(number)
+
+
+# One who was alone waited for ever: the talk had something to give back first, which a sweep of all
+# tasks had left undone, and then found the limiter paused.
+@pytest.mark.parametrize("number", [1089, 4420, 5558])
+def test_the_stories_that_once_broke_a_promise(number: int) -> None:
+    tell(number)

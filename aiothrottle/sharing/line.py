@@ -282,8 +282,9 @@ class SharedLine(Line):
                 await self._reserve(costs)
             else:
                 self._talk = None  # now: whoever comes in this turn starts another one
-                if self._consumer is not None:
-                    self.wake()  # it has to find out when to ask again
+                # The consumer has to find out when to ask again; one who is alone may need one.
+                if self._consumer is not None or not self._resuming:
+                    self.wake()
                 return
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
