@@ -47,7 +47,7 @@ class Watch:
     def granted(self, host: str, now: float) -> None:
         """Hold to the rolling window; costs of 1 only, none of them refunded."""
         log = self.went.setdefault(host, deque(maxlen=LIMIT))
-        if len(log) == LIMIT and now - log[0] < PERIOD:
+        if len(log) == LIMIT and log[0] + PERIOD > now:  # as the law has it, to the last bit
             sys.exit(f"{host}: {LIMIT + 1} went within {now - log[0]:.6f} s")
         log.append(now)
 
@@ -202,7 +202,7 @@ async def _get(session: ThrottledSession, url: str) -> None:
 
 def main() -> int:
     """Run one of the two."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--minutes", type=float, help="in real time, for so long")
     parser.add_argument("--seed", type=int, default=8)

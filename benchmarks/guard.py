@@ -137,7 +137,7 @@ def verdicts(found: dict[str, float], baseline: dict[str, float]) -> list[tuple[
 
 def main() -> int:
     """Compare, or accept."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--accept", action="store_true", help="make this the baseline")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
