@@ -85,8 +85,8 @@ def test_the_walk_sees_what_touches_tls(source: str) -> None:
 class Asked(aiohttp.TCPConnector):
     """Notes what it is told of TLS, and connects to nobody."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.told: list[object] = []
 
     async def connect(self, req: Any, *_: object, **__: object) -> Any:  # noqa: ANN401

@@ -1,4 +1,7 @@
-"""The cool-down: a score that each hit raises and time lowers, under a ceiling."""
+"""The cool-down: a score that each hit raises and time lowers, under a ceiling.
+
+The generic cell rate algorithm (ITU-T I.371), told as a score.
+"""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,8 @@
-"""The fixed window: so many per period of the calendar, counted from zero in each."""
+"""The fixed window: so many per period of the calendar, counted from zero in each.
+
+The counter of most servers, as the documentation of Redis has it under INCR ("Pattern: Rate
+limiter 1").
+"""
 
 import math
 import struct

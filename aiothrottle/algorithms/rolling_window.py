@@ -1,4 +1,7 @@
-"""The exact rolling window: never more than the limit in any period, to the last token."""
+"""The exact rolling window: never more than the limit in any period, to the last token.
+
+The sliding window log: the definition of such a limit, with every instant kept.
+"""
 
 import bisect
 import math

@@ -1,4 +1,7 @@
-"""The sliding window: counters of short stretches of time, of which the last few are added up."""
+"""The sliding window: counters of short stretches of time, of which the last few are added up.
+
+The fixed window with several counters; more of them come nearer to the log of `RollingWindow`.
+"""
 
 import math
 import struct

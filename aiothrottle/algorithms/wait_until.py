@@ -1,4 +1,7 @@
-"""Wait until: one hit every interval, and who comes when the wait is too long is refused."""
+"""Wait until: one hit every interval, and who comes when the wait is too long is refused.
+
+The wait-until of Hvass Labs; what differs from it is said in `WaitUntil`.
+"""
 
 import math
 from dataclasses import dataclass, field

@@ -1,0 +1,172 @@
+"""Guards the hot path by what never depends on how busy a machine is: instructions executed.
+
+    python benchmarks/guard.py             compares with benchmarks/guard.json
+    python benchmarks/guard.py --accept    puts what is counted there, on purpose
+
+Valgrind's callgrind counts them, one process for all: each phase ends with a call of `getppid`,
+at which callgrind writes what was counted since the last one. A phase is run with few and with many
+rounds, and the difference divided, so what a phase begins with is no part of it. The hash seed is
+fixed and time is virtual, so a count is the same each time but for a few parts in a thousand.
+The baselines are of one Python minor version each.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiothrottle
+from aiothrottle import RateLimiter, TokenBucket
+
+BASELINE = Path(__file__).with_name("guard.json")
+# So much more than the baseline is a regression; so much less asks for a new baseline.
+SLACK = 0.10
+WAITERS = 1000
+LAWS: dict[str, Callable[[float], RateLimiter]] = {
+    "RollingWindow": lambda rate: RateLimiter(rate, 100_000),
+    "TokenBucket": lambda rate: RateLimiter(rate, 100_000, algorithm=TokenBucket),
+}
+
+
+async def enter(limiter: RateLimiter, rounds: int) -> None:
+    """Go through uncontended."""
+    for _ in range(rounds):
+        async with limiter.throttle():
+            pass
+
+
+async def queue(limiter: RateLimiter, rounds: int) -> None:
+    """Have a thousand wait, and each of them go so often."""
+
+    async def worker() -> None:
+        for _ in range(rounds):
+            async with limiter.throttle():
+                pass
+
+    await asyncio.gather(*(worker() for _ in range(WAITERS)))
+
+
+Phase = tuple[str, Callable[[], Coroutine[Any, Any, None]], int]
+
+
+def phases(law: str) -> list[Phase]:
+    """Give name, work and rounds of each: few, then many."""
+    make = LAWS[law]
+    return [
+        *((f"{law}, entry", lambda n=n: enter(make(1e9), n), n) for n in (200, 1200)),
+        *(
+            (f"{law}, grant of {WAITERS}", lambda n=n: queue(make(1000), n), n * WAITERS)
+            for n in (1, 3)
+        ),
+    ]
+
+
+def work() -> None:
+    """Do all phases. Under callgrind."""
+    # By its file: `aiothrottle.testing` imports aiohttp, which takes longer than all else here.
+    file = Path(aiothrottle.__file__).parent / "testing" / "virtual_time.py"
+    loop_factory = runpy.run_path(str(file))["VirtualTimeLoop"]
+    for law in LAWS:
+        for _, start, _ in phases(law):
+            os.getppid()
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(start())
+            os.getppid()
+
+
+def count() -> dict[str, float]:
+    """Give the instructions of each phase, per entry or grant."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(  # noqa: S603 - this very file
+            [
+                *("valgrind", "--tool=callgrind", "--dump-before=getppid"),
+                f"--callgrind-out-file={folder}/out",
+                *(sys.executable, __file__, "--work"),
+            ],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode:
+            sys.exit(f"valgrind failed:\n{run.stderr[-2000:]}")
+        dumps = {int(path.suffix[1:]): path for path in Path(folder).glob("out.*")}
+        counted = [_total(dumps[number]) for number in sorted(dumps)]
+    named = [(name, rounds) for law in LAWS for name, _, rounds in phases(law)]
+    if len(counted) < 2 * len(named):
+        sys.exit(f"callgrind told of {len(counted)} phases, not of {2 * len(named)}")
+    # Before the first phase there is the start, between two of them next to nothing.
+    inside = counted[1 : 2 * len(named) : 2]
+    found: dict[str, float] = {}
+    for place in range(0, len(named), 2):
+        (name, few), (_, many) = named[place], named[place + 1]
+        found[name] = (inside[place + 1] - inside[place]) / (many - few)
+    return found
+
+
+def _total(dump: Path) -> int:
+    match = re.search(r"^(?:totals|summary): (\d+)", dump.read_text(), re.MULTILINE)
+    if match is None:
+        sys.exit(f"callgrind told of no total in {dump.name}")
+    return int(match[1])
+
+
+def verdicts(found: dict[str, float], baseline: dict[str, float]) -> list[tuple[str, bool]]:
+    """Tell of each figure how it stands, and whether that is too much."""
+    told: list[tuple[str, bool]] = []
+    for name, instructions in found.items():
+        before = baseline.get(name)
+        if before is None:
+            told.append((f"{name}: {instructions:,.0f} instructions, no baseline", False))
+            continue
+        change = instructions / before - 1
+        line = f"{name}: {instructions:,.0f} instructions, {change:+.1%} of {before:,.0f}"
+        told.append((line, change > SLACK))
+    return told
+
+
+def main() -> int:
+    """Compare, or accept."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--accept", action="store_true", help="make this the baseline")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work()
+        return 0
+    if shutil.which("valgrind") is None:
+        print("**** NO VALGRIND: the hot path is not guarded ****")
+        return 0
+    version, kind = ".".join(platform.python_version_tuple()[:2]), platform.machine()
+    baselines: dict[str, dict[str, float]] = json.loads(BASELINE.read_text())
+    name = f"{version} {kind}"
+    found = count()
+    if options.accept:
+        baselines[name] = {what: round(number) for what, number in found.items()}
+        BASELINE.write_text(json.dumps(baselines, indent=2, sort_keys=True) + "\n")
+    if name not in baselines:
+        print(f"**** NO BASELINE FOR PYTHON {name}: the hot path is not guarded ****")
+    failed = False
+    for line, too_much in verdicts(found, baselines.get(name, {})):
+        print(line + (f": MORE THAN {SLACK:.0%}" * too_much))
+        failed = failed or too_much
+    if failed:
+        print(
+            "The hot path costs more than it did. Find out why; if it is worth it, "
+            "`python benchmarks/guard.py --accept` makes it the baseline."
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
