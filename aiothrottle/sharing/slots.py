@@ -98,7 +98,7 @@ class LeasedSlots:
         choice: "OnStoreError",
     ) -> None:
         #: What the user said.
-        self.shared = shared
+        self.shared: SharedConcurrency = shared
         self._line = line
         self._store = store
         self._key = key

@@ -32,9 +32,9 @@ class Wakes:
         self._client = client
         self._errors = errors  # what the driver raises
         #: What the name of an owner begins with in the server, before a full stop.
-        self.id = secrets.token_hex(8)
+        self.id: str = secrets.token_hex(8)
         #: What the channels of all stores begin with; then there is the `id`.
-        self.channels = f"{name_of(prefix)}:wake:"
+        self.channels: str = f"{name_of(prefix)}:wake:"
         self._wakes: dict[str, Callable[[], None]] = {}
         self._reader: asyncio.Task[None] | None = None
 

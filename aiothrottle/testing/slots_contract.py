@@ -38,12 +38,12 @@ class Owner:
     """One of those who share, with a store of its own, as a process has."""
 
     def __init__(self, make: Make, name: str, limit: int = 3, key: Key = "key") -> None:
-        self.store = make()
-        self.name = name
-        self.limit = limit
-        self.key = key
-        self.held = 0
-        self.number = 0
+        self.store: SlotStore = make()
+        self.name: str = name
+        self.limit: int = limit
+        self.key: Key = key
+        self.held: int = 0
+        self.number: int = 0
 
     async def claim(self, wanted: int = 0, *, released: int = 0) -> Granted:
         """Give so many back, and want so many more."""
