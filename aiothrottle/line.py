@@ -1,10 +1,8 @@
-"""The line: those who wait, in order, and the one task that waits for time on their behalf.
+"""The line: who comes, waits, goes on, gives up or is refused, in order.
 
 Strategy. A newcomer that finds nobody waiting, a free slot and room in the bucket never comes here
-(`Permit.__aenter__`). Everybody else joins the line and sleeps on a future. One consumer task,
-started by the first of them and gone with the last, sleeps until something changes (`wake`), and
-keeps a timer for the instant at which the bucket has room for the head. Either has it look, and
-grant to as many as fit, in one turn.
+(`Permit.__aenter__`). Everybody else joins the line and sleeps on a future, until the consumer
+(`aiothrottle.consumer`) grants to it.
 
 To grant is to take a slot and to wake the waiter; no more. Its tokens are taken after it has really
 resumed, so a token is never stamped earlier than the request that it pays for, and a waiter that is
@@ -23,17 +21,15 @@ and changes hands in synchronous code only, so no await can lose one.
 import asyncio
 import logging
 import math
-from contextvars import Context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
-from aiothrottle.bucket import Bucket
-from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
+from aiothrottle.consumer import Consumer, fail, future_of, is_granted
+from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout
 from aiothrottle.feedback import Feedback
 from aiothrottle.permit import make_permit
-from aiothrottle.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,42 +38,24 @@ if TYPE_CHECKING:
     from aiothrottle.permit import Permit
     from aiothrottle.sharing.slots import LeasedSlots
 
-__all__ = ["Line", "fail", "is_granted"]
+__all__ = ["Line"]
 
 _logger = logging.getLogger("aiothrottle")
 
-# So many are woken in one turn: more would keep the loop from its sockets.
-_BATCH = 256
-# Some loops cannot sleep longer; who wakes early looks at the clock and sleeps on.
-_LONGEST_NAP = 86400.0
-# Where several go at once, as many may go so much later; one by one each would cost two turns of
-# the loop, whose timers are no finer than a millisecond anyway.
-_SHORTEST_NAP = 0.0005
 # Seconds. Of the many requests that one refusal concerns each may ask for a little more.
 _LONGER = 1.0
 
 
-class Line(Bucket):
-    """The waiting line in front of one bucket, and its consumer."""
+class Line(Consumer):
+    """The waiting line in front of one bucket."""
 
     __slots__ = (
         "__weakref__",
         "_above",
-        "_alarm",
-        "_barred",
-        "_consumer",
-        "_ghosts",
         "_given_clock",
         "_patient",
-        "_resuming",
-        "_timer",
-        "_turned_away",
-        "_waiters",
         "closed",
-        "leased",
-        "loop",
         "max_queue",
-        "parent",
         "thread",
     )
 
@@ -98,30 +76,16 @@ class Line(Bucket):
         parent: "Line | None" = None,
         max_queue: int | None = None,
     ) -> None:
-        super().__init__(algorithm, concurrency_limit, clock)
+        super().__init__(algorithm, concurrency_limit, clock, parent)
         self._given_clock = clock
-        self.parent: Line | None = parent
         # For each permit here, the one that it needs of the parent.
         self._above: dict[Permit, Permit] = {}
-        #: What leases the slots, if all processes have so many together.
-        self.leased: LeasedSlots | None = None
         self.watch()
         self.max_queue: int | None = max_queue
         # Nobody is refused for the length of the line or of the wait.
         self._patient = max_queue is None and algorithm.longest_wait == math.inf
         self.closed: bool = False
-        self._turned_away = False
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
-        self._waiters = Waiters()
-        # Entries for refused hits that count: see `_charge_refusal`.
-        self._ghosts: set[Permit] = set()
-        self._resuming = 0
-        # One of those who are resuming may not start after all: so none behind it may.
-        self._barred = False
-        self._consumer: asyncio.Task[None] | None = None
-        self._alarm: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def store_up(self) -> bool | None:
@@ -135,7 +99,7 @@ class Line(Bucket):
 
     def holds_place_of(self, permit: "Permit") -> bool:
         """Tell whether the permit waits here."""
-        return _future_of(permit) is not None
+        return future_of(permit) is not None
 
     @property
     def resuming(self) -> int:
@@ -245,7 +209,7 @@ class Line(Bucket):
 
     def give_up(self, permit: "Permit") -> None:
         """Take the permit out of line at any point, as if it had never come."""
-        future = _future_of(permit)
+        future = future_of(permit)
         # A line that has moved to another loop in the meantime has forgotten it.
         if future is not None and not permit._held:
             resumed = is_granted(future)
@@ -484,29 +448,7 @@ class Line(Bucket):
             if self.feedback is not None:
                 self.feedback.restart()
 
-    # ---- waiting -------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Have the consumer look again, since something changed; start it if there is none."""
-        if self.loop is None or self.loop.is_closed():
-            return
-        if self._alarm is not None:
-            if not self._alarm.done():
-                self._alarm.set_result(None)
-        elif self._consumer is None and self._waiters.count:
-            # A plain Task whatever the loop's task factory: an eager one would run it here and
-            # now. In an empty context: it works for all who wait, not for the first of them.
-            self._consumer = asyncio.Task(
-                self._consume(), loop=self.loop, name="aiothrottle consumer", context=Context()
-            )
-            self._consumer.add_done_callback(self._consumer_ended, context=Context())
-
-    def _consumer_ended(self, consumer: "asyncio.Task[None]") -> None:
-        # Also one that was cancelled before its first step, and could not look at who waits.
-        if self._consumer is consumer:
-            self._consumer = None
-            self._stop_timer()
-            self.wake()
+    # ---- going on, or not ----------------------------------------------------------------------
 
     def _may_start(self, permit: "Permit") -> bool:
         now = self.now()
@@ -535,110 +477,6 @@ class Line(Bucket):
             self.wake()
         if self.leased is not None:
             self.leased.look()
-
-    async def _consume(self) -> None:
-        assert self.loop is not None
-        while self._waiters.count:
-            self._look()
-            if not self._waiters.count:
-                return  # the last of them were ghosts
-            self._alarm = self.loop.create_future()
-            try:
-                await self._alarm
-            except asyncio.CancelledError:
-                # Whoever sweeps up all tasks, as asyncio.run does at its end, means those who
-                # wait; if they are still there, they still need this one.
-                if not self._waiters.count:
-                    raise
-            finally:
-                self._alarm = None
-                self._stop_timer()
-
-    def _look(self) -> None:
-        """Grant to as many as fit now, and look again when the next one may."""
-        assert self.loop is not None
-        self._stop_timer()
-        if self.leased is not None:
-            self.leased.look()  # while the store fails there may be slots at once
-        try:
-            seconds = self._serve()
-        except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
-            self.fail_all(error)
-        else:
-            if not self._waiters.count:
-                self.wake()  # the consumer, to its end
-            elif seconds is not None:
-                self._timer = self.loop.call_later(min(seconds, _LONGEST_NAP), self._look)
-
-    def _all_started(self) -> None:
-        """Take the tokens of the last one, and look, unless it is known when to look again."""
-        if self._timer is None and self._consumer is not None:
-            self._look()
-            return
-        try:
-            self.now()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.fail_all(error)
-
-    def fail_all(self, error: Exception) -> None:
-        """Have all who wait raise the error."""
-        for permit in self._waiters:
-            fail(permit, twin(error))
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _serve(self) -> float | None:
-        """Grant to as many as fit now. Gives the seconds until the next one may fit, if known."""
-        self._starved = False
-        self.watch()
-        if self._waits.recent:
-            self._waits.count_recent()
-        if self._resuming:
-            return None  # the last of them has it look again
-        self._barred = False
-        self._doubtful = self._turned_away or self.parent is not None
-        now = self.now()
-        wait = 0.0 if self._turned_away else until(self.paused_until, now)
-        if wait > 0.0:
-            return wait
-        self._lay_ghosts(now)
-        return self._grant(now)
-
-    def _grant(self, now: float) -> float | None:
-        granted, cost, wait = 0, 0.0, 0.0
-        room = self.algorithm.allowance(self.state, now, _BATCH)
-        for permit in self._waiters:
-            future = permit._future
-            if future is None or future.done():
-                continue  # it has left, or is cancelled and about to leave by itself
-            if self._ghosts and permit in self._ghosts:
-                break  # behind some who go now
-            if not self._turned_away:
-                if self.taken >= self.slots:
-                    self._starved = True
-                    self.watch()
-                    return None
-                if room and permit._tokens == 1.0:
-                    room -= 1
-                else:
-                    room = 0  # it was told of costs of 1 only
-                    wait = self.algorithm.delay_behind(self.state, now, permit._tokens, cost)
-                    if wait > 0.0:
-                        break
-                cost += permit._tokens
-            self.taken += 1  # maybe one too many: who is turned away gives it back at once
-            self._resuming += 1
-            future.set_result(None)
-            granted += 1
-            # One of a line with a parent waits on, in the parent's line.
-            if self.parent is not None or granted == _BATCH:
-                break
-        if wait > 0.0 and granted > 1:
-            wait = max(wait, _SHORTEST_NAP)
-        return wait or None
 
     # ---- refusing ------------------------------------------------------------------------------
 
@@ -671,16 +509,6 @@ class Line(Bucket):
             self._waiters.add(ghost, self.loop.create_future())
             if self._waiters.count == len(self._ghosts):
                 self._lay_ghosts(now)
-
-    def _lay_ghosts(self, now: float) -> None:
-        """Take the tokens of those refused ones that have come to the head of the line."""
-        while self._ghosts:
-            permit = self._waiters.head
-            if permit not in self._ghosts:
-                return
-            self.algorithm.take(self.state, now, permit._tokens)
-            self._ghosts.discard(permit)
-            self._waiters.remove(permit)
 
     # ---- the parent ----------------------------------------------------------------------------
 
@@ -723,20 +551,3 @@ class Line(Bucket):
                 self.parent.undo(above)
             permit._release()
             self.wake()
-
-
-def _future_of(permit: "Permit") -> "asyncio.Future[None] | None":
-    """Give what the permit waits on, if it waits."""
-    return getattr(permit, "_future", None)
-
-
-def fail(permit: "Permit", error: Exception) -> None:
-    """Have what the permit waits on, if it still does, raise the error."""
-    future = _future_of(permit)
-    if future is not None and not future.done():
-        future.set_exception(error)
-
-
-def is_granted(future: "asyncio.Future[None]") -> bool:
-    """Tell whether who waits on the future was let go."""
-    return future.done() and not future.cancelled() and future.exception() is None

@@ -47,7 +47,8 @@ TABLE = """
     permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    line         | bucket events feedback waiters sharing.slots permit statistics algorithms algorithms.* rate errors     | asyncio threading
+    consumer     | bucket waiters permit sharing.slots line algorithms algorithms.* errors | asyncio
+    line         | consumer events feedback permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio threading
     sharing      |                                                           |
     sharing.roll | algorithms.algorithm                                      |
     sharing.share | stores.ledger stores.store algorithms                    |
@@ -55,7 +56,7 @@ TABLE = """
     sharing.spent |                                                          |
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
-    sharing.line | events sharing.* line permit decision stores.store algorithms algorithms.* rate errors | asyncio
+    sharing.line | events sharing.* consumer line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | line sharing.* stores.slots stores.store errors          | asyncio random
     plan         | adaptive adaptive.* feedback sharing.* stores.slots stores.store algorithms rate  |

@@ -20,9 +20,10 @@ from aiothrottle import events
 from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
+from aiothrottle.consumer import is_granted
 from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed
-from aiothrottle.line import Line, is_granted
+from aiothrottle.line import Line
 from aiothrottle.sharing.guarded import GuardedStore
 from aiothrottle.sharing.standin import OnStoreError
 
