@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -19,6 +20,8 @@ __all__ = ["KeyedRateLimiter"]
 
 # Seconds between two looks at which keys may be forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
+# What an override may say.
+_ARGUMENTS = tuple(inspect.signature(RateLimiter).parameters)
 # So many keys are looked at in one turn of the loop.
 _CHUNK = 500
 
@@ -226,6 +229,12 @@ def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dic
                 f"the override of {key!r} is a mapping of arguments, such as "
                 f'{{"rate_limit": "10/s"}}, not {override!r}'
             )
+        for name in override:
+            if name not in _ARGUMENTS:
+                raise TypeError(
+                    f"the override of {key!r} has {name!r}, which is no argument of a RateLimiter: "
+                    f"there are {', '.join(_ARGUMENTS)}"
+                )
     return {key: dict(override) for key, override in (overrides or {}).items()}
 
 

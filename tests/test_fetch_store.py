@@ -62,7 +62,10 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
         killer.start()
         assert main([*arguments, "--store", address(valkey)]) == 3
         killer.join()
-        assert "the store of the limits fails: " in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert " fetched, 0 failed" in said
+        assert "the store of the limits fails: " in said
+        assert said.endswith("Broken off: the same with --resume does the rest.\n")
         assert 2 <= len(out.read_bytes().splitlines()) < 4
         assert main(arguments) == 0
         assert server.audit.sent == 4

@@ -367,7 +367,11 @@ def test_it_is_made_and_asked_before_any_loop_runs() -> None:
         ({"rate_limit": "1/s", "max_queue": 0}, ValueError, "max_queue"),
         ({"rate_limit": "1/s", "speed": 3}, TypeError, "speed"),
         ({"overrides": {"a": {"rate_limit": "slow"}}}, ValueError, "rate"),
-        ({"overrides": {"a": {"rates": "1/s"}}}, TypeError, "rates"),
+        (
+            {"overrides": {"a": {"rates": "1/s"}}},
+            TypeError,
+            "of .a. has .rates.*there are rate_limit, ",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_when_it_is_made(

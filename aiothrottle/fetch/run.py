@@ -97,6 +97,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
         if settings.dashboard:
             await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
+        trouble = None
         try:
             with _signals(crawl, report) as caught:
                 await crawl.run(settings.limits.workers)
@@ -106,17 +107,19 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             report.say(f"aiothrottle fetch: {error}")
             return Status.BROKEN_OFF
         except StoreUnavailable as error:
-            report.say(f"aiothrottle fetch: the store of the limits fails: {_described(error)}")
-            return Status.BROKEN_OFF
+            trouble = f"the store of the limits fails: {_described(error)}"
         except OSError as error:
-            report.say(f"aiothrottle fetch: the list cannot be read any further: {error.strerror}")
-            return Status.BROKEN_OFF
+            trouble = f"the list cannot be read any further: {error.strerror}"
         finally:
             watch.cancel()
             await asyncio.wait([watch])
         report.ended(crawl)
+    rest = ": the same with --resume does the rest" if settings.output.is_file else ""
+    if trouble is not None:
+        report.say(f"aiothrottle fetch: {trouble}")
+        report.say(f"Broken off{rest}.")
+        return Status.BROKEN_OFF
     if caught:
-        rest = ": the same with --resume does the rest" if settings.output.is_file else ""
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
