@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -27,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
     loops: dict[str, NewLoop] = {"asyncio": asyncio.new_event_loop}
-    if item.get_closest_marker("uvloop"):
+    if item.get_closest_marker("uvloop") and "AIOTHROTTLE_TEST_NO_UVLOOP" not in os.environ:
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 
