@@ -50,6 +50,9 @@ class Consumer(Bucket):
         "parent",
     )
 
+    # The bucket's, which is moved here too: see `Line`.
+    taken: int
+
     def __init__(
         self,
         algorithm: "Algorithm[Any]",
@@ -65,11 +68,11 @@ class Consumer(Bucket):
         self._waiters = Waiters()
         # Entries for refused hits that count: see `Line._charge_refusal`.
         self._ghosts: set[Permit] = set()
-        self._turned_away = False
+        self._turned_away: bool = False
         # How many were granted and have not gone on yet.
-        self._resuming = 0
+        self._resuming: int = 0
         # One of those who are resuming may not start after all: so none behind it may.
-        self._barred = False
+        self._barred: bool = False
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

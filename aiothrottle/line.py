@@ -59,8 +59,10 @@ class Line(Consumer):
         "thread",
     )
 
-    # The bucket's, which are moved here too: without their types again the public types of this
+    # Of those above, which are moved here too: without their types again the public types of this
     # class count as incomplete.
+    leased: "LeasedSlots | None"
+    loop: asyncio.AbstractEventLoop | None
     paused_until: float
     room: int
     state: Any

@@ -97,9 +97,10 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
         if settings.dashboard:
             await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
-        trouble = None
+        trouble: str | None = None
+        caught: list[int] = []
         try:
-            with _signals(crawl, report) as caught:
+            with _signals(crawl, report, caught):
                 await crawl.run(settings.limits.workers)
         except OutputError as error:
             if isinstance(error.__cause__, BrokenPipeError):  # who reads has had enough
@@ -151,10 +152,9 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
 
 
 @contextlib.contextmanager
-def _signals(crawl: Crawl, report: Report) -> Generator[list[int], None, None]:
-    """End a run well at the first signal, and at once at the second. Gives those that came."""
+def _signals(crawl: Crawl, report: Report, caught: list[int]) -> Generator[None, None, None]:
+    """End a run well at the first signal, and at once at the second. Notes those that came."""
     loop = asyncio.get_running_loop()
-    caught: list[int] = []
 
     def interrupt(number: int) -> None:
         caught.append(number)
@@ -175,7 +175,7 @@ def _signals(crawl: Crawl, report: Report) -> Generator[list[int], None, None]:
         for number in numbers:
             loop.add_signal_handler(number, interrupt, number)
     try:
-        yield caught
+        yield
     finally:
         with contextlib.suppress(NotImplementedError):
             for number in numbers:
