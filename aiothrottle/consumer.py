@@ -31,6 +31,8 @@ _LONGEST_NAP = 86400.0
 # Where several go at once, as many may go so much later; one by one each would cost two turns of
 # the loop, whose timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
+# So many waits are sorted into the histogram together: each class costs, not each wait.
+_MANY_WAITS = 512
 
 
 class Consumer(Bucket):
@@ -157,7 +159,7 @@ class Consumer(Bucket):
         """Grant to as many as fit now. Gives the seconds until the next one may fit, if known."""
         self._starved = False
         self.watch()
-        if self._waits.recent:
+        if len(self._waits.recent) >= _MANY_WAITS:
             self._waits.count_recent()
         if self._resuming:
             return None  # the last of them has it look again

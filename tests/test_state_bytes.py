@@ -1,6 +1,7 @@
 """What a store keeps: a state as bytes and back, and what happens to bytes that are none."""
 
 import math
+from array import array
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
 def test_a_log_out_of_order_is_refused() -> None:
     window = RollingWindow("10/s")
     for instants in ([2.0, 1.0], [1.0, 3.0, 2.0]):
-        state = RollingWindowState(instants, last=3.0)
+        state = RollingWindowState(array("d", instants), last=3.0)
         with pytest.raises(ValueError, match="contradict"):
             window.load(window.dump(state))
 

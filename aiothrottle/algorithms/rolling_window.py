@@ -6,6 +6,7 @@ The sliding window log: the definition of such a limit, with every instant kept.
 import bisect
 import math
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -25,6 +26,11 @@ _UNIT_KIND, _COST_KIND = 0x11, 0x12
 _HEAD = struct.Struct("<BHdd")
 
 
+def _numbers(values: Sequence[float] = ()) -> "array[float]":
+    """Give an array: a quarter of what a list of floats takes, and let go of at once."""
+    return array("d", values)
+
+
 @dataclass(slots=True)
 class RollingWindowState:
     """The log: the instants at which tokens went, never decreasing, oldest first.
@@ -36,7 +42,7 @@ class RollingWindowState:
     went then has been given back.
     """
 
-    log: list[float] = field(default_factory=list[float])
+    log: "array[float]" = field(default_factory=_numbers)
     room: int = 0
     last: float = -math.inf
     costs: list[float] | None = None
@@ -144,11 +150,12 @@ class RollingWindow(Algorithm[RollingWindowState]):
             for now in instants:
                 self.take(state, now, 1.0)
         elif instants:
-            if instants[0] < state.last or instants != sorted(instants):
-                instants = list(accumulate(instants, max, initial=state.last))[1:]
-            self._forget(state, instants[-1])
-            state.log.extend(instants)
-            state.last = instants[-1]
+            ordered = sorted(instants)
+            if ordered[0] < state.last or instants != ordered:
+                ordered = list(accumulate(instants, max, initial=state.last))[1:]
+            self._forget(state, ordered[-1])
+            state.log.fromlist(ordered)
+            state.last = ordered[-1]
             state.room = self._room(state)
 
     def remaining(self, state: RollingWindowState, now: float) -> float:
@@ -219,7 +226,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         count = (len(data) - _HEAD.size) // size
         kind, room, last, used = _HEAD.unpack_from(data)
         numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
-        log = list(numbers[:count])
+        log = _numbers(numbers[:count])
         costs = list(numbers[count:]) if kind == _COST_KIND else None
         check_number(last, law, fresh=True)
         check_number(used, law, least=0.0)
@@ -292,7 +299,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
                 state.gone = 0
 
     def _clear(self, state: RollingWindowState) -> None:
-        state.log.clear()
+        del state.log[:]
         state.costs, state.used, state.gone = None, 0.0, 0
 
     def _begin_costs(self, state: RollingWindowState) -> list[float]:
