@@ -47,7 +47,7 @@ def test_ctrl_c_finishes_what_was_sent_and_writes_it(tmp_path: Path) -> None:
         with start("fetch", "-i", str(urls), "-o", str(out), "--rate", "5/min") as fetch:
             until_sent(server, 5)
             fetch.send_signal(signal.SIGINT)
-            _, said = fetch.communicate(timeout=15)
+            _, said = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
         assert server.audit.sent == 5
     assert len(urls_of(out)) == 5
@@ -62,7 +62,7 @@ def test_sigterm_does_the_same(tmp_path: Path) -> None:
         with start("fetch", str(server.url), "-o", str(out)) as fetch:
             until_sent(server, 1)
             fetch.terminate()
-            fetch.communicate(timeout=15)
+            fetch.communicate(timeout=60)
         assert fetch.returncode == 143
     assert urls_of(out) == [str(server.url)]
 
@@ -81,7 +81,7 @@ def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
                 told = json.loads(page.readline().removeprefix(b"data: "))
                 fetch.send_signal(signal.SIGINT)
                 rest = page.read()
-            fetch.communicate(timeout=15)
+            fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert told["facts"].keys() == {"URLs done", "failed", "of the list"}
     total, each = told["limiters"]
@@ -103,7 +103,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
             assert "Finishing what was sent" in fetch.stderr.readline()
             assert fetch.poll() is None, "nine are never answered"
             fetch.send_signal(signal.SIGINT)
-            _, said = fetch.communicate(timeout=5)
+            _, said = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert len(urls_of(out)) == 1
     assert "Traceback" not in said
@@ -168,14 +168,14 @@ def test_a_reader_that_stands_still_does_not_keep_ctrl_c_from_being_heard() -> N
         time.sleep(0.5)
         fetch.send_signal(signal.SIGINT)
         assert "Finishing what was sent, 1" in fetch.stderr.readline()
-        printed, _ = fetch.communicate(timeout=10)
+        printed, _ = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert json.loads(printed)["status"] == 200
 
 
 def test_a_full_disk_ends_the_run() -> None:
     with background() as server, start("fetch", str(server.url), "-o", "/dev/full") as fetch:
-        _, said = fetch.communicate(timeout=10)
+        _, said = fetch.communicate(timeout=60)
     assert fetch.returncode == 3
     assert said == "aiothrottle fetch: the output cannot be written: No space left on device\n"
 
@@ -193,11 +193,11 @@ def test_wherever_a_run_is_interrupted_resume_loses_and_repeats_nothing(
         with start(*run) as fetch:
             until_sent(server, random.Random(seed).randrange(1, total - 100))
             fetch.send_signal(number)
-            fetch.communicate(timeout=15)
+            fetch.communicate(timeout=60)
         first = server.audit.sent
         assert first < total
         with start(*run) as fetch:
-            _, said = fetch.communicate(timeout=15)
+            _, said = fetch.communicate(timeout=60)
         assert fetch.returncode == 0, said
         sent = Counter(request.path for request in server.audit.requests)
     assert sorted(urls_of(out)) == sorted(urls.read_text().split())
@@ -245,7 +245,7 @@ def test_it_can_be_piped_through_a_shell() -> None:
             shell=True,
             capture_output=True,
             text=True,
-            timeout=15,
+            timeout=60,
             check=True,
         )
     assert len(ended.stdout.splitlines()) == 3
