@@ -7,7 +7,8 @@ it look, and grant to as many as fit, in one turn.
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.bucket import Bucket
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiothrottle.algorithms import Algorithm
-    from aiothrottle.line import Line
     from aiothrottle.permit import Permit
     from aiothrottle.sharing.slots import LeasedSlots
 
@@ -43,16 +43,23 @@ class Consumer(Bucket):
         "_barred",
         "_consumer",
         "_ghosts",
+        "_given_clock",
         "_resuming",
         "_timer",
         "_turned_away",
         "_waiters",
         "leased",
         "loop",
-        "parent",
+        "thread",
     )
 
-    # The bucket's, which is moved here too: see `Line`.
+    #: Whether one is let go at a time, as it may not go after all.
+    one_by_one: ClassVar[bool] = False
+
+    # The bucket's, which are moved here too: see `Line`.
+    clock: "Callable[[], float]"
+    paused_until: float
+    state: Any
     taken: int
 
     def __init__(
@@ -60,11 +67,12 @@ class Consumer(Bucket):
         algorithm: "Algorithm[Any]",
         concurrency_limit: int | None,
         clock: "Callable[[], float]",
-        parent: "Line | None",
     ) -> None:
         super().__init__(algorithm, concurrency_limit, clock)
-        self.parent: Line | None = parent
+        self._given_clock = clock
         self.loop: asyncio.AbstractEventLoop | None = None
+        #: That of the loop.
+        self.thread: int | None = None
         #: What leases the slots, if all processes have so many together.
         self.leased: LeasedSlots | None = None
         self._waiters = Waiters()
@@ -78,6 +86,78 @@ class Consumer(Bucket):
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self._waiters.count - len(self._ghosts)
+
+    @property
+    def resuming(self) -> int:
+        """How many slots are given to some who have not gone on yet."""
+        return self._resuming
+
+    # ---- slots that are leased -----------------------------------------------------------------
+
+    def lease(self, leased: "LeasedSlots") -> None:
+        """Have no slots but those that are leased; it must be new, and have none."""
+        self.leased = leased
+        self.watch()
+
+    def startable(self, most: int) -> int:
+        """Tell how many of those who wait would go if they had slots, `most` at the most."""
+        if self._turned_away or self.clock() < self.paused_until:
+            return 0
+        waiting = self.waiting - self.resuming
+        return min(waiting, self._allowed_soon(most)) if waiting else 0
+
+    def _allowed_soon(self, most: int) -> int:
+        return max(1, self.algorithm.allowance(self.state, self.now(), most))
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Belong to the running loop, or refuse if another one still lives."""
+        loop = asyncio.get_running_loop()
+        self.check_loop(loop)
+        if self.loop is not loop:
+            self._move_to(loop)
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse to serve the loop while another one lives that this serves."""
+        if self.loop is not loop and self.loop is not None and not self.loop.is_closed():
+            raise RuntimeError(
+                f"this limiter belongs to {self.loop!r}, which is still open, and cannot serve "
+                f"{loop!r} as well: use one limiter for each loop, or close the first loop"
+            )
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Who waited on the old loop is dead, and so is the task that served them. The budget
+        # lives on.
+        while self._resuming:
+            self._resuming -= 1
+            self.taken -= 1
+        if self.leased is not None:
+            self.leased.restart()
+        self._waiters.clear()
+        self._ghosts.clear()
+        self._consumer = self._alarm = self._timer = None
+        self.loop = loop
+        self.thread = get_ident()
+        # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
+        clock = self._given_clock
+        if (clock_for := getattr(loop, "clock_for", None)) is not None:
+            clock = cast("Callable[[], float]", clock_for(clock))
+        if clock != self.clock:
+            # Instants of another clock mean nothing; what is left of a pause does.
+            self.now()
+            self.paused_until += clock() - self.clock()
+            self.clock = clock
+            self.state = self.algorithm.start()
+            if self.feedback is not None:
+                self.feedback.restart()
+
+    # ---- serving -------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the consumer look again, since something changed; start it if there is none."""
@@ -164,7 +244,7 @@ class Consumer(Bucket):
         if self._resuming:
             return None  # the last of them has it look again
         self._barred = False
-        self._doubtful = self._turned_away or self.parent is not None
+        self._doubtful = self._turned_away or self.one_by_one
         now = self.now()
         wait = 0.0 if self._turned_away else until(self.paused_until, now)
         if wait > 0.0:
@@ -198,8 +278,7 @@ class Consumer(Bucket):
             self._resuming += 1
             future.set_result(None)
             granted += 1
-            # One of a line with a parent waits on, in the parent's line.
-            if self.parent is not None or granted == _BATCH:
+            if self.one_by_one or granted == _BATCH:
                 break
         if wait > 0.0 and granted > 1:
             wait = max(wait, _SHORTEST_NAP)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.assembly import KEY, Sharing, make_line
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
@@ -27,19 +28,14 @@ from aiothrottle.plan import (
     check_law,
     check_number,
     check_shareable,
-    check_shared,
-    check_store_error,
     check_whole,
-    lease_of,
     make_plan,
     number_of,
-    shared_of,
     slots_of,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.line import SharedLine
-from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
@@ -55,9 +51,6 @@ class _Unchanged(Enum):
 
 
 _UNCHANGED = _Unchanged.UNCHANGED
-
-# The record in a store, if none is named.
-_KEY = "default"
 
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
@@ -130,7 +123,7 @@ class RateLimiter:
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
         store: Store | None = None,
-        key: Key = _KEY,
+        key: Key = KEY,
         horizon: float | None = None,
         lease: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
@@ -138,48 +131,24 @@ class RateLimiter:
     ) -> None:
         slots = slots_of(concurrency_limit)
         check_whole("max_queue", max_queue)
-        if not callable(clock):
-            raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent is a RateLimiter, not {parent!r}")
-        if parent is not None and (isinstance(parent._line, SharedLine) or parent._line.leased):
-            raise ValueError("a limiter with a store cannot be a parent")
         # Kept for `update`, which changes the rate alone.
         self._law: LawChoice = (burst, algorithm, guard)
         follows = rate_limit == SERVER
         plan = Plan(Unlimited())
         if not follows:
             plan = make_plan(rate_limit, self._law)
-        slots_now = 1 if follows else number_of(concurrency_limit)  # one asks before others follow
-        shared = shared_of(concurrency_limit, store)
-        check_store_error(on_store_error, store)
-        self._line: Line
-        if store is not None:
-            check_shared(store, key, horizon, parent)
-        elif key != _KEY:
-            raise ValueError("key names the record in a store: give a store")
-        if store is None or (shared and rate_limit is None and algorithm is None):
-            if horizon is not None or lease is not None:
-                raise ValueError(
-                    "horizon and lease say how a store is asked: give a store, and a rate"
-                )
-            above = None if parent is None else parent._line
-            self._line = Line(plan.algorithm, slots_now, clock, parent=above, max_queue=max_queue)
-        else:
-            check_shareable(plan)
-            self._line = SharedLine(
-                plan.algorithm,
-                slots_now,
-                clock,
-                store=store,
-                key=key,
-                horizon=horizon,
-                lease=lease_of(lease),
-                on_store_error=on_store_error,
-                max_queue=max_queue,
-            )
-        if shared:
-            self._line.lease(LeasedSlots(self._line, *shared, key, on_store_error))
+        shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
+        has_rate = rate_limit is not None or algorithm is not None
+        self._line: Line = make_line(
+            plan,
+            1 if follows else number_of(concurrency_limit),  # one asks before others follow
+            clock,
+            max_queue,
+            parent=None if parent is None else parent._line,
+            sharing=Sharing(store, key, horizon, lease, on_store_error, shared, has_rate),
+        )
         self._concurrency_limit = concurrency_limit
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None

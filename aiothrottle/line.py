@@ -10,10 +10,6 @@ cancelled between the two has nothing to give back but the slot. Until then it s
 which keeps newcomers off the fast path and the order first in, first out. While some are resuming
 nobody else is granted anything, so what the bucket said for the whole batch holds.
 
-A line with a parent grants to one at a time, and that one goes on to wait in the parent's line. So
-each line has one in the parent's, which makes turns fair between them, and the tokens of both are
-taken when both are to be had.
-
 Invariants: a line that is not empty has a consumer; a slot is either free or held by one permit,
 and changes hands in synchronous code only, so no await can lose one.
 """
@@ -21,8 +17,7 @@ and changes hands in synchronous code only, so no await can lose one.
 import asyncio
 import logging
 import math
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiothrottle import events
 from aiothrottle.algorithms.algorithm import until
@@ -51,12 +46,9 @@ class Line(Consumer):
 
     __slots__ = (
         "__weakref__",
-        "_above",
-        "_given_clock",
         "_patient",
         "closed",
         "max_queue",
-        "thread",
     )
 
     # Of those above, which are moved here too: without their types again the public types of this
@@ -75,44 +67,32 @@ class Line(Consumer):
         concurrency_limit: int | None,
         clock: "Callable[[], float]",
         *,
-        parent: "Line | None" = None,
         max_queue: int | None = None,
     ) -> None:
-        super().__init__(algorithm, concurrency_limit, clock, parent)
-        self._given_clock = clock
-        # For each permit here, the one that it needs of the parent.
-        self._above: dict[Permit, Permit] = {}
-        self.watch()
+        super().__init__(algorithm, concurrency_limit, clock)
         self.max_queue: int | None = max_queue
         # Nobody is refused for the length of the line or of the wait.
         self._patient = max_queue is None and algorithm.longest_wait == math.inf
         self.closed: bool = False
-        self.thread: int | None = None
 
     @property
     def store_up(self) -> bool | None:
         """Whether the store answers that leases the slots; None if none does."""
         return None if self.leased is None else self.leased.store_up
 
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return self._waiters.count - len(self._ghosts)
-
     def holds_place_of(self, permit: "Permit") -> bool:
         """Tell whether the permit waits here."""
         return future_of(permit) is not None
 
     @property
-    def resuming(self) -> int:
-        """How many slots are given to some who have not gone on yet."""
-        return self._resuming
+    def parent(self) -> "Line | None":
+        """The line that has to let each go as well, if there is one."""
+        return None
 
     @property
     def capacity(self) -> float:
-        """The greatest cost that can ever be admitted, here and above."""
-        own = self.algorithm.capacity
-        return own if self.parent is None else min(own, self.parent.capacity)
+        """The greatest cost that can ever be admitted."""
+        return self.algorithm.capacity
 
     def is_forgettable(self) -> bool:
         """Tell whether a new line would do the same: nothing waits, is out, paused or spent."""
@@ -135,7 +115,7 @@ class Line(Consumer):
         another line has queued there, and is not refused for the length of this one.
         """
         loop = asyncio.get_running_loop()
-        if self.loop is not loop or self.parent is not None:
+        if self.loop is not loop:
             self.bind()
         if permit._held is not None and permit.was_asked_for:
             if permit._held and permit.is_to_be_entered():
@@ -168,10 +148,6 @@ class Line(Consumer):
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
-        if self.parent is not None and not self._turned_away:
-            future = self._resume_above(permit, self.parent)
-            if future is not None:
-                return future
         assert self.loop is not None
         now = self.clock()
         started = self._started
@@ -234,7 +210,7 @@ class Line(Consumer):
             raise LimiterClosed
         if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
             return False
-        if not self._take_now(permit, now):
+        if not self.admit(permit, now):
             return False
         self.taken += 1
         permit._held = True
@@ -244,30 +220,15 @@ class Line(Consumer):
         return True
 
     def slot_freed(self, permit: "Permit") -> None:
-        """See to a slot that the permit has just made free, and to its slot above."""
+        """See to a slot that the permit has just made free."""
         super().slot_freed(permit)
-        above = self._above.pop(permit, None)
-        if above is not None:
-            above._release()
         if self.leased is not None:
             self.leased.freed()
 
     def watch(self) -> None:
         """Decide whether a slot that comes free is of interest."""
         super().watch()
-        self.watched = self.watched or self.parent is not None or self.leased is not None
-
-    def settle(self, permit: "Permit", cost: float) -> None:
-        """Charge the permit `cost` in place of what it was charged, here and above."""
-        super().settle(permit, cost)
-        if self.parent is not None:
-            self.parent.settle(self._above[permit], cost)
-
-    def record(self, cost: float) -> None:
-        """Count what has happened already, here and above."""
-        super().record(cost)
-        if self.parent is not None:
-            self.parent.record(cost)
+        self.watched = self.watched or self.leased is not None
 
     def use(self, algorithm: "Algorithm[Any]") -> None:
         """Go on with another algorithm, for those who wait too."""
@@ -276,23 +237,6 @@ class Line(Consumer):
         for permit in self._waiters:
             if permit._tokens > algorithm.capacity:
                 fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
-
-    # ---- slots that are leased -----------------------------------------------------------------
-
-    def lease(self, leased: "LeasedSlots") -> None:
-        """Have no slots but those that are leased; it must be new, and have none."""
-        self.leased = leased
-        self.watch()
-
-    def startable(self, most: int) -> int:
-        """Tell how many of those who wait would go if they had slots, `most` at the most."""
-        if self._turned_away or self.clock() < self.paused_until:
-            return 0
-        waiting = self.waiting - self.resuming
-        return min(waiting, self._allowed_soon(most)) if waiting else 0
-
-    def _allowed_soon(self, most: int) -> int:
-        return max(1, self.algorithm.allowance(self.state, self.now(), most))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -308,16 +252,7 @@ class Line(Consumer):
         wait = self.algorithm.delay_behind(self.state, now + pause, permit._tokens, ahead)
         if math.isinf(wait):  # a law that cannot tell about more than its capacity
             wait = self.algorithm.delay(self.state, now + pause, permit._tokens)
-        wait += pause
-        if self.parent is not None:
-            # One of ours is in the parent's line already.
-            for above in self._above.values():
-                ahead -= 0.0 if above._held else above._tokens
-            above = make_permit(self.parent, permit._tokens, permit._priority)
-            above._at = permit._at
-            ahead = max(0.0, ahead) + self.parent._waiters.cost_ahead(above)
-            wait = max(wait, self.parent.delay(self.parent.now(), above, ahead=ahead))
-        return wait
+        return pause + wait
 
     def would_go(self, permit: "Permit", now: float) -> bool:
         """Tell what `try_now` would say, changing nothing."""
@@ -326,10 +261,9 @@ class Line(Consumer):
         return (
             not (self._waiters.count or now < self.paused_until or not self.free)
             and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
-            and (self.parent is None or self.parent.would_go(permit, self.parent.now()))
         )
 
-    # ---- pauses, loops, the end ----------------------------------------------------------------
+    # ---- pauses, refusals, the end -------------------------------------------------------------
 
     def pause(self, seconds: float, reason: events.Reason = "asked") -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
@@ -348,20 +282,18 @@ class Line(Consumer):
                 self.tell(events.Paused(self.key, seconds, reason))
 
     def succeeded(self, age: float, cost: float) -> None:
-        """Hear of a request that went so many seconds ago and was not refused, here and above."""
+        """Hear of a request that went so many seconds ago and was not refused."""
         feedback = self.feedback
         if feedback is not None:
             now = self.clock()
             feedback.succeeded(self, now, now - age, cost)
             if not feedback.is_needed:
                 self.feedback = None
-        if self.parent is not None:
-            self.parent.succeeded(age, cost)
 
     def refused_by_server(
         self, permit: "Permit", seconds: float | None, *, told: bool, spread: float, longest: float
     ) -> bool:
-        """Pause, as the server has refused the permit's request, and hear of it, here and above.
+        """Pause, as the server has refused the permit's request, and hear of it.
 
         Many that are under way are refused at once. The first of them makes the pause; the others
         make it longer only if the server has told them so. Gives whether there is a pause of so
@@ -379,14 +311,14 @@ class Line(Consumer):
         else:
             paused = False
         now = self.clock()
-        age, pause = now - permit._at, until(self.paused_until, now)
-        line: Line | None = self
-        while line is not None:
-            if line.feedback is not None:
-                now = line.clock()
-                line.feedback.refused(line, now, now - age, pause)
-            line = line.parent
+        self.hear_refusal(now - permit._at, until(self.paused_until, now))
         return paused
+
+    def hear_refusal(self, age: float, pause: float) -> None:
+        """Hear of a request that went so many seconds ago, and was refused for so many."""
+        if self.feedback is not None:
+            now = self.clock()
+            self.feedback.refused(self, now, now - age, pause)
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, and all who wait unless they are to be served; leave no task."""
@@ -394,61 +326,12 @@ class Line(Consumer):
         self.room = 0
         if not drain:
             self._turned_away = self._doubtful = True
-            for permit in self._waiters:
-                if permit in self._above:
-                    fail(self._above[permit], LimiterClosed())
         self.wake()
         while self._consumer is not None and self.loop is asyncio.get_running_loop():
             # Another one follows if this one is swept up before its first step.
             await asyncio.wait([self._consumer])
         if self.leased is not None and self.loop is asyncio.get_running_loop():
             await self.leased.close()
-
-    def bind(self) -> None:
-        """Belong to the running loop, or refuse if another one still lives."""
-        loop = asyncio.get_running_loop()
-        if self.loop is loop and self.parent is None:
-            return
-        lines: list[Line] = []
-        line: Line | None = self
-        while line is not None:
-            if line.loop is not loop:
-                lines.append(line)
-            line = line.parent
-        for line in lines:  # all of them before any of them
-            if line.loop is not None and not line.loop.is_closed():
-                raise RuntimeError(
-                    f"this limiter belongs to {line.loop!r}, which is still open, and cannot serve "
-                    f"{loop!r} as well: use one limiter for each loop, or close the first loop"
-                )
-        for line in lines:
-            line._move_to(loop)
-
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Who waited on the old loop is dead, and so is the task that served them. The budget
-        # lives on.
-        while self._resuming:
-            self._resuming -= 1
-            self.taken -= 1
-        if self.leased is not None:
-            self.leased.restart()
-        self._waiters.clear()
-        self._ghosts.clear()
-        self._consumer = self._alarm = self._timer = None
-        self.loop = loop
-        self.thread = get_ident()
-        # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
-        clock = self._given_clock
-        if (clock_for := getattr(loop, "clock_for", None)) is not None:
-            clock = cast("Callable[[], float]", clock_for(clock))
-        if clock != self.clock:
-            # Instants of another clock mean nothing; what is left of a pause does.
-            self.now()
-            self.paused_until += clock() - self.clock()
-            self.clock = clock
-            self.state = self.algorithm.start()
-            if self.feedback is not None:
-                self.feedback.restart()
 
     # ---- going on, or not ----------------------------------------------------------------------
 
@@ -461,14 +344,18 @@ class Line(Consumer):
             return False
         return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
 
-    def _take_back(self, permit: "Permit") -> None:
+    def _take_back(self, permit: "Permit") -> None:  # noqa: ARG002 - a child needs it
         """Undo a grant that was not used."""
         self._resuming -= 1
         self.taken -= 1
-        above = self._above.pop(permit, None)
-        if self.parent is not None and above is not None:
-            self.parent.give_up(above)
-            self.parent.undo(above)
+
+    def undo(self, permit: "Permit") -> None:
+        """Take back a permit that was held, but not used."""
+        if permit._held:
+            self._refund(permit, self.now(), permit.cost)
+            self._undone += 1
+            permit._release()
+            self.wake()
 
     def _leave(self, permit: "Permit", *, resumed: bool) -> None:
         """Take the permit out of line, and see to those behind it."""
@@ -511,45 +398,3 @@ class Line(Consumer):
             self._waiters.add(ghost, self.loop.create_future())
             if self._waiters.count == len(self._ghosts):
                 self._lay_ghosts(now)
-
-    # ---- the parent ----------------------------------------------------------------------------
-
-    def _take_now(self, permit: "Permit", now: float) -> bool:
-        """Take the tokens, the parent's too, if all fit."""
-        if self.parent is None:
-            return self.admit(permit, now)
-        if self.algorithm.delay(self.state, now, permit._tokens) > 0.0:
-            return False
-        if not self.parent.try_now(self._ask_above(permit), self.parent.now()):
-            del self._above[permit]
-            return False
-        self.take(permit, now)
-        return True
-
-    def _resume_above(self, permit: "Permit", parent: "Line") -> "asyncio.Future[None] | None":
-        """Go on to the parent's line, or on there."""
-        above = self._above.get(permit)
-        try:
-            if above is None:
-                return parent.arrive(self._ask_above(permit), as_head=True)
-            return None if above._held else parent.resume(above)
-        except (ThrottleTimeout, QueueFull) as error:
-            self.refuse("timeout" if isinstance(error, ThrottleTimeout) else "queue full")
-            raise
-
-    def _ask_above(self, permit: "Permit") -> "Permit":
-        """Make the permit that this one needs of the parent."""
-        assert self.parent is not None
-        above = self._above[permit] = make_permit(self.parent, permit._tokens, permit._priority)
-        return above
-
-    def undo(self, permit: "Permit") -> None:
-        """Take back a permit that was held, but not used."""
-        if permit._held:
-            self._refund(permit, self.now(), permit.cost)
-            self._undone += 1
-            above = self._above.get(permit)
-            if self.parent is not None and above is not None:
-                self.parent.undo(above)
-            permit._release()
-            self.wake()

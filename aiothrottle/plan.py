@@ -12,9 +12,6 @@ from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket,
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
-from aiothrottle.sharing.standin import CHOICES, OnStoreError
-from aiothrottle.stores.slots import SlotStore
-from aiothrottle.stores.store import Key, Store, name_of
 
 __all__ = [
     "AUTO",
@@ -27,12 +24,9 @@ __all__ = [
     "check_law",
     "check_number",
     "check_shareable",
-    "check_shared",
-    "check_store_error",
     "check_whole",
     "make_plan",
     "number_of",
-    "shared_of",
     "slots_of",
 ]
 
@@ -71,37 +65,6 @@ def make_plan(rate_limit: RateLimit | None, law: LawChoice) -> Plan:
     return Plan(build(0.0), guard=GuardControl(period, build))
 
 
-def check_store_error(on_store_error: OnStoreError, store: Store | None) -> None:
-    """Refuse what is none of the choices, or is of no use without a store."""
-    if on_store_error not in CHOICES:
-        raise ValueError(f"on_store_error is one of {CHOICES}, not {on_store_error!r}")
-    if store is None and on_store_error != "raise":
-        raise ValueError("on_store_error says what to do when a store fails: give a store")
-
-
-def check_shared(store: Store, key: Key, horizon: float | None, parent: object) -> None:
-    """Refuse what cannot be a record in a store."""
-    if not isinstance(store, Store):
-        raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
-    name_of(key)
-    if horizon is not None:
-        check_number("horizon", horizon)
-    if parent is not None:
-        raise ValueError(
-            "a limiter with a store has no parent: tokens of both cannot be had at once"
-        )
-
-
-def lease_of(lease: RateLike | None) -> Rate | None:
-    """Make of a lease its tokens and its seconds."""
-    if lease is None:
-        return None
-    tokens = as_rate(lease)
-    if tokens.limit < 1:
-        raise ValueError(f"a lease is of a token or more, not of {tokens.limit:g}")
-    return tokens
-
-
 def check_shareable(plan: Plan) -> None:
     """Refuse a law that this process would move, or that no store can hold those who wait to."""
     if isinstance(plan.algorithm, Unlimited):
@@ -132,19 +95,6 @@ def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
         return None
     check_whole("concurrency_limit", concurrency_limit)
     return None
-
-
-def shared_of(
-    concurrency_limit: ConcurrencyLimit | None, store: Store | None
-) -> tuple[SharedConcurrency, SlotStore] | None:
-    """Give what all processes share of the slots, and where, if anything."""
-    if not isinstance(concurrency_limit, SharedConcurrency):
-        return None
-    if store is None:
-        raise ValueError("a SharedConcurrency is counted in a store: give a store")
-    if not isinstance(store, SlotStore):
-        raise TypeError(f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}")
-    return concurrency_limit, store
 
 
 def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from aiothrottle import CostTooHigh, KeyedRateLimiter, LimiterClosed, Permit, RateLimiter
 from aiothrottle import ThrottleTimeout as TimedOut
+from aiothrottle.child import Child
 from aiothrottle.line import Line
 from tests.interleaving import InterleavingLoop, Schedule
 
@@ -319,6 +320,7 @@ class Storm(InterleavingLoop):
         guest.charged.append((self.time(), guest.come.cost))
         guest.permits = [permit]
         if self.parent:
+            assert isinstance(child.line, Child)
             guest.permits.append(child.line._above[permit])
 
     def settle(self, guest: Guest, permit: Permit, cost: float) -> None:

@@ -47,8 +47,9 @@ TABLE = """
     permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    consumer     | bucket waiters permit sharing.slots line algorithms algorithms.* errors | asyncio
-    line         | consumer events feedback permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio threading
+    consumer     | bucket waiters permit sharing.slots algorithms algorithms.* errors | asyncio threading
+    line         | consumer events feedback permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio
+    child        | line consumer permit algorithms errors                    | asyncio
     sharing      |                                                           |
     sharing.roll | algorithms.algorithm                                      |
     sharing.share | stores.ledger stores.store algorithms                    |
@@ -59,8 +60,9 @@ TABLE = """
     sharing.line | events sharing.* consumer line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | line sharing.* stores.slots stores.store errors          | asyncio random
-    plan         | adaptive adaptive.* feedback sharing.* stores.slots stores.store algorithms rate  |
-    limiter      | events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time
+    plan         | adaptive adaptive.* feedback sharing.concurrency algorithms rate  |
+    assembly     | child line plan sharing.* stores.slots stores.store rate  |
+    limiter      | assembly events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl

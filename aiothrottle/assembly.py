@@ -1,0 +1,120 @@
+"""Which line a limiter gets: one alone, one below a parent, or one in front of a store."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiothrottle.child import Child
+from aiothrottle.line import Line
+from aiothrottle.plan import Plan, check_number, check_shareable
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.sharing.concurrency import SharedConcurrency
+from aiothrottle.sharing.line import SharedLine
+from aiothrottle.sharing.slots import LeasedSlots
+from aiothrottle.sharing.standin import CHOICES, OnStoreError
+from aiothrottle.stores.slots import SlotStore
+from aiothrottle.stores.store import Key, Store, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["KEY", "Sharing", "make_line"]
+
+#: The record in a store, if none is named.
+KEY = "default"
+
+
+class Sharing(NamedTuple):
+    """What of the limits is kept in a store, and how: as the user said it."""
+
+    store: Store | None
+    key: Key
+    horizon: float | None
+    lease: RateLike | None
+    on_store_error: OnStoreError
+    #: What all processes share of the slots, if anything.
+    slots: SharedConcurrency | None
+    #: Whether there is a rate limit.
+    has_rate: bool
+
+
+def make_line(
+    plan: Plan,
+    slots: int | None,
+    clock: "Callable[[], float]",
+    max_queue: int | None,
+    *,
+    parent: Line | None,
+    sharing: Sharing,
+) -> Line:
+    """Make a line by all that the user said, or refuse what makes no sense together.
+
+    Raises:
+        TypeError: Something is of a wrong kind.
+        ValueError: Two things contradict each other.
+    """
+    if not callable(clock):
+        raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
+    if parent is not None and (isinstance(parent, SharedLine) or parent.leased):
+        raise ValueError("a limiter with a store cannot be a parent")
+    store, key, horizon, lease, on_store_error, shared, has_rate = sharing
+    _check(sharing, parent)
+    line: Line
+    if store is not None and (has_rate or not shared):
+        check_shareable(plan)
+        line = SharedLine(
+            plan.algorithm,
+            slots,
+            clock,
+            store=store,
+            key=key,
+            horizon=horizon,
+            lease=_lease(lease),
+            on_store_error=on_store_error,
+            max_queue=max_queue,
+        )
+    elif horizon is not None or lease is not None:
+        raise ValueError("horizon and lease say how a store is asked: give a store, and a rate")
+    elif parent is not None:
+        line = Child(plan.algorithm, slots, clock, parent=parent, max_queue=max_queue)
+    else:
+        line = Line(plan.algorithm, slots, clock, max_queue=max_queue)
+    if shared:
+        if not isinstance(store, SlotStore):
+            raise TypeError(
+                f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}"
+            )
+        line.lease(LeasedSlots(line, shared, store, key, on_store_error))
+    return line
+
+
+def _check(sharing: Sharing, parent: Line | None) -> None:
+    """Refuse what is of no use without a store, or cannot be a record in one."""
+    store, on_store_error = sharing.store, sharing.on_store_error
+    if on_store_error not in CHOICES:
+        raise ValueError(f"on_store_error is one of {CHOICES}, not {on_store_error!r}")
+    if store is None:
+        if on_store_error != "raise":
+            raise ValueError("on_store_error says what to do when a store fails: give a store")
+        if sharing.slots is not None:
+            raise ValueError("a SharedConcurrency is counted in a store: give a store")
+        if sharing.key != KEY:
+            raise ValueError("key names the record in the store: give a store")
+        return
+    if not isinstance(store, Store):
+        raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
+    name_of(sharing.key)
+    if sharing.horizon is not None:
+        check_number("horizon", sharing.horizon)
+    if parent is not None:
+        raise ValueError(
+            "a limiter with a store has no parent: tokens of both cannot be had at once"
+        )
+
+
+def _lease(lease: RateLike | None) -> Rate | None:
+    """Make of a lease its tokens and its seconds."""
+    if lease is None:
+        return None
+    tokens = as_rate(lease)
+    if tokens.limit < 1:
+        raise ValueError(f"a lease is of a token or more, not of {tokens.limit:g}")
+    return tokens
