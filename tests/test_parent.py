@@ -476,3 +476,29 @@ async def test_a_decision_tells_of_the_parent_too() -> None:
     await child.record(2)
     await parent.acquire(0)
     assert (await child.peek()).remaining == 0
+
+
+def test_those_who_waited_for_the_parent_on_a_dead_loop_count_no_more() -> None:
+    parent = RateLimiter("1/min", clock=lambda: 0.0)
+    child = RateLimiter(None, parent=parent, clock=lambda: 0.0)
+
+    async def first() -> list[asyncio.Task[float]]:
+        await visit(child)
+        waiting = visits(child, 1)
+        await turns()
+        return waiting
+
+    async def foretold() -> float:
+        waiting = visits(child, 2)
+        await turns()
+        decision = await child.peek()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return decision.retry_after
+
+    loop = asyncio.new_event_loop()
+    (dead,) = loop.run_until_complete(first())
+    loop.close()
+    dead._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert asyncio.run(foretold()) == pytest.approx(180)
