@@ -31,7 +31,7 @@ __all__ = ["Cluster", "FaultProxy", "Sentinels", "Valkey", "free_port", "need"]
 Clients: TypeAlias = AsyncGenerator[Any, None]
 
 # Seconds for a server to answer: a busy machine is slow.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 # Names of servers, with commas between, without which the tests fail and are not skipped.
@@ -334,7 +334,10 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        assert wait_until(self._answers, self.process), (self.folder / "log").read_text()
+        if not wait_until(self._answers, self.process):
+            said = (self.folder / "log").read_text()
+            self.stop()
+            raise RuntimeError(f"{name} did not come up: {said}")
 
     def _answers(self) -> bool:
         socket.create_connection(("127.0.0.1", self.port), 0.2).close()

@@ -27,7 +27,7 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 Deed: TypeAlias = Callable[[], Awaitable[object]]
 
 LIMIT, PERIOD = 20, 0.5
-DEADLINE = 25.0
+DEADLINE = 60.0
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def endure(
     harm: Deed,
     mend: Deed,
     choice: OnStoreError = "local",
-    timeout: float = 0.3,
+    timeout: float = 1.5,  # what a busy machine makes late is no outage
 ) -> None:
     """Go on while the store is harmed, and when it is mended."""
     async with connect() as one, connect() as other:
