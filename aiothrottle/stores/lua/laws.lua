@@ -139,16 +139,29 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
   local law = {size = 1}
   -- Where the record was cleared there may still be its log: the first `take` empties that.
   local length = state[at] and call('LLEN', log) or 0
-  local oldest  -- the first instant, once it has been asked for
+  local oldest, newest  -- the first and the last instant, once they are known
+  -- What has still to be written, all at once: it counts in `length`.
+  local entries, unwritten, packed = {}, 0, nil
   if length == 0 then state[at] = -1 end
 
   local function used() return state[at] < 0 and length or state[at] end
 
-  local function instant_at(place) return (entry_of(call('LINDEX', log, place))) end
+  function law.write(milliseconds)
+    if unwritten > 0 then
+      call('RPUSH', log, unpack(entries, 1, unwritten))
+      unwritten = 0
+    end
+    if milliseconds then call('PEXPIRE', log, milliseconds) end
+  end
+
+  local function instant_at(place)
+    if place >= length - unwritten then law.write() end
+    return (entry_of(call('LINDEX', log, place)))
+  end
 
   local function empty()
     call('DEL', log)
-    length, oldest, state[at] = 0, nil, -1
+    length, oldest, newest, state[at], unwritten = 0, nil, nil, -1, 0
   end
 
   -- How many of the first entries have left the window.
@@ -170,6 +183,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
       if length == 0 then break end
       oldest = oldest or instant_at(0)
       if oldest + period > now then return end
+      law.write()
       local _, cost = entry_of(call('LPOP', log))
       length, oldest = length - 1, nil
       if state[at] >= 0 then state[at] = state[at] - cost end
@@ -181,6 +195,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
   local function leaves_at(missing)
     missing = missing - rounding
     if state[at] < 0 then return instant_at(ceil(missing) - 1) + period end
+    law.write()
     for first = 0, length - 1, CHUNK do
       for _, packed in ipairs(call('LRANGE', log, first, first + CHUNK - 1)) do
         local instant, cost = entry_of(packed)
@@ -201,12 +216,18 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
   function law.take(now, cost)
     forget(now)
     local instant = max(now, last())  -- the list is in order
+    if instant ~= newest or not packed then
+      newest, packed = instant, struct.pack('<d', instant)
+    end
+    if unwritten == CHUNK then law.write() end
+    unwritten = unwritten + 1
     if cost == 1 then
-      call('RPUSH', log, struct.pack('<d', instant))
+      entries[unwritten] = packed
     else
       if state[at] < 0 then state[at] = length end
-      call('RPUSH', log, struct.pack('<dd', instant, cost))
+      entries[unwritten] = packed .. struct.pack('<d', cost)
     end
+    oldest = length == 0 and instant or oldest
     length = length + 1
     if state[at] >= 0 then state[at] = state[at] + cost end
   end
@@ -215,6 +236,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     local count = gone(now)
     local left = count
     if state[at] >= 0 and count > 0 then
+      law.write()
       local costs = {}
       for place, packed in ipairs(call('LRANGE', log, 0, count - 1)) do
         local _, cost = entry_of(packed)
@@ -227,7 +249,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
 
   function law.reset_after(now)
     if length == 0 then return 0 end
-    return wait_until(instant_at(-1) + period, now)
+    return wait_until((newest or instant_at(length - 1)) + period, now)
   end
 
   function law.refund(now, cost, instant)
@@ -237,7 +259,8 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
       local middle = floor((low + high) / 2)
       if instant_at(middle) > instant then high = middle else low = middle + 1 end
     end
-    oldest = nil
+    law.write()
+    oldest, newest = nil, nil
     while cost > rounding and low > 0 do
       local found, went = entry_of(call('LINDEX', log, low - 1))
       if found ~= instant then break end

@@ -68,7 +68,7 @@ end
 
 local law_numbers = unpacked(ARGV[2], SEAL)
 local all_of = law_numbers[1] == 1
-local laws, logs = {}, {}
+local laws, windows, logs = {}, {}, {}
 local periods = {}  -- those that count in periods, by the place in `state` of which one
 
 local place, at = 2, 4  -- the state follows the three times
@@ -82,6 +82,7 @@ while law_numbers[place] do
     logs[#logs + 1] = KEYS[3 + #logs]
     law = rolling_law(state, at, logs[#logs], function() return last end,
       unpack(law_numbers, place + 1, place + count))
+    windows[#logs] = law
   elseif kind == 3 then
     count = 3
     law = fixed_law(state, at, unpack(law_numbers, place + 1, place + count))
@@ -200,9 +201,10 @@ if changed then
     call('DEL', KEYS[1], unpack(logs))
   elseif expires then
     call('SET', KEYS[1], seal .. pack_all(state), 'PX', milliseconds)
-    for _, log in ipairs(logs) do call('PEXPIRE', log, milliseconds) end
+    for _, window in ipairs(windows) do window.write(milliseconds) end
   else
     call('SET', KEYS[1], seal .. pack_all(state))
+    for _, window in ipairs(windows) do window.write() end
   end
   call('SET', KEYS[2], answer, 'PX', keep)
 end
