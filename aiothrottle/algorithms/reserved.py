@@ -111,13 +111,13 @@ class Reserved(Algorithm[ReservedState]):
     ) -> None:
         """Have the costs ready, each `at` an instant of the clock that `take` goes by.
 
-        The store knows them by their `instants`; what has the same instant is one slot.
+        The store knows them by their `instants`; what has the same instant is one slot, unless
+        this answer was longer under way: what is held may be somebody's by now, who is let go.
         """
         last = state.ready[-1] if state.ready else None
         for cost, ready_at, instant in zip(costs, at, instants, strict=True):
-            if last is not None and last.instant == instant:
+            if last is not None and last.instant == instant and last.at >= ready_at:
                 last.cost += cost
-                last.at = max(last.at, ready_at)
             elif cost:
                 last = Slot(ready_at, cost, instant)
                 state.ready.append(last)

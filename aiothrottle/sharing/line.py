@@ -417,7 +417,7 @@ class SharedLine(Line):
                     break
                 tokens -= cost
             else:
-                if not begun and tokens > 0.0:
+                if not begun and tokens > 0.0 and not self._resuming:
                     # Scraps, each ready at another time: they would never be all there at once.
                     reserved.give_back()
                 costs.append(cost)
