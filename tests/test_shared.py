@@ -310,10 +310,10 @@ class Scripted(Watched):
     async def reserve(
         self,
         key: Key,
-        algorithm: Algorithm[Any],
+        algorithm: Algorithm[Any],  # noqa: ARG002 - it is told what to say
         costs: Sequence[float],
         *,
-        horizon: float = 0.0,
+        horizon: float = 0.0,  # noqa: ARG002
     ) -> Answer:
         asked, instant = self.script.pop(0)
         self.costs.append(list(costs))
@@ -850,7 +850,7 @@ def test_wrong_arguments_are_refused() -> None:
 def test_what_is_reserved_is_law() -> None:
     law = Reserved(RollingWindow("10/s"))
     state = law.start()
-    law.hold(state, [1, 1, 0, 2], [5.0, 5.0, 5.0, 6.0], [1.0, 1.0, 1.0, 2.0])
+    law.hold(state, 5.0, [1, 1, 0, 2], [1.0, 1.0, 1.0, 2.0], 1.0)
     assert [slot.cost for slot in state.ready] == [2, 2]
     assert (law.allowance(state, 5.0, 9), law.allowance(state, 6.0, 3)) == (2, 3)
     assert law.delay_behind(state, 5.0, 1, 2) == 1.0

@@ -4,11 +4,14 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiothrottle.algorithms.algorithm import Algorithm, until
 
-__all__ = ["Reserved", "ReservedState", "Slot"]
+__all__ = ["Reserved", "ReservedState", "Slot", "Used"]
+
+Used: TypeAlias = tuple[float, float, float]
+"""When tokens were used, how many, and the instant for which the store has taken them."""
 
 # Tokens that are as good as none: the sum of a few costs is off by less.
 _ROUNDING = 1e-9
@@ -20,7 +23,7 @@ _MOST_UNDER_WAY = 4096
 class Slot:
     """Tokens that the store has taken for an `instant` of its clock, and `at`, when that is here.
 
-    Of those that were used, `at` is when they were.
+    Of those that are owed, `at` is when they were used.
     """
 
     at: float
@@ -35,7 +38,7 @@ class ReservedState:
     #: May be used, each from its instant on; in the order of the store.
     ready: deque[Slot] = field(default_factory=deque[Slot])
     #: Were used.
-    used: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
+    used: deque[Used] = field(default_factory=lambda: deque[Used](maxlen=_MOST_UNDER_WAY))
     #: Went without having been reserved, and are counted in the store by now; or the store is just
     #: being told, if the instant is not known.
     charged: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
@@ -86,7 +89,7 @@ class Reserved(Algorithm[ReservedState]):
     >>> state = law.start()
     >>> law.delay(state, 7.0, cost=1)
     inf
-    >>> law.hold(state, costs=[1, 1], at=[7.0, 7.5], instants=[100.0, 100.5])
+    >>> law.hold(state, 7.0, costs=[1, 1], instants=[100.0, 100.5], there=100.0)
     >>> law.delay(state, 7.0, cost=1), law.delay(state, 7.0, cost=2)
     (0.0, 0.5)
     """
@@ -105,21 +108,25 @@ class Reserved(Algorithm[ReservedState]):
     def hold(
         self,
         state: ReservedState,
+        now: float,
         costs: Sequence[float],
-        at: Sequence[float],
         instants: Sequence[float],
+        there: float,
     ) -> None:
-        """Have the costs ready, each `at` an instant of the clock that `take` goes by.
+        """Have the costs ready, each from an instant of the store's clock on, which says `there`.
 
-        The store knows them by their `instants`; what has the same instant is one slot, unless
-        this answer was longer under way: what is held may be somebody's by now, who is let go.
+        What has the same instant is one slot, unless this answer was longer under way: what is
+        held may be somebody's by now, who is let go.
         """
         last = state.ready[-1] if state.ready else None
-        for cost, ready_at, instant in zip(costs, at, instants, strict=True):
-            if last is not None and last.instant == instant and last.at >= ready_at:
+        before, at = math.nan, now
+        for cost, instant in zip(costs, instants, strict=True):
+            if instant != before:
+                before, at = instant, now + until(instant, there)
+            if last is not None and last.instant == instant and last.at >= at:
                 last.cost += cost
             elif cost:
-                last = Slot(ready_at, cost, instant)
+                last = Slot(at, cost, instant)
                 state.ready.append(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
@@ -153,7 +160,7 @@ class Reserved(Algorithm[ReservedState]):
         while cost > _ROUNDING and ready and ready[0].at <= now:
             slot = ready[0]
             part = min(slot.cost, cost)
-            state.used.append(Slot(now, part, slot.instant))
+            state.used.append((now, part, slot.instant))
             slot.cost -= part
             cost -= part
             if slot.cost <= _ROUNDING:
@@ -161,9 +168,21 @@ class Reserved(Algorithm[ReservedState]):
         if cost > _ROUNDING:
             state.owed.append(Slot(now, cost, math.nan))
 
+    def take_each(self, state: ReservedState, instants: Sequence[float]) -> None:
+        """Use a token at each of the instants: of one slot many, as a rule."""
+        ready, used = state.ready, state.used
+        slot = ready[0] if ready else None
+        for now in instants:
+            if slot is not None and slot.cost > 1.0 and slot.at <= now:
+                used.append((now, 1.0, slot.instant))
+                slot.cost -= 1.0
+            else:
+                self.take(state, now, 1.0)
+                slot = ready[0] if ready else None
+
     def refund(self, state: ReservedState, now: float, cost: float, at: float) -> None:  # noqa: ARG002
         """Return what was used at that instant; what is still owed for it need not be paid."""
-        for slots in (state.owed, state.charged, state.used):
+        for slots in (state.owed, state.charged):
             for slot in reversed(slots):
                 if slot.at < at or cost <= 0.0:
                     break
@@ -173,6 +192,16 @@ class Reserved(Algorithm[ReservedState]):
                     cost -= part
                     if not math.isnan(slot.instant):  # else the store has not counted it yet
                         state.returned.append(Slot(at, part, slot.instant))
+        used = state.used
+        for place in range(len(used) - 1, -1, -1):
+            used_at, left, instant = used[place]
+            if used_at < at or cost <= 0.0:
+                break
+            part = min(left, cost)
+            if used_at == at and part > 0.0:
+                used[place] = (at, left - part, instant)
+                cost -= part
+                state.returned.append(Slot(at, part, instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
         """What the store said was left, while that is of interest."""

@@ -122,7 +122,8 @@ class SharedLine(Line):
 
     @property
     def _reserved(self) -> ReservedState:
-        return cast("ReservedState", self.own_law[1])
+        state: ReservedState = self.state if self._announced is None else self.state[0]
+        return state
 
     # ---- the line, with what a store makes different -------------------------------------------
 
@@ -216,7 +217,7 @@ class SharedLine(Line):
         seconds = super()._serve()
         wait = math.inf
         if self._talk is None:
-            costs = [] if self._turned_away or now < self.paused_until else self._missing()
+            costs = [] if self._turned_away or now < self.paused_until else self._missing(1)
             if costs:
                 wait = self._wait_to_ask(now, costs[0])
             if not wait or self._has_news:
@@ -265,7 +266,7 @@ class SharedLine(Line):
         """See to it that what there is to say to the store is said."""
         if self._talk is not None or self.loop is None or self.loop.is_closed():
             return
-        if self._has_news or self._wanted():
+        if self._has_news or self._wanted(1):
             self._begin_talk()
 
     def _begin_talk(self) -> None:
@@ -279,7 +280,7 @@ class SharedLine(Line):
         while True:
             if self._has_news:
                 await self._settle_up()
-            elif costs := self._wanted():
+            elif costs := self._wanted(self._batch):
                 await self._reserve(costs)
             else:
                 self._talk = None  # now: whoever comes in this turn starts another one
@@ -327,8 +328,7 @@ class SharedLine(Line):
             return
         now = self._note(answer)
         taken = len(answer.instants)
-        at = [now + delay for delay in answer.delays]
-        law.hold(self._reserved, costs[:taken], at, answer.instants)
+        law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
         if taken > wanted:
             self._watch_lease()
         elif taken < wanted:
@@ -375,12 +375,12 @@ class SharedLine(Line):
         reserved.left, reserved.known_until = answer.remaining, now + answer.reset_after
         return now
 
-    def _wanted(self) -> list[float]:
-        """Give the costs to ask for now; none if it is not the time to ask."""
+    def _wanted(self, most: int) -> list[float]:
+        """Give the costs to ask for now, `most` at the most; none if it is not the time to ask."""
         now = self.now()
         if self._turned_away or now < self.paused_until:
             return []
-        costs = self._missing()
+        costs = self._missing(most)
         return costs if costs and not self._wait_to_ask(now, costs[0]) else []
 
     def _wait_to_ask(self, now: float, cost: float) -> float:
@@ -390,8 +390,8 @@ class SharedLine(Line):
             wait = max(wait, self._announced.delay(self.state[1], now, cost))
         return wait
 
-    def _missing(self) -> list[float]:
-        """Give the costs at the head of the line for which nothing is reserved.
+    def _missing(self, most: int) -> list[float]:
+        """Give the costs at the head of the line for which nothing is reserved, the first `most`.
 
         None while half of what a call asks for is reserved still, and none for those for whom
         there is no slot.
@@ -404,7 +404,7 @@ class SharedLine(Line):
             if future is None:
                 continue
             if not future.done():
-                if not free or len(costs) == self._batch:
+                if not free or len(costs) == most:
                     break
                 free -= 1
             elif not is_granted(future):
@@ -446,7 +446,7 @@ class SharedLine(Line):
         permit._at = now
         permit._held = permit._given = True
         self._granted += 1
-        self._reserved.used.append(Slot(now, permit._tokens, answer.instants[0]))
+        self._reserved.used.append((now, permit._tokens, answer.instants[0]))
         if self.listeners:
             self.tell(events.Granted(self.key, permit._tokens, 0.0))
         return self._decide(answer, allowed=True, permit=permit)
