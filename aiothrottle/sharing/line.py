@@ -64,6 +64,7 @@ class SharedLine(Line):
         "_key",
         "_lease",
         "_lease_timer",
+        "_lingers",
         "_refused_cost",
         "_refused_until",
         "_soon",
@@ -93,6 +94,7 @@ class SharedLine(Line):
         self._lease = lease
         self._lease_timer: asyncio.TimerHandle | None = None
         self._talk: asyncio.Task[None] | None = None
+        self._lingers = False  # the talk waits a turn for who is alone, and was just let go
         # Questions whose askers were cancelled: what they are given goes back.
         self._asking: set[asyncio.Task[Answer]] = set()
         self._learn_pace(algorithm)
@@ -182,6 +184,7 @@ class SharedLine(Line):
         super()._move_to(loop)
         self._store.restart(loop, self.clock)
         self._talk = self._lease_timer = None
+        self._lingers = False
         self._asking.clear()
         self._reserved.give_back()
         self._refused_until = self._ask_at = -math.inf
@@ -194,10 +197,12 @@ class SharedLine(Line):
 
     def _see_to_newcomer(self) -> None:
         """Have the consumer look; for who is alone the talk is enough, which then lets it go."""
-        alone = self._waiters.count == 1 and self._consumer is None and self._talk is None
+        alone = self._waiters.count == 1 and self._consumer is None
         if alone and self.leased is None:  # a slot is another store's matter
-            self._start_talk()
-            if self._talk is not None:
+            if self._talk is None:
+                self._start_talk()
+                self._lingers = self._talk is not None
+            if self._lingers:
                 return
         super()._see_to_newcomer()
 
@@ -278,10 +283,15 @@ class SharedLine(Line):
 
     async def _say_all(self) -> None:
         while True:
+            self._lingers = False
             if self._has_news:
                 await self._settle_up()
             elif costs := self._wanted(self._batch):
                 await self._reserve(costs)
+            elif self._resuming and self._consumer is None:
+                # Who was alone, and has just been let go, may come again within a turn.
+                self._lingers = True
+                await asyncio.sleep(0)
             else:
                 self._talk = None  # now: whoever comes in this turn starts another one
                 # The consumer has to find out when to ask again; one who is alone may need one.
@@ -291,7 +301,7 @@ class SharedLine(Line):
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
         if self._talk is talk:  # it was cancelled, but who still waits still needs an answer
-            self._talk = None
+            self._talk, self._lingers = None, False
             self.wake()
 
     async def _settle_up(self) -> None:
