@@ -19,13 +19,14 @@ local BULK = 128  -- so many at once: a call can only take so many arguments
 
 -- The numbers that follow so many bytes.
 local function unpacked(packed, skipped)
-  local numbers, count = {}, (#packed - skipped) / 8
+  local numbers, read, count = {}, 0, (#packed - skipped) / 8
   for first = 0, count - 1, BULK do
     local format = '<' .. string.rep('d', min(count - first, BULK))
     local some = {struct.unpack(format, packed, skipped + 8 * first + 1)}
     some[#some] = nil  -- where it stopped
     if count <= BULK then return some end
-    for _, number in ipairs(some) do numbers[#numbers + 1] = number end
+    for place = 1, #some do numbers[read + place] = some[place] end
+    read = read + #some
   end
   return numbers
 end
@@ -114,7 +115,7 @@ local function greatest(verb_of_law, ...)
   return most
 end
 
-local function delay(now, cost)
+local function delay_of_all(now, cost)
   local wait = greatest('delay', now, cost)
   while all_of and 0 < wait and wait < huge do
     local more = greatest('delay', now + wait, cost)
@@ -123,6 +124,8 @@ local function delay(now, cost)
   end
   return wait
 end
+
+local delay = #laws == 1 and laws[1].delay or delay_of_all
 
 -- ---- the verbs -----------------------------------------------------------------------------------
 
@@ -140,7 +143,7 @@ end
 
 local function take(instant, cost)
   see()
-  for _, law in ipairs(laws) do law.take(instant, cost) end
+  for place = 1, #laws do laws[place].take(instant, cost) end
   last = max(last, instant)
 end
 
@@ -162,7 +165,7 @@ if verb == 'reserve' then
       end
       take(instant, cost)
     end
-    instants[#instants + 1] = instant
+    instants[place - 2] = instant
   end
 elseif verb == 'peek' then
   if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
@@ -183,7 +186,7 @@ end
 local reset_after = max(greatest('reset_after', now), wait_until(last, now))
 
 local numbers = {now, retry_after, remaining, reset_after}
-for place, instant in ipairs(instants) do numbers[4 + place] = instant end
+for place = 1, #instants do numbers[4 + place] = instants[place] end
 local answer
 if ARGV[5] == 'text' then
   for place, number in ipairs(numbers) do numbers[place] = string.format('%.17g', number) end
