@@ -164,30 +164,36 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     length, oldest, newest, state[at], unwritten = 0, nil, nil, -1, 0
   end
 
-  -- How many of the first entries have left the window.
+  -- How many of the first entries have left the window, and the instant of the first that has not
+  -- if there is one. Mostly few have: so the steps begin short.
   local function gone(now)
     if length == 0 then return 0 end
     oldest = oldest or instant_at(0)
-    if oldest + period > now then return 0 end
-    local low, high = 1, length
+    if oldest + period > now then return 0, oldest end
+    local low, high, step, stays = 1, length, 1, nil
     while low < high do
-      local middle = floor((low + high) / 2)
-      if instant_at(middle) + period > now then high = middle else low = middle + 1 end
+      local place = min(low + step - 1, floor((low + high) / 2))
+      local instant = instant_at(place)
+      if instant + period > now then
+        high, step, stays = place, length, instant
+      else
+        low, step = place + 1, step * 2
+      end
     end
-    return low
+    return low, stays
   end
 
   local function forget(now)
     if last() + period <= now then return empty() end
-    for _ = 1, FORGET do
-      if length == 0 then break end
-      oldest = oldest or instant_at(0)
-      if oldest + period > now then return end
-      law.write()
-      local _, cost = entry_of(call('LPOP', log))
-      length, oldest = length - 1, nil
+    local out, stays = gone(now)
+    if out == 0 then return end
+    if out > FORGET then out, stays = FORGET, nil end
+    law.write()
+    for _, packed in ipairs(call('LPOP', log, out)) do
+      local _, cost = entry_of(packed)
       if state[at] >= 0 then state[at] = state[at] - cost end
     end
+    length, oldest = length - out, stays
     if length == 0 then state[at] = -1 end
   end
 
