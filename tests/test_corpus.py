@@ -27,7 +27,7 @@ def cases(file: str) -> list[dict[str, Any]]:
 
 
 GIVEN = cases("rate_limit_headers.json")
-CASES = GIVEN + cases("more_headers.json")
+CASES = GIVEN + cases("more_headers.json") + cases("second_headers.json")
 
 
 def parse(case: dict[str, Any]) -> ServerLimits:

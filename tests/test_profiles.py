@@ -1,6 +1,6 @@
 """What has to be known of one vendor: as data, chosen by host, one of your own too."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from aiothrottle.headers import (
     ServerLimits,
     profile_for,
 )
-from tests.reading import NOW, read
+from tests.reading import read
 from tests.test_corpus import same
 
 ACME = Profile(
@@ -101,7 +101,7 @@ def test_ones_own_profiles_come_first() -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_a_profile_says_where_it_is_from_and_as_of_when(profile: Profile) -> None:
     assert profile.source or "clients only" in profile.note
-    assert datetime.strptime(profile.read, "%Y-%m-%d").replace(tzinfo=UTC) <= NOW + timedelta(1)
+    assert datetime.strptime(profile.read, "%Y-%m-%d").replace(tzinfo=UTC) <= datetime.now(UTC)
     for host in profile.hosts:
         assert profile_for(host.replace("*", "any")) is profile
 

@@ -1,6 +1,7 @@
 """What only the body says: that it is a refusal, and how long to wait."""
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -43,7 +44,12 @@ _PHRASES = (
     "too many calls to this ad-account",
 )
 # These are too short to be looked for inside of anything longer.
-_CODES = frozenset({"ratelimited", "slowdown", "throttled", "maxlag", "99991400"})
+_CODES = frozenset(
+    {
+        "ratelimited", "slowdown", "throttled", "maxlag", "99991400",
+        "complexity_budget_exhausted",
+    }
+)  # fmt: skip
 _CODES_UNDER = frozenset({("retcode", "10006"), ("retcode", "10018")})
 _ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
 # Where the answer to a request that succeeded says that it did not.
@@ -58,6 +64,7 @@ _WAITS = {
     "retryafter": 1.0,
     "retryafterseconds": 1.0,
     "retryafterms": 0.001,
+    "retryinseconds": 1.0,
     "retrydelay": 1.0,
     "throttleseconds": 1.0,
 }
@@ -105,7 +112,8 @@ def number_of(value: object) -> float | None:
         return read_number(value.strip())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return min(value, 1e18) if value >= 0 else None
+    # JSON can hold 1e400, which is infinite.
+    return min(value, 1e18) if 0 <= value < math.inf else None
 
 
 def _text(body: str | bytes) -> str:
@@ -152,9 +160,11 @@ def _marked(key: str, node: object) -> bool:
     if key == "throttleseconds":
         return bool(number_of(node))
     if isinstance(node, int):
-        code = str(node) if abs(node) < 1e9 else ""
-        return code in _CODES or (key, code) in _CODES_UNDER
-    return isinstance(node, str) and (node.lower() in _CODES or _has_phrase(node))
+        node = str(node) if abs(node) < 1e9 else ""
+    if not isinstance(node, str):
+        return False
+    code = node.lower()
+    return code in _CODES or (key, code) in _CODES_UNDER or _has_phrase(node)
 
 
 def _marked_text(text: str) -> bool:

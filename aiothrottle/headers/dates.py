@@ -21,7 +21,9 @@ _TIME = (
 )
 _YEAR = "(?P<year>[0-9]{4})"
 _ANY_YEAR = "(?P<year>[0-9]{4}|[0-9]{2})"
-_ZONE = r"(?P<zone>[a-z]*)(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?)?(?: *\([^()]*\))?"
+_ZONE = r"(?P<zone>[a-z]*) *(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?)?(?: *\([^()]*\))?"
+# Where it has to be said: a date that was cut off is no date.
+_SAID_ZONE = rf"(?=[a-z+-]){_ZONE}"
 _WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}"
 _DAY = r"(?P<day>[0-9]{1,2})"
 _MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}"
@@ -34,11 +36,11 @@ _FORMS = [
     re.compile(form, re.IGNORECASE | re.ASCII)
     for form in (
         # Sun, 06 Nov 1994 08:49:37 GMT, and its kin of RFC 850 and RFC 5322
-        rf"(?:{_WEEKDAY},? +)?{_DAY}[ -]{_MONTH}[ -]{_ANY_YEAR} +{_TIME} *{_ZONE}",
+        rf"(?:{_WEEKDAY},? +)?{_DAY}[ -]{_MONTH}[ -]{_ANY_YEAR} +{_TIME} *{_SAID_ZONE}",
         # Sun Nov  6 08:49:37 1994
         rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY} +{_TIME} +(?:{_ZONE} +)?{_YEAR}",
         # Sun Nov 06 1994 08:49:37 GMT+0000 (Coordinated Universal Time)
-        rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY},? +{_YEAR} +{_TIME} *{_ZONE}",
+        rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY},? +{_YEAR} +{_TIME} *{_SAID_ZONE}",
         # 1994-11-06T08:49:37.000Z
         rf"{_YEAR}-(?P<month>[0-9]{{2}})-{_DAY}(?:T| +){_TIME} *{_ZONE}",
     )
@@ -50,7 +52,8 @@ def parse_http_date(value: str, now: datetime | None = None) -> datetime | None:
 
     Args:
         value: Any of the three forms; a date of RFC 5322, ISO 8601 or JavaScript is read too. A
-            wrong weekday and small letters do no harm. Without a zone it is UTC.
+            wrong weekday and small letters do no harm. asctime and ISO 8601 may leave out the
+            zone: it is UTC.
         now: For a year of two digits: it is never more than 50 years ahead of this. Without it,
             69 to 99 are in the past century.
 

@@ -73,6 +73,7 @@ _FIELDS = {
     "next": "next",
     "used": "used",
     "period": "window",
+    "duration": "window",
     "window": "window",
     "window-size": "window",
     "interval": "window",

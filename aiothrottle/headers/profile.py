@@ -52,8 +52,9 @@ class Items:
     Args:
         header: A regular expression for the whole name, in small letters.
         item: A regular expression for one limit in the value; it is searched as often as it
-            occurs. Groups of both named limit, remaining, used, reset and window are read as the
-            fields of that name.
+            occurs between commas, semicolons or blanks. Groups of both named limit, remaining,
+            used, reset and window are read as the fields of that name; what has none of them
+            counts as a position, and says nothing.
         name: The name of the `Policy`; groups may stand in it in braces. A name with ";" in it is
             several. A tuple: by position.
         window: Seconds, where there is no such group. A tuple: by position.
@@ -82,7 +83,8 @@ class Items:
     @cached_property
     def each(self) -> re.Pattern[str]:
         """What each limit in the value has to match."""
-        return re.compile(self.item)
+        # No part of what is no item: "-5/40" is not "5/40".
+        return re.compile(rf"(?<![^,; \t])(?:{self.item})(?![^,;( \t])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ __all__ = ["in_seconds", "read_vendor"]
 # Longer than any honest header; more limits, and more steps to them, than any vendor has.
 _LONGEST = 8192
 _MOST = 256
+_NUMBERS = frozenset({"limit", "remaining", "used", "reset", "window"})
 
 Lines = dict[str, list[str]]
 
@@ -88,7 +89,9 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
             if position == _MOST:
                 break
             groups = {**named.groupdict(), **match.groupdict()}
-            yield from _of_item(row, position, {k: v for k, v in groups.items() if v}, clock)
+            told = {k: v for k, v in groups.items() if v}
+            if row.remaining is not None or not _NUMBERS.isdisjoint(told):
+                yield from _of_item(row, position, told, clock)
 
 
 def _of_item(row: Items, position: int, groups: dict[str, str], clock: Clock) -> Iterator[Record]:

@@ -7,6 +7,8 @@ from aiothrottle.headers.profile import Profile
 __all__ = ["PLAIN"]
 
 _vendor = partial(Profile, read="2026-11-20")
+# Those that came later.
+_LATER = "2026-11-22"
 
 PLAIN = (
     _vendor(
@@ -34,13 +36,6 @@ PLAIN = (
         source="https://github.com/boto/botocore, botocore/retries/standard.py",
     ),
     _vendor(
-        "Azure OpenAI",
-        hosts=("*.openai.azure.com", "*.cognitiveservices.azure.com"),
-        note="-1 stands for a limit that there is not",
-        source="https://github.com/openai/openai-dotnet/issues/838",
-        aliases=("Azure", "Azure AI"),
-    ),
-    _vendor(
         "Azure Cosmos DB",
         hosts=("*.documents.azure.com",),
         source="https://github.com/Azure/azure-sdk-for-python, azure-core _utils.py",
@@ -50,6 +45,13 @@ PLAIN = (
         hosts=("dev.azure.com", "*.visualstudio.com"),
         note="asks to slow down on success: Retry-After there is no refusal",
         source="https://learn.microsoft.com/azure/devops/integrate/concepts/rate-limits",
+    ),
+    _vendor(
+        "Azure OpenAI",
+        hosts=("*.openai.azure.com", "*.cognitiveservices.azure.com"),
+        note="-1 stands for a limit that there is not",
+        source="https://github.com/openai/openai-dotnet/issues/838",
+        aliases=("Azure", "Azure AI"),
     ),
     _vendor(
         "Bluesky",
@@ -137,6 +139,27 @@ PLAIN = (
         aliases=("Google Gemini API", "Google Workspace APIs", "Gemini"),
     ),
     _vendor(
+        "Gusto",
+        read=_LATER,
+        hosts=("api.gusto.com", "api.gusto-demo.com"),
+        note="the reset is a local time with its offset",
+        source="https://docs.gusto.com/embedded-payroll/changelog/added-rate-limit-headers",
+    ),
+    _vendor(
+        "Intercom",
+        read=_LATER,
+        hosts=("api.intercom.io", "*.intercom.io"),
+        note="a minute's limit is dealt out in windows of ten seconds",
+        source="https://developers.intercom.com/docs/references/2.17/rest-api/errors/rate-limiting",
+    ),
+    _vendor(
+        "Klaviyo",
+        read=_LATER,
+        hosts=("a.klaviyo.com",),
+        note="tells of the minute only; the second is limited too",
+        source="https://developers.klaviyo.com/en/docs/rate_limits_and_error_handling",
+    ),
+    _vendor(
         "Kraken",
         hosts=("api.kraken.com",),
         note="refuses in the body of a success",
@@ -153,6 +176,13 @@ PLAIN = (
         hosts=("graph.microsoft.com",),
         note="two layers may each set Retry-After: the longer one counts",
         source="https://github.com/microsoftgraph/msgraph-sdk-python/issues/1159",
+    ),
+    _vendor(
+        "monday.com",
+        read=_LATER,
+        hosts=("api.monday.com",),
+        note="a budget of complexity, refused in the body too",
+        source="https://developer.monday.com/api-reference/docs/rate-limits",
     ),
     _vendor(
         "Notion",
@@ -183,10 +213,23 @@ PLAIN = (
         source="https://github.com/Gitlawb/openclaude/issues/936",
     ),
     _vendor(
+        "Podio",
+        read=_LATER,
+        hosts=("api.podio.com",),
+        note="refuses with 420; no reset",
+        source="https://developers.podio.com/index/limits",
+    ),
+    _vendor(
         "Reddit",
         hosts=("oauth.reddit.com", "www.reddit.com"),
         note="no limit, but what was used and what remains",
         source="https://github.com/reddit-archive/reddit/wiki/API",
+    ),
+    _vendor(
+        "Resend",
+        read=_LATER,
+        hosts=("api.resend.com",),
+        source="https://resend.com/docs/api-reference/rate-limit",
     ),
     _vendor(
         "SEC EDGAR",
@@ -208,6 +251,13 @@ PLAIN = (
         source="https://docs.slack.dev/apis/web-api/rate-limits",
     ),
     _vendor(
+        "Smartsheet",
+        read=_LATER,
+        hosts=("api.smartsheet.com", "api.smartsheet.eu"),
+        source="https://developers.smartsheet.com/api/resource_management/getting-started/"
+        "throttling-and-rate-limiting",
+    ),
+    _vendor(
         "Spotify",
         hosts=("api.spotify.com",),
         note="waits may last for hours",
@@ -225,6 +275,12 @@ PLAIN = (
         note="only in the body",
         source="https://github.com/python-telegram-bot/python-telegram-bot, _baserequest.py",
         aliases=("Telegram Bot API",),
+    ),
+    _vendor(
+        "Tomorrow.io",
+        read=_LATER,
+        hosts=("api.tomorrow.io",),
+        source="https://docs.tomorrow.io/reference/rate-limiting",
     ),
     _vendor(
         "Twilio",

@@ -1,20 +1,22 @@
-"""Vendors that say other things, or say them otherwise, than the values tell: data only."""
+"""Vendors with names of their own for what anybody says, or that count in milliseconds: data."""
 
 from functools import partial
 
-from aiothrottle.headers.profile import Items, Json, Limit, Profile
+from aiothrottle.headers.profile import Limit, Profile
 
-__all__ = ["SPEAKERS"]
+__all__ = ["WORDS"]
 
 _MINUTE, _DAY = 60.0, 86400.0
 _vendor = partial(Profile, read="2026-11-20")
+# Those that came later.
+_LATER = "2026-11-22"
 
 
 def _trio(prefix: str, name: str | None = None) -> Limit:
     return Limit(name, f"{prefix}Limit", f"{prefix}Remaining", reset=f"{prefix}Reset")
 
 
-SPEAKERS = (
+WORDS = (
     _vendor(
         "Amazon SP-API",
         hosts=tuple(f"sellingpartnerapi-{region}.amazon.com" for region in ("na", "eu", "fe")),
@@ -24,37 +26,31 @@ SPEAKERS = (
             Limit("rate", limit="x-amzn-RateLimit-Limit", window=1),
             Limit(None, limit="x-amzn-RateLimit-Limit", window=1),
         ),
+        aliases=("SP-API", "Amazon Selling Partner API"),
     ),
     _vendor(
-        "Basecamp",
-        hosts=("basecamp.com", "*.basecamp.com", "*.basecampapi.com"),
-        note="JSON in X-RateLimit",
-        source="https://github.com/basecamp/bcx-api/issues/212",
+        "BigCommerce",
+        read=_LATER,
+        hosts=("api.bigcommerce.com",),
+        note="window and reset in milliseconds",
+        source="https://docs.bigcommerce.com/developer/docs/overview/api-fundamentals/rate-limits",
         limits=(
-            Json(
-                "",
-                header="X-RateLimit",
-                name="{name}",
-                limit="limit",
-                remaining="remaining",
-                reset="until",
-                window="period",
+            Limit(
+                None,
+                limit="X-Rate-Limit-Requests-Quota",
+                remaining="X-Rate-Limit-Requests-Left",
+                reset="X-Rate-Limit-Time-Reset-Ms",
+                window="X-Rate-Limit-Time-Window-Ms",
             ),
         ),
-    ),
-    _vendor(
-        "Binance",
-        hosts=("*.binance.com", "*.binance.us", "*.binance.vision"),
-        note="tells what was used of limits that it does not tell; 418 is a ban",
-        source="https://github.com/binance/binance-spot-api-docs/blob/master/rest-api.md",
-        limits=(Items(r"x-(?:mbx|sapi)-(?P<name>[a-z-]+-(?P<window>[0-9]{1,9}[smhd]))", ".+"),),
-        refusals=frozenset({418}),
+        milliseconds=frozenset({"X-Rate-Limit-Time-Reset-Ms"}),
     ),
     _vendor(
         "Brevo",
         hosts=("api.brevo.com", "api.sendinblue.com"),
         source="https://developers.brevo.com/docs/limit-headers",
         limits=(_trio("x-sib-ratelimit-"),),
+        aliases=("Sendinblue",),
     ),
     _vendor(
         "Bybit",
@@ -109,6 +105,29 @@ SPEAKERS = (
         ),
     ),
     _vendor(
+        "Contentful",
+        read=_LATER,
+        hosts=("*.contentful.com",),
+        note="the reset is when the next request may go",
+        source="https://www.contentful.com/developers/api-changes/"
+        "content-delivery-api-and-graphql-api-response-header/",
+        limits=(
+            Limit(
+                "second",
+                limit="X-Contentful-RateLimit-Second-Limit",
+                remaining="X-Contentful-RateLimit-Second-Remaining",
+                reset="X-Contentful-RateLimit-Reset",
+                window=1,
+            ),
+            Limit(
+                "hour",
+                limit="X-Contentful-RateLimit-Hour-Limit",
+                remaining="X-Contentful-RateLimit-Hour-Remaining",
+                window=3600,
+            ),
+        ),
+    ),
+    _vendor(
         "Dataverse",
         hosts=("*.dynamics.com",),
         note="only Retry-After is meant for control",
@@ -116,27 +135,21 @@ SPEAKERS = (
         limits=(Limit(None, remaining="x-ms-ratelimit-burst-remaining-xrm-requests"),),
     ),
     _vendor(
+        "Discogs",
+        read=_LATER,
+        hosts=("api.discogs.com",),
+        note="requests of the last minute; no reset",
+        source="https://github.com/bartve/disconnect/issues/35",
+        limits=(
+            Limit(None, limit="X-Discogs-Ratelimit", remaining="X-Discogs-Ratelimit-Remaining"),
+        ),
+    ),
+    _vendor(
         "Discord (API v6)",
         note="Retry-After in milliseconds, in old webhooks too; since v8 in seconds",
         source="https://github.com/discord/discord-api-docs/pull/2360",
         milliseconds=frozenset({"Retry-After"}),
-        aliases=("Discord API v6",),
-    ),
-    _vendor(
-        "eBay",
-        hosts=("api.ebay.com", "api.sandbox.ebay.com"),
-        note="the limits are a resource of their own: the body of getRateLimits",
-        source="https://developer.ebay.com, getRateLimits",
-        limits=(
-            Json(
-                "rateLimits.*.resources.*.rates.*",
-                name="{name}",
-                limit="limit",
-                remaining="remaining",
-                reset="reset",
-                window="timeWindow",
-            ),
-        ),
+        aliases=("Discord API v6", "Discord (old webhooks)"),
     ),
     _vendor(
         "Etsy",
@@ -161,6 +174,15 @@ SPEAKERS = (
         aliases=("Fastly API",),
     ),
     _vendor(
+        "Freshdesk",
+        read=_LATER,
+        hosts=("*.freshdesk.com", "*.freshservice.com"),
+        note="the limit is called Total; by plan, of a minute",
+        source="https://docs.exalate.com/docs/freshservice-rate-limits",
+        limits=(Limit(None, limit="X-RateLimit-Total", remaining="X-RateLimit-Remaining"),),
+        aliases=("Freshservice",),
+    ),
+    _vendor(
         "GoHighLevel",
         hosts=("services.leadconnectorhq.com", "rest.gohighlevel.com"),
         source="https://marketplace.gohighlevel.com/docs/other/rate-limits.md",
@@ -178,6 +200,7 @@ SPEAKERS = (
                 window=_DAY,
             ),
         ),
+        aliases=("HighLevel", "LeadConnector"),
     ),
     _vendor(
         "Groq",
@@ -204,20 +227,6 @@ SPEAKERS = (
                 window=_DAY,
             ),
         ),
-    ),
-    _vendor(
-        "Hugging Face",
-        hosts=("huggingface.co", "*.huggingface.co", "hf.co"),
-        note="its RateLimit-Policy is no structured field",
-        source="https://github.com/huggingface/huggingface_hub, utils/_http.py",
-        limits=(
-            Items(
-                "ratelimit-policy",
-                r'"(?P<name>[^"]*)"[ \t]*;[ \t]*q=(?P<limit>[0-9]{1,15})'
-                r"[ \t]*;[ \t]*w=(?P<window>[0-9]{1,15})",
-            ),
-        ),
-        aliases=("Hugging Face Hub",),
     ),
     _vendor(
         "Imgur",
@@ -255,31 +264,6 @@ SPEAKERS = (
         aliases=("Lark", "Feishu"),
     ),
     _vendor(
-        "Meta",
-        hosts=("graph.facebook.com", "graph.instagram.com"),
-        note="percentages of limits that it does not tell; the wait is in minutes",
-        source="https://developers.facebook.com/docs/graph-api/overview/rate-limiting/",
-        limits=(
-            Json(
-                "*.*",
-                header="X-Business-Use-Case-Usage",
-                name="{0}:{type}",
-                limit=100,
-                used=("call_count", "total_cputime", "total_time"),
-                wait="estimated_time_to_regain_access",
-                wait_unit=_MINUTE,
-            ),
-            Json(
-                "",
-                header="X-App-Usage",
-                name="app",
-                limit=100,
-                used=("call_count", "total_cputime", "total_time"),
-            ),
-        ),
-        aliases=("Meta Graph API",),
-    ),
-    _vendor(
         "Mistral",
         hosts=("api.mistral.ai",),
         note="windows end with the minute of the clock; nothing on streamed answers",
@@ -298,7 +282,7 @@ SPEAKERS = (
                 remaining="x-ratelimitbysize-remaining-month",
             ),
         ),
-        aliases=("Mistral (older)", "Mistral (newer)"),
+        aliases=("Mistral (older)", "Mistral (newer)", "Mistral AI"),
     ),
     _vendor(
         "Prisjakt",
@@ -314,68 +298,12 @@ SPEAKERS = (
         milliseconds=frozenset({"X-RateLimit-Reset-After"}),
     ),
     _vendor(
-        "Riot Games",
-        hosts=("*.api.riotgames.com",),
-        note="one list of quotas and one of counts, joined by window",
-        source="https://hextechdocs.dev/rate-limiting",
-        limits=(
-            Items(
-                "x-(?P<scope>app|method)-rate-limit",
-                "(?P<limit>[0-9]+):(?P<window>[0-9]+)",
-                name="{scope}:{window}",
-            ),
-            Items(
-                "x-(?P<scope>app|method)-rate-limit-count",
-                "(?P<used>[0-9]+):(?P<window>[0-9]+)",
-                name="{scope}:{window}",
-            ),
-        ),
-    ),
-    _vendor(
-        "Salesforce",
-        hosts=("*.salesforce.com", "*.force.com"),
-        note="used/limit of a rolling day",
-        source="https://github.com/simple-salesforce/simple-salesforce, simple_salesforce/api.py",
-        limits=(
-            Items(
-                "sforce-limit-info",
-                r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<used>[0-9]{1,18})/(?P<limit>[0-9]{1,18})",
-            ),
-        ),
-    ),
-    _vendor(
-        "Sentry",
-        hosts=("sentry.io", "*.sentry.io"),
-        note="categories that are used up, and for how long",
-        source="https://github.com/getsentry/sentry-python, sentry_sdk/transport.py",
-        limits=(
-            Items(
-                "x-sentry-rate-limits",
-                r"(?:^|,)[ \t]*(?P<reset>[0-9]{1,18}(?:\.[0-9]+)?):(?P<name>[^:,]*)",
-                remaining=0,
-            ),
-        ),
-    ),
-    _vendor(
-        "Shopify",
-        hosts=("*.myshopify.com",),
-        note="used/size of a bucket; GraphQL says it in the body, and when the query can be paid",
-        source="https://shopify.dev/docs/api/usage/limits",
-        limits=(
-            Items(
-                "x-shopify-shop-api-call-limit",
-                "(?P<used>[0-9]{1,18})/(?P<limit>[0-9]{1,18})",
-                name=None,
-            ),
-            Json(
-                "extensions.cost.throttleStatus",
-                limit="maximumAvailable",
-                remaining="currentlyAvailable",
-                cost="requestedQueryCost",
-                rate="restoreRate",
-            ),
-        ),
-        aliases=("Shopify REST", "Shopify GraphQL"),
+        "SkuVault",
+        read=_LATER,
+        hosts=("app.skuvault.com",),
+        note="X-RateLimit-Reset in milliseconds",
+        source="https://dev.skuvault.com/docs",
+        milliseconds=frozenset({"X-RateLimit-Reset"}),
     ),
     _vendor(
         "Spring Cloud Gateway",
@@ -392,28 +320,28 @@ SPEAKERS = (
         ),
     ),
     _vendor(
-        "Strava",
-        hosts=("www.strava.com", "strava.com"),
-        note="two limits by position; windows end with the quarter of an hour and the day, UTC",
-        source="https://developers.strava.com/docs/rate-limits",
-        limits=tuple(
-            Items(
-                f"x-ratelimit-{header}",
-                f"(?P<{field}>[0-9]{{1,18}})",
-                name=("15min", "daily"),
-                window=(900.0, _DAY),
-                aligned=True,
-            )
-            for header, field in (("limit", "limit"), ("usage", "used"))
-        ),
-    ),
-    _vendor(
         "Tiendanube",
         hosts=("api.tiendanube.com", "api.nuvemshop.com.br"),
         note="X-Rate-Limit-Reset in milliseconds",
         source="https://tiendanube.github.io/api-documentation/intro",
         milliseconds=frozenset({"X-Rate-Limit-Reset"}),
         aliases=("Nuvemshop",),
+    ),
+    _vendor(
+        "Trello",
+        read=_LATER,
+        hosts=("api.trello.com",),
+        note="one limit of the key, and one of the token",
+        source="https://community.developer.atlassian.com/t/30353",
+        limits=tuple(
+            Limit(
+                f"api-{of}",
+                limit=f"x-rate-limit-api-{of}-max",
+                remaining=f"x-rate-limit-api-{of}-remaining",
+                window=f"x-rate-limit-api-{of}-interval-ms",
+            )
+            for of in ("token", "key")
+        ),
     ),
     _vendor(
         "Xero",
@@ -446,21 +374,6 @@ SPEAKERS = (
                 reset="RateLimit-ResetTime",
                 window=_DAY,
             ),
-        ),
-    ),
-    _vendor(
-        "Zendesk",
-        hosts=("*.zendesk.com",),
-        source="https://developer.zendesk.com, best practices for avoiding rate limiting",
-        limits=(
-            _trio("RateLimit-", "account"),
-            Items(
-                "zendesk-ratelimit-(?P<name>.+)",
-                r"(?=(?:.*?\btotal=(?P<limit>[0-9]{1,18}))?)"
-                r"(?=(?:.*?\bremaining=(?P<remaining>[0-9]{1,18}))?)"
-                r"(?=(?:.*?\bresets=(?P<reset>[0-9]{1,18}))?).+",
-            ),
-            Limit(None, limit="X-Rate-Limit", remaining="X-Rate-Limit-Remaining"),
         ),
     ),
 )

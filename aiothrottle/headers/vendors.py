@@ -5,12 +5,13 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from aiothrottle.headers.profile import Profile
+from aiothrottle.headers.vendor_lists import LISTS
 from aiothrottle.headers.vendor_plain import PLAIN
-from aiothrottle.headers.vendor_words import SPEAKERS
+from aiothrottle.headers.vendor_words import WORDS
 
 __all__ = ["PROFILES", "profile_for"]
 
-_ALL = sorted((*PLAIN, *SPEAKERS), key=lambda profile: profile.name.lower())
+_ALL = sorted((*PLAIN, *WORDS, *LISTS), key=lambda profile: profile.name.lower())
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _ALL})
 """All of them by name; it can't be changed."""
