@@ -18,8 +18,13 @@ with atheris.instrument_imports(include=["aiothrottle.headers", "http_sf"]):
     from aiothrottle.headers import PROFILES, Profile, parse_rate_limit
     from tests.soundness import check
 
-CORPUS = Path(__file__).parent / "corpus" / "rate_limit_headers.json"
-CASES: list[dict[str, Any]] = json.loads(CORPUS.read_text(encoding="utf-8"))
+CORPUS = Path(__file__).parent / "corpus"
+CASES: list[dict[str, Any]] = [
+    case
+    for file in sorted(CORPUS.glob("*.json"))
+    for case in json.loads(file.read_text(encoding="utf-8"))
+]
+BODIES = sorted({case["body"] for case in CASES if "body" in case})
 NAMES = sorted({name.lower() for case in CASES for name, _ in case["headers"]})
 VALUES = sorted({value for case in CASES for _, value in case["headers"]})
 STATUSES = [200, 400, 403, 413, 418, 429, 503]
@@ -41,7 +46,11 @@ def read(data: bytes) -> None:
         value = str(made.ConsumeUnicode(made.ConsumeIntInRange(0, 80)))
         headers.append((one_of(NAMES), one_of(VALUES) + value if made.ConsumeBool() else value))
     status, profile = one_of(STATUSES), one_of(PROFILED)
-    body = made.ConsumeBytes(200) if made.ConsumeBool() else None
+    body: str | bytes | None = None
+    if made.ConsumeBool():
+        known, piece = one_of(["", *BODIES]), str(made.ConsumeUnicode(40))
+        cut = int(made.ConsumeIntInRange(0, len(known)))
+        body = known[:cut] + piece + known[cut:] if known else made.ConsumeBytes(200)
     check(parse_rate_limit(status, headers, NOW, body, profile))
 
 
