@@ -71,6 +71,18 @@ def test_a_profile_reads_nothing_where_nothing_is() -> None:
     assert acme(("Acme-Json", "{"), ("Acme-Max", "x"), ("Acme-Of-User", "x")) == ServerLimits()
 
 
+@pytest.mark.parametrize("value", ["-3/9", "3.5/9", "3/9.5", "x3/9", "3/9x", "3/", "/9"])
+def test_a_part_of_a_broken_item_is_no_item(value: str) -> None:
+    assert acme(("Acme-Of-User", value)) == ServerLimits()
+    assert acme(("Acme-Of-User", f"{value}, 4/9;")).policies == (Policy("of user", 9, None, 5),)
+
+
+def test_what_can_not_be_read_keeps_its_place_in_a_list() -> None:
+    item = Items("places", r"(?P<limit>\d+)|[^,]+", name=("first", "second", "third"))
+    said = read(("Places", "1,many,3"), profile=Profile("Places", limits=(item,)))
+    assert said.policies == (Policy("first", 1), Policy("third", 3))
+
+
 @pytest.mark.parametrize(
     ("host", "name"),
     [

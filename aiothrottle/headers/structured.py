@@ -102,10 +102,14 @@ def _state(item: _Item, clock: Clock) -> Policy | None:
 
 
 def _tighter(one: Policy | None, other: Policy) -> Policy:
-    """Of two partitions, not knowing which is ours, take the one with less left."""
+    """Of two partitions, not knowing which is ours, take the one with less left, or for longer."""
     if one is None or one.remaining is None:
         return other
-    return other if other.remaining is not None and other.remaining < one.remaining else one
+    if other.remaining is None:
+        return one
+    later = (other.reset_after or 0.0) > (one.reset_after or 0.0)
+    less = other.remaining - one.remaining
+    return other if less < 0 or (less == 0 and later) else one
 
 
 def _parse(lines: Iterable[str]) -> list[_Item]:
