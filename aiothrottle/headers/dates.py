@@ -20,13 +20,17 @@ _TIME = (
     r"(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
 )
 _YEAR = "(?P<year>[0-9]{4})"
+_ISO_DATE = rf"{_YEAR}-(?P<month>[0-9]{{2}})-(?P<day>[0-9]{{2}})"
 _ANY_YEAR = "(?P<year>[0-9]{4}|[0-9]{2})"
 _ZONE = r"(?P<zone>[a-z]*) *(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?)?(?: *\([^()]*\))?"
 # Where it has to be said: a date that was cut off is no date.
 _SAID_ZONE = rf"(?=[a-z+-]){_ZONE}"
 _WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}"
 _DAY = r"(?P<day>[0-9]{1,2})"
-_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}"
+_MONTH = (
+    "(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    "sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
 # The one form that is to be written today, and nearly always is.
 _PREFERRED = re.compile(
     r"[A-Z][a-z]{2}, ([0-9]{2}) ([A-Z][a-z]{2}) ([0-9]{4}) "
@@ -42,7 +46,7 @@ _FORMS = [
         # Sun Nov 06 1994 08:49:37 GMT+0000 (Coordinated Universal Time)
         rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY},? +{_YEAR} +{_TIME} *{_SAID_ZONE}",
         # 1994-11-06T08:49:37.000Z
-        rf"{_YEAR}-(?P<month>[0-9]{{2}})-{_DAY}(?:T| +){_TIME} *{_ZONE}",
+        rf"{_ISO_DATE}(?:T| +)(?=[0-9]{{2}}:){_TIME} *{_ZONE}",
     )
 ]  # fmt: skip
 

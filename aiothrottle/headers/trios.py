@@ -1,6 +1,7 @@
 """Limit, remaining and reset, each in a header of its own; one such trio, or one for each limit."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ _WINDOWS = {
 _RESETS = ("reset-after", "reset", "reset-time", "next")
 # Two resets that differ by less are one that was rounded twice.
 _SAME = 2.0
+_PARAMETERS = re.compile(r";[ \t]*[a-z]+[ \t]*=", re.IGNORECASE | re.ASCII)
 
 Lines = Mapping[str, list[str]]
 
@@ -95,8 +97,14 @@ def read_latest(lines: Iterable[str], clock: Clock) -> float | None:
 
 
 def _latest_item(line: str, clock: Clock) -> float | None:
-    resets = (read_reset(item.partition(";")[0].rstrip(" \t"), clock) for item in items(line))
+    resets = (read_reset(_bare(item), clock) for item in items(line))
     return max((seconds for seconds in resets if seconds is not None), default=None)
+
+
+def _bare(item: str) -> str:
+    """Give the item without its parameters, of which a reset has none to speak of."""
+    parameters = _PARAMETERS.search(item)
+    return item[: parameters.start()].rstrip(" \t") if parameters else item
 
 
 def _read(lines: Lines, clock: Clock) -> Trio:
