@@ -108,7 +108,7 @@ LISTS = (
                 used=("call_count", "total_cputime", "total_time"),
             ),
         ),
-        aliases=("Meta Graph API", "Facebook", "Instagram"),
+        aliases=("Meta Graph API", "Meta Marketing API", "Facebook", "Instagram"),
     ),
     _vendor(
         "Riot Games",

@@ -149,7 +149,7 @@ WORDS = (
         note="Retry-After in milliseconds, in old webhooks too; since v8 in seconds",
         source="https://github.com/discord/discord-api-docs/pull/2360",
         milliseconds=frozenset({"Retry-After"}),
-        aliases=("Discord API v6", "Discord (old webhooks)"),
+        aliases=("Discord API v6", "Discord (old webhooks)", "Discord webhooks"),
     ),
     _vendor(
         "Etsy",
@@ -282,7 +282,7 @@ WORDS = (
                 remaining="x-ratelimitbysize-remaining-month",
             ),
         ),
-        aliases=("Mistral (older)", "Mistral (newer)", "Mistral AI"),
+        aliases=("Mistral (older)", "Mistral (newer)", "Mistral AI", "Mistral (old)"),
     ),
     _vendor(
         "Prisjakt",
@@ -375,5 +375,6 @@ WORDS = (
                 window=_DAY,
             ),
         ),
+        aliases=("Yelp Fusion",),
     ),
 )
