@@ -1,0 +1,382 @@
+"""Mutation testing: change the code in one place at a time, and see whether a test fails.
+
+    uv run python benchmarks/mutants.py headers                  all mutants of a target
+    uv run python benchmarks/mutants.py line --sample 200        so many, drawn by --seed
+    uv run python benchmarks/mutants.py algorithms --module leaky_bucket:90 --module cooldown
+
+Strategy. The tests are collected once, and each mutant gets a fork of that process. A first fork,
+without a mutant, tells which test enters which function and how long it takes. In the others the
+code of one function is changed, and the tests that enter it run, the quickest first, until one
+fails. Who survives that, and what is changed outside of functions, is tried once more in a fork in
+which nothing had been imported: there the changed module is what the import finds. So nothing is
+written to the disk. Tests that take longer than `--slowest` are left out, and those that start
+servers are no part of it.
+
+Killed is what makes a test fail, or takes several times the processor time it should. All others
+survive, and are listed at the end; an exit code of 1 says that fewer than 90 % were killed.
+Needs Python 3.12, and `fork`.
+"""
+
+import argparse
+import gc
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import TextIO
+
+import pytest
+from mutations import ROOT, Mutant, mutants_of
+
+PACKAGE = ROOT / "aiothrottle"
+# The share of the mutants that have to be killed.
+ENOUGH = 0.9
+# Seconds of processor time, and what has to be imported takes longer.
+LEAST, LEAST_IMPORTING = 10.0, 40.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Modules, and the tests that are about them."""
+
+    modules: str
+    tests: str
+
+
+TARGETS = {
+    "algorithms": Target(
+        "algorithms/*.py",
+        "algorithms more_algorithms announced reserved inherit laws state_bytes several_limits "
+        "oracle update",
+    ),
+    "headers": Target(
+        "headers/*.py",
+        "headers header_values dates header_memo header_fuzz profiles rate_limit_headers "
+        "rate_limit_drafts refusal_bodies corpus",
+    ),
+    "retry": Target(
+        "retry.py budget.py attempts.py feedback.py",
+        "retry budget attempts gave_up feedback events overload",
+    ),
+    "line": Target(
+        "line.py consumer.py waiters.py plan.py bucket.py",
+        "limiter cancellation timeout priority parent settle update fast_path idle statistics "
+        "events announcements storm exploration",
+    ),
+}
+
+# ---- a fork -------------------------------------------------------------------------------------
+
+
+def fork(work: Callable[[], int], *, cpu: float, output: Path) -> int | None:
+    """Run it in a process of its own. Gives what it gives, None if it takes too long."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        code = 70
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 2))
+            descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+            code = work()
+        except BaseException:  # noqa: BLE001 - nothing may leave the fork
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    # Many times as long, since the machine may be busy.
+    until = time.monotonic() + 20 * cpu
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def pytest_in_here(arguments: Sequence[str], plugin: object | None = None) -> int:
+    """Run pytest in this process."""
+    # What is imported before the forks need not be imported in each.
+    options = ["-q", "-x", "-s", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
+    plugins = [] if plugin is None else [plugin]
+    return int(pytest.main([*options, "--timeout", "30", *arguments], plugins=plugins))
+
+
+# ---- forks of a process that has collected the tests ---------------------------------------------
+
+
+@dataclass
+class Tests:
+    """What the run without a mutant has told: the quick tests, the quickest first."""
+
+    seconds: Mapping[str, float]
+    entered: Mapping[str, Sequence[Sequence[object]]]
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Give those that enter the changed function; outside of any, those that enter the file."""
+        path = str(mutant.path)
+        return [
+            test
+            for test in self.seconds
+            if any(
+                file == path and mutant.function in {None, line}
+                for file, line in self.entered[test]
+            )
+        ]
+
+    def cpu(self, tests: Sequence[str]) -> float:
+        """Give the seconds of processor time that they may take."""
+        return 4 * sum(self.seconds[test] for test in tests)
+
+
+@dataclass
+class Session:
+    """A plugin of pytest that tries the mutants in place of running the tests."""
+
+    mutants: Sequence[Mutant]
+    slowest: float
+    folder: Path
+    console: TextIO
+    survivors: list[int] = field(default_factory=list[int])
+
+    @property
+    def record(self) -> Path:
+        """Where the run without a mutant is told."""
+        return self.folder / "tests.json"
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Be the one who runs the tests."""
+        if session.testsfailed:
+            raise session.Interrupted("the tests cannot be collected")
+        items = {item.nodeid: item for item in session.items}
+        functions = live_functions()
+        gc.freeze()  # so that the forks share it
+        output = self.folder / "session.txt"
+        if fork(lambda: self.watch(list(items.values())), cpu=3600, output=output) != 0:
+            raise session.Failed(f"the tests fail without a mutant: {output.read_text()[-3000:]}")
+        tests = Tests(*json.loads(self.record.read_text()))
+        for number, mutant in enumerate(self.mutants):
+            chosen = tests.of(mutant)
+
+            def work(mutant: Mutant = mutant, chosen: list[str] = chosen) -> int:
+                swap(functions, mutant)
+                return run(session, [items[test] for test in chosen])
+
+            cpu = LEAST + tests.cpu(chosen)
+            inside = mutant.function is not None and chosen
+            killed = inside and fork(work, cpu=cpu, output=output) != 0
+            if not killed:
+                self.survivors.append(number)
+            print("." if killed else "?", end="", file=self.console, flush=True)
+        (self.folder / "survivors.json").write_text(json.dumps(self.survivors))
+        return True
+
+    def watch(self, items: Sequence[pytest.Item]) -> int:
+        """Run them all, and note how long each takes and which functions it enters."""
+        seconds: dict[str, float] = {}
+        entered: dict[str, list[tuple[str, int]]] = {}
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            began = time.process_time()
+            with watched() as places:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            taken = time.process_time() - began
+            if taken <= self.slowest:
+                seconds[item.nodeid], entered[item.nodeid] = taken, sorted(places)
+            if item.session.testsfailed:
+                return 1
+        quickest_first = dict(sorted(seconds.items(), key=lambda test: test[1]))
+        self.record.write_text(json.dumps([quickest_first, entered]))
+        return 0
+
+
+class watched:  # noqa: N801 - it is used as a verb
+    """Gives the functions of the package that are entered meanwhile, by file and first line."""
+
+    def __init__(self) -> None:
+        self.places: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> set[tuple[str, int]]:
+        package = str(PACKAGE)
+
+        def enter(code: CodeType, _: int) -> object:
+            if code.co_filename.startswith(package):
+                self.places.add((code.co_filename, code.co_firstlineno))
+            return sys.monitoring.DISABLE
+
+        tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
+        sys.monitoring.use_tool_id(tool, "mutants")
+        sys.monitoring.register_callback(tool, events.PY_START, enter)
+        sys.monitoring.set_events(tool, events.PY_START)
+        sys.monitoring.restart_events()
+        return self.places
+
+    def __exit__(self, *_: object) -> None:
+        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
+        sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+
+
+def run(session: pytest.Session, items: Sequence[pytest.Item]) -> int:
+    """Run them until one fails."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return 1
+    return 0
+
+
+Functions = Mapping[tuple[str, int, str], Sequence[FunctionType]]
+
+
+def live_functions() -> Functions:
+    """Give the functions of the package that there are."""
+    found: defaultdict[tuple[str, int, str], list[FunctionType]] = defaultdict(list)
+    package = str(PACKAGE)
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(package):
+            code = thing.__code__
+            found[code.co_filename, code.co_firstlineno, code.co_name].append(thing)
+    return found
+
+
+def swap(functions: Functions, mutant: Mutant) -> None:
+    """Give the function its changed code. Where that is not clear, it stays as it is."""
+
+    def inner(code: CodeType) -> Iterator[CodeType]:
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield constant
+                yield from inner(constant)
+
+    changed = [code for code in inner(mutant.code()) if code.co_firstlineno == mutant.function]
+    for code in changed:
+        alike = [other for other in changed if other.co_name == code.co_name]
+        for function in functions.get((str(mutant.path), code.co_firstlineno, code.co_name), ()):
+            if len(alike) == 1 and function.__code__.co_freevars == code.co_freevars:
+                function.__code__ = code
+
+
+# ---- forks in which nothing was imported ---------------------------------------------------------
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports the changed module in place of that on the disk."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        name = ".".join(mutant.path.relative_to(ROOT).with_suffix("").parts)
+        self.name: str = name.removesuffix(".__init__")
+        self.path: Path = mutant.path
+        self.changed: CodeType = mutant.code()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Claim the one module."""
+        del path, target
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Give what was changed."""
+        del fullname
+        return self.changed
+
+    def get_source(self, fullname: str) -> str:
+        """Give what is on the disk."""
+        del fullname
+        return self.path.read_text(encoding="utf-8")
+
+
+def survives_import(mutant: Mutant, tests: Tests, folder: Path) -> bool:
+    """Tell whether no test fails when the module is imported as changed."""
+    chosen = tests.of(mutant)
+
+    def work() -> int:
+        sys.meta_path.insert(0, Changed(mutant))
+        return pytest_in_here(chosen)
+
+    cpu = LEAST_IMPORTING + tests.cpu(chosen)
+    return not chosen or fork(work, cpu=cpu, output=folder / "import.txt") == 0
+
+
+# ---- all of it ----------------------------------------------------------------------------------
+
+
+def drawn(target: Target, modules: Sequence[str], sample: int | None, seed: int) -> list[Mutant]:
+    """Give the mutants that were asked for."""
+    paths = sorted(path for pattern in target.modules.split() for path in PACKAGE.glob(pattern))
+    mutants = [mutant for path in paths for mutant in mutants_of(path)]
+    if modules:
+        wanted = set(modules)
+        mutants = [
+            mutant
+            for mutant in mutants
+            if wanted & {mutant.path.stem, f"{mutant.path.stem}:{mutant.line}"}
+        ]
+    if sample is None or sample >= len(mutants):
+        return mutants
+    return [mutants[at] for at in sorted(random.Random(seed).sample(range(len(mutants)), sample))]
+
+
+def survivors_of(
+    mutants: Sequence[Mutant], target: Target, slowest: float, folder: Path
+) -> list[Mutant]:
+    """Try them all."""
+    files = [f"tests/test_{name}.py" for name in target.tests.split()]
+    output = folder / "output.txt"
+    with os.fdopen(os.dup(1), "w") as console:
+        session = Session(mutants, slowest, folder, console)
+        fork(lambda: pytest_in_here(files, session), cpu=36_000, output=output)
+        print(file=console)
+    try:
+        alive: list[int] = json.loads((folder / "survivors.json").read_text())
+    except FileNotFoundError:
+        sys.exit(output.read_text()[-3000:])
+    tests = Tests(*json.loads(session.record.read_text()))
+    survivors: list[Mutant] = []
+    for mutant in [mutants[at] for at in alive]:
+        if survives_import(mutant, tests, folder):
+            survivors.append(mutant)
+            print(mutant, flush=True)
+    return survivors
+
+
+def main() -> int:
+    """Run it as the command line says."""
+    parser = argparse.ArgumentParser(description="See whether the tests notice changes.")
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--module", action="append", default=[], metavar="NAME[:LINE]")
+    parser.add_argument("--sample", type=int, metavar="MUTANTS", help="by default all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slowest", type=float, default=1.0, metavar="SECONDS", help="of a test")
+    arguments = parser.parse_args()
+    target = TARGETS[arguments.target]
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    sys.dont_write_bytecode = True
+    mutants = drawn(target, arguments.module, arguments.sample, arguments.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        survivors = survivors_of(mutants, target, arguments.slowest, Path(folder))
+    killed = len(mutants) - len(survivors)
+    print(f"{arguments.target}: {killed} of {len(mutants)} killed")
+    return 0 if killed >= ENOUGH * len(mutants) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""A new law in place of an old one, and a rate for a law that has none: what goes on."""
+
+import math
+
+import pytest
+
+from aiothrottle import Rate
+from aiothrottle.algorithms import (
+    AllOf,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+)
+
+
+def test_a_window_keeps_the_instants_of_another_one() -> None:
+    old, new = RollingWindow("5/s"), RollingWindow("3/s")
+    state = old.start()
+    for now in (0.0, 0.2, 0.4):
+        old.take(state, now, 1)
+    kept = new.inherit(old, state, 0.5)
+    assert kept is state
+    assert new.delay(kept, 0.5, 1) == 0.5
+    assert not new.admit(kept, 0.5, 1)  # the room under the old law is none under this one
+    assert new.remaining(kept, 1.2) == 2
+
+
+def test_after_another_law_what_was_spent_was_spent_now() -> None:
+    old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
+    state = old.start()
+    old.take(state, 0.0, 4)
+    fresh = new.inherit(old, state, 1.0)
+    assert new.remaining(fresh, 1.0) == 7
+    assert new.reset_after(fresh, 1.0) == 1.0
+    # More than ever fits is a full one.
+    small = RollingWindow("2/s")
+    assert small.remaining(small.inherit(old, state, 1.0), 1.0) == 0
+    assert small.reset_after(small.inherit(old, state, 1.0), 1.0) == 1.0
+
+
+def test_of_nothing_spent_and_of_an_endless_law_nothing_goes_on() -> None:
+    old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
+    assert new.inherit(old, old.start(), 1.0) == new.start()
+    assert new.inherit(Unlimited(), None, 1.0) == new.start()
+
+
+def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
+    old = AllOf(RollingWindow("10/s"), FixedWindow("20/min"))
+    new = AllOf(RollingWindow("5/s"), RollingWindow("12/min"))
+    state = old.start()
+    old.take(state, 0.0, 4)
+    first, second = new.inherit(old, state, 0.5)
+    assert first is state[0]
+    assert new.algorithms[1].reset_after(second, 0.5) == 60.0
+    assert new.remaining((first, second), 0.5) == 1
+    assert new.delay((first, second), 0.5, 2) == 0.5
+
+
+@pytest.mark.parametrize("old", [AllOf(RollingWindow("10/s")), RollingWindow("10/s")], ids=str)
+def test_of_another_number_it_was_all_spent_now(old: RollingWindow) -> None:
+    new = AllOf(RollingWindow("5/s"), RollingWindow("12/min"))
+    state = old.start()
+    old.take(state, 0.0, 4)
+    fresh = new.inherit(old, state, 0.5)
+    assert [law.remaining(part, 0.5) for law, part in zip(new.algorithms, fresh, strict=True)] == [
+        1,
+        8,
+    ]
+    assert new.delay(fresh, 0.5, 2) == 1.0
+
+
+def test_a_law_without_a_rate_takes_the_one_it_is_given() -> None:
+    rate = Rate(10, 2.0)
+    assert SlidingWindow(buckets=4).with_rate(rate) == SlidingWindow(rate, buckets=4)
+    assert TokenBucket(burst=3).with_rate(rate) == TokenBucket(rate, burst=3)
+    assert math.isnan(TokenBucket().burst)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [SlidingWindow("1/s"), TokenBucket("1/s"), RollingWindow("1/s"), LeakyBucket("1/s")],
+    ids=str,
+)
+def test_two_rates_are_refused(law: RollingWindow) -> None:
+    with pytest.raises(ValueError, match=r"two rates.*give one"):
+        law.with_rate(Rate(2))
