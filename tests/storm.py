@@ -202,6 +202,7 @@ class Storm(InterleavingLoop):
         heads: list[Guest] = []
         for where, child in enumerate(self.children):
             own = self.of(where)
+            self.reprieve(child, own)
             inside = sum(guest.inside for guest in own)
             waiting = sum(guest.waits for guest in own)
             assert child.counts() == (inside, waiting)
@@ -218,6 +219,16 @@ class Storm(InterleavingLoop):
             in_flight, waiting = self.parent.counts()
             assert in_flight == sum(guest.inside for guest in self.guests) <= self.parent.slots
             assert waiting <= len(self.children)  # no more than one of each
+
+    def reprieve(self, child: Books, guests: list[Guest]) -> None:
+        """See who was not told that it can never go, since the limit was raised before its turn.
+
+        One that stood in the parent's line is told when it comes back. The others hear of it in
+        the next turn, so whoever waits when nothing is left to do was not told.
+        """
+        if not self._ready:
+            for guest in guests:
+                guest.hopeless &= not guest.waits or guest.come.cost > child.limit
 
     def is_blocked(self, parent: Books, heads: list[Guest]) -> bool:
         """Tell whether one that the parent has no room for may stand there before the heads.

@@ -134,6 +134,23 @@ def test_no_timer_is_left_of_a_consumer_that_was_swept_up_before_its_first_step(
     rage(happenings, "alone", dict(schedule))
 
 
+def test_a_limit_that_is_lowered_and_raised_again_leaves_in_line_who_stood_at_the_parent() -> None:
+    """What is left of story 44,006 of another hundred thousand: the storm took it for gone."""
+    rage(
+        [
+            Pause(-1, 0.5),
+            Come(0, 3.0, 0, None, 0.0, None),
+            Come(0, 0.5, 0, None, 0.0, None),
+            Wait(0.25),
+            Rate(0, 2),
+            Rate(0, 3),
+            Pause(0, 1.0),
+            Come(0, 1.0, 3, None, 0.0, None),
+        ],
+        "parent",
+    )
+
+
 @pytest.mark.parametrize("share", range(SHARES))
 def test_in_whatever_order_things_run_all_promises_hold(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
