@@ -7,10 +7,10 @@
 Strategy. The tests are collected once, and each mutant gets a fork of that process. A first fork,
 without a mutant, tells which test enters which function and how long it takes. In the others the
 code of one function is changed, and the tests that enter it run, the quickest first, until one
-fails. Who survives that, and what is changed outside of functions, is tried once more in a fork in
-which nothing had been imported: there the changed module is what the import finds. So nothing is
-written to the disk. Tests that take longer than `--slowest` are left out, and those that start
-servers are no part of it.
+fails. What is changed outside of functions, or in one that ran while the tests were imported, is
+tried in a fork in which nothing had been imported: there the changed module is what the import
+finds. So nothing is written to the disk. Tests that take longer than `--slowest` are left out, and
+those that start servers are no part of it.
 
 Killed is what makes a test fail, or takes several times the processor time it should. All others
 survive, and are listed at the end; an exit code of 1 says that fewer than 90 % were killed.
@@ -32,7 +32,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -44,6 +44,8 @@ from mutations import ROOT, Mutant, mutants_of
 PACKAGE = ROOT / "aiothrottle"
 # The share of the mutants that have to be killed.
 ENOUGH = 0.9
+# What a fork gives if only the import can tell.
+UNCLEAR = 3
 # Seconds of processor time, and what has to be imported takes longer.
 LEAST, LEAST_IMPORTING = 10.0, 40.0
 
@@ -153,15 +155,21 @@ class Session:
     slowest: float
     folder: Path
     console: TextIO
-    survivors: list[int] = field(default_factory=list[int])
+    collecting: "Watch | None" = None
 
     @property
     def record(self) -> Path:
         """Where the run without a mutant is told."""
         return self.folder / "tests.json"
 
+    def pytest_sessionstart(self) -> None:
+        """See what runs while the tests are imported."""
+        self.collecting = Watch()
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Be the one who runs the tests."""
+        assert self.collecting is not None
+        ran_before = self.collecting.end()
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         items = {item.nodeid: item for item in session.items}
@@ -171,20 +179,22 @@ class Session:
         if fork(lambda: self.watch(list(items.values())), cpu=3600, output=output) != 0:
             raise session.Failed(f"the tests fail without a mutant: {output.read_text()[-3000:]}")
         tests = Tests(*json.loads(self.record.read_text()))
+        survivors: list[tuple[int, bool]] = []
         for number, mutant in enumerate(self.mutants):
             chosen = tests.of(mutant)
 
             def work(mutant: Mutant = mutant, chosen: list[str] = chosen) -> int:
-                swap(functions, mutant)
+                if not swap(functions, mutant):
+                    return UNCLEAR
                 return run(session, [items[test] for test in chosen])
 
-            cpu = LEAST + tests.cpu(chosen)
-            inside = mutant.function is not None and chosen
-            killed = inside and fork(work, cpu=cpu, output=output) != 0
-            if not killed:
-                self.survivors.append(number)
-            print("." if killed else "?", end="", file=self.console, flush=True)
-        (self.folder / "survivors.json").write_text(json.dumps(self.survivors))
+            code = fork(work, cpu=LEAST + tests.cpu(chosen), output=output)
+            if code in {0, UNCLEAR}:
+                unclear = code == UNCLEAR or (str(mutant.path), mutant.function) in ran_before
+                survivors.append((number, unclear))
+            word = {0: "?", UNCLEAR: "!"}.get(1 if code is None else code, ".")
+            print(word, end="", file=self.console, flush=True)
+        (self.folder / "survivors.json").write_text(json.dumps(survivors))
         return True
 
     def watch(self, items: Sequence[pytest.Item]) -> int:
@@ -193,9 +203,9 @@ class Session:
         entered: dict[str, list[tuple[str, int]]] = {}
         for item, following in zip(items, [*items[1:], None], strict=True):
             began = time.process_time()
-            with watched() as places:
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            taken = time.process_time() - began
+            watch = Watch()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            places, taken = watch.end(), time.process_time() - began
             if taken <= self.slowest:
                 seconds[item.nodeid], entered[item.nodeid] = taken, sorted(places)
             if item.session.testsfailed:
@@ -205,30 +215,27 @@ class Session:
         return 0
 
 
-class watched:  # noqa: N801 - it is used as a verb
-    """Gives the functions of the package that are entered meanwhile, by file and first line."""
+class Watch:
+    """Notes which functions of the package are entered, by file and first line."""
 
     def __init__(self) -> None:
         self.places: set[tuple[str, int]] = set()
-
-    def __enter__(self) -> set[tuple[str, int]]:
-        package = str(PACKAGE)
-
-        def enter(code: CodeType, _: int) -> object:
-            if code.co_filename.startswith(package):
-                self.places.add((code.co_filename, code.co_firstlineno))
-            return sys.monitoring.DISABLE
-
         tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
         sys.monitoring.use_tool_id(tool, "mutants")
-        sys.monitoring.register_callback(tool, events.PY_START, enter)
+        sys.monitoring.register_callback(tool, events.PY_START, self._enter)
         sys.monitoring.set_events(tool, events.PY_START)
         sys.monitoring.restart_events()
-        return self.places
 
-    def __exit__(self, *_: object) -> None:
+    def _enter(self, code: CodeType, _: int) -> object:
+        if code.co_filename.startswith(str(PACKAGE)):
+            self.places.add((code.co_filename, code.co_firstlineno))
+        return sys.monitoring.DISABLE
+
+    def end(self) -> set[tuple[str, int]]:
+        """Watch no longer. Gives what there was."""
         sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
         sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+        return self.places
 
 
 def run(session: pytest.Session, items: Sequence[pytest.Item]) -> int:
@@ -254,8 +261,8 @@ def live_functions() -> Functions:
     return found
 
 
-def swap(functions: Functions, mutant: Mutant) -> None:
-    """Give the function its changed code. Where that is not clear, it stays as it is."""
+def swap(functions: Functions, mutant: Mutant) -> bool:
+    """Give the function its changed code. Tells whether there is one, and it is clear which."""
 
     def inner(code: CodeType) -> Iterator[CodeType]:
         for constant in code.co_consts:
@@ -264,11 +271,15 @@ def swap(functions: Functions, mutant: Mutant) -> None:
                 yield from inner(constant)
 
     changed = [code for code in inner(mutant.code()) if code.co_firstlineno == mutant.function]
-    for code in changed:
-        alike = [other for other in changed if other.co_name == code.co_name]
-        for function in functions.get((str(mutant.path), code.co_firstlineno, code.co_name), ()):
-            if len(alike) == 1 and function.__code__.co_freevars == code.co_freevars:
-                function.__code__ = code
+    if len(changed) != 1:
+        return False
+    code = changed[0]
+    found = functions.get((str(mutant.path), code.co_firstlineno, code.co_name), ())
+    if any(function.__code__.co_freevars != code.co_freevars for function in found):
+        return False
+    for function in found:
+        function.__code__ = code
+    return bool(found)
 
 
 # ---- forks in which nothing was imported ---------------------------------------------------------
@@ -345,13 +356,14 @@ def survivors_of(
         fork(lambda: pytest_in_here(files, session), cpu=36_000, output=output)
         print(file=console)
     try:
-        alive: list[int] = json.loads((folder / "survivors.json").read_text())
+        alive: list[tuple[int, bool]] = json.loads((folder / "survivors.json").read_text())
     except FileNotFoundError:
         sys.exit(output.read_text()[-3000:])
     tests = Tests(*json.loads(session.record.read_text()))
     survivors: list[Mutant] = []
-    for mutant in [mutants[at] for at in alive]:
-        if survives_import(mutant, tests, folder):
+    for at, unclear in alive:
+        mutant = mutants[at]
+        if not unclear or survives_import(mutant, tests, folder):
             survivors.append(mutant)
             print(mutant, flush=True)
     return survivors
