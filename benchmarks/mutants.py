@@ -9,8 +9,8 @@ without a mutant, tells which test enters which function and how long it takes. 
 code of one function is changed, and the tests that enter it run, the quickest first, until one
 fails. What is changed outside of functions, or in one that ran while the tests were imported, is
 tried in a fork in which nothing had been imported: there the changed module is what the import
-finds. So nothing is written to the disk. Tests that take longer than `--slowest` are left out, and
-those that start servers are no part of it.
+finds. So nothing is written to the disk. Each mutant gets `--seconds` of tests, by what they took
+in the first fork; those that start servers are no part of it.
 
 Killed is what makes a test fail, or takes several times the processor time it should. All others
 survive, and are listed at the end; an exit code of 1 says that fewer than 90 % were killed.
@@ -67,7 +67,7 @@ TARGETS = {
     "headers": Target(
         "headers/*.py",
         "headers header_values dates header_memo header_fuzz profiles rate_limit_headers "
-        "rate_limit_drafts refusal_bodies corpus",
+        "rate_limit_drafts refusal_bodies header_edges corpus",
     ),
     "retry": Target(
         "retry.py budget.py attempts.py feedback.py",
@@ -125,22 +125,24 @@ def pytest_in_here(arguments: Sequence[str], plugin: object | None = None) -> in
 
 @dataclass
 class Tests:
-    """What the run without a mutant has told: the quick tests, the quickest first."""
+    """What the run without a mutant has told, the quickest tests first."""
 
+    most: float
     seconds: Mapping[str, float]
     entered: Mapping[str, Sequence[Sequence[object]]]
 
     def of(self, mutant: Mutant) -> list[str]:
         """Give those that enter the changed function; outside of any, those that enter the file."""
-        path = str(mutant.path)
-        return [
-            test
-            for test in self.seconds
-            if any(
-                file == path and mutant.function in {None, line}
-                for file, line in self.entered[test]
-            )
-        ]
+        path, left = str(mutant.path), self.most
+        chosen: list[str] = []
+        for test, seconds in self.seconds.items():
+            lines = [line for file, line in self.entered[test] if file == path]
+            if lines and mutant.function in {None, *lines}:
+                left -= seconds
+                if chosen and left < 0:
+                    break
+                chosen.append(test)
+        return chosen
 
     def cpu(self, tests: Sequence[str]) -> float:
         """Give the seconds of processor time that they may take."""
@@ -152,7 +154,7 @@ class Session:
     """A plugin of pytest that tries the mutants in place of running the tests."""
 
     mutants: Sequence[Mutant]
-    slowest: float
+    seconds: float
     folder: Path
     console: TextIO
     collecting: "Watch | None" = None
@@ -178,7 +180,7 @@ class Session:
         output = self.folder / "session.txt"
         if fork(lambda: self.watch(list(items.values())), cpu=3600, output=output) != 0:
             raise session.Failed(f"the tests fail without a mutant: {output.read_text()[-3000:]}")
-        tests = Tests(*json.loads(self.record.read_text()))
+        tests = Tests(self.seconds, *json.loads(self.record.read_text()))
         survivors: list[tuple[int, bool]] = []
         for number, mutant in enumerate(self.mutants):
             chosen = tests.of(mutant)
@@ -206,8 +208,7 @@ class Session:
             watch = Watch()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             places, taken = watch.end(), time.process_time() - began
-            if taken <= self.slowest:
-                seconds[item.nodeid], entered[item.nodeid] = taken, sorted(places)
+            seconds[item.nodeid], entered[item.nodeid] = taken, sorted(places)
             if item.session.testsfailed:
                 return 1
         quickest_first = dict(sorted(seconds.items(), key=lambda test: test[1]))
@@ -346,20 +347,20 @@ def drawn(target: Target, modules: Sequence[str], sample: int | None, seed: int)
 
 
 def survivors_of(
-    mutants: Sequence[Mutant], target: Target, slowest: float, folder: Path
+    mutants: Sequence[Mutant], target: Target, seconds: float, folder: Path
 ) -> list[Mutant]:
     """Try them all."""
     files = [f"tests/test_{name}.py" for name in target.tests.split()]
     output = folder / "output.txt"
     with os.fdopen(os.dup(1), "w") as console:
-        session = Session(mutants, slowest, folder, console)
+        session = Session(mutants, seconds, folder, console)
         fork(lambda: pytest_in_here(files, session), cpu=36_000, output=output)
         print(file=console)
     try:
         alive: list[tuple[int, bool]] = json.loads((folder / "survivors.json").read_text())
     except FileNotFoundError:
         sys.exit(output.read_text()[-3000:])
-    tests = Tests(*json.loads(session.record.read_text()))
+    tests = Tests(seconds, *json.loads(session.record.read_text()))
     survivors: list[Mutant] = []
     for at, unclear in alive:
         mutant = mutants[at]
@@ -376,7 +377,7 @@ def main() -> int:
     parser.add_argument("--module", action="append", default=[], metavar="NAME[:LINE]")
     parser.add_argument("--sample", type=int, metavar="MUTANTS", help="by default all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slowest", type=float, default=1.0, metavar="SECONDS", help="of a test")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of tests for each mutant")
     arguments = parser.parse_args()
     target = TARGETS[arguments.target]
     os.chdir(ROOT)
@@ -384,7 +385,7 @@ def main() -> int:
     sys.dont_write_bytecode = True
     mutants = drawn(target, arguments.module, arguments.sample, arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
-        survivors = survivors_of(mutants, target, arguments.slowest, Path(folder))
+        survivors = survivors_of(mutants, target, arguments.seconds, Path(folder))
     killed = len(mutants) - len(survivors)
     print(f"{arguments.target}: {killed} of {len(mutants)} killed")
     return 0 if killed >= ENOUGH * len(mutants) else 1

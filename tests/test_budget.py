@@ -41,3 +41,15 @@ def test_nonsense_is_refused_and_named(name: str) -> None:
     for value in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match=name):
             RetryBudget(**{name: value})
+
+
+def test_the_defaults_are_those_of_the_aws_sdks() -> None:
+    budget = RetryBudget()
+    assert (budget.capacity, budget.cost, budget.refusal_cost, budget.refund) == (500, 14, 5, 1)
+
+
+def test_what_costs_nothing_is_never_refused_and_takes_no_memory() -> None:
+    quota = RetryQuota(RetryBudget(capacity=0, cost=0, refusal_cost=0, refund=0))
+    assert quota.pay("a", refusal=False) == 0
+    assert quota._spent == {}
+    assert RetryBudget(capacity=0.5).capacity == 0.5

@@ -142,3 +142,80 @@ def test_nonsense_is_refused_and_named(
 ) -> None:
     with pytest.raises(error, match=named):
         Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_the_defaults() -> None:
+    retry = Retry()
+    assert (retry.attempts, retry.backoff, retry.max_backoff) == (5, 0.5, 30)
+    assert (retry.max_retry_after, retry.spread, retry.jitter) == (120, 0.1, "full")
+    assert retry.statuses == {429, 502, 503, 504}
+    assert (retry.budget, retry.exceptions, retry.should_retry) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "refusal"),
+    [(429, None, True), (503, 0.0, True), (503, None, False), (502, 1.0, False)],
+)
+def test_what_the_server_says_is_a_refusal(
+    status: int, retry_after: float | None, refusal: bool
+) -> None:
+    assert Retry().is_refusal(status, retry_after) == refusal
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"attempts": 1},
+        {"spread": 0},
+        {"spread": 2.5},
+        {"backoff": 0.001, "max_backoff": 0.001, "max_retry_after": 0.5},
+        {"statuses": [500], "methods": ("get",)},
+        {"exceptions": ()},
+        {"exceptions": (OSError, ValueError)},
+    ],
+    ids=str,
+)
+def test_what_makes_sense_is_taken(arguments: dict[str, object]) -> None:
+    retry = Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    for name, value in arguments.items():
+        if name != "methods":
+            assert getattr(retry, name) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"statuses": [True]}, TypeError, "statuses"),
+        ({"backoff": True}, TypeError, "backoff"),
+        ({"max_backoff": 0}, ValueError, "max_backoff"),
+        ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
+        ({"spread": float("inf")}, ValueError, "spread"),
+        ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
+        ({"exceptions": [OSError]}, TypeError, "exceptions is a tuple"),
+        ({"should_retry": None, "budget": True}, TypeError, "budget"),
+    ],
+)
+def test_other_nonsense_is_refused_and_named(
+    arguments: dict[str, object], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_back_off_above_its_bound_is_the_bound() -> None:
+    retry = Retry(attempts=10, backoff=8, max_backoff=5)
+    for attempt in (1, 2, 9):
+        assert retry.next_delay(attempt, "GET", status=429, uniform=lambda: 1.0) == 5
+    # The bound need not be a power of two of it.
+    retry = Retry(attempts=10, backoff=1, max_backoff=6)
+    draws = [
+        retry.next_delay(attempt, "GET", status=429, uniform=lambda: 1.0) for attempt in (3, 4)
+    ]
+    assert draws == [4, 6]
+
+
+def test_a_verdict_beats_the_statuses_and_the_server_beats_the_draw() -> None:
+    retry = Retry(statuses=())
+    assert retry.next_delay(1, "POST", status=200, refused=True, retry_after=3.0) == 3
+    assert retry.next_delay(1, "GET", status=429, retry_after=3.0) is None
+    assert retry.next_delay(1, "GET", status=None, retry_after=None, uniform=half) == 0.25

@@ -1,0 +1,292 @@
+"""Headers and bodies at the edges of what is read: one case beside each rule, on either side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from aiothrottle.headers import Items, Json, Limit, Policy, Profile, ServerLimits
+from aiothrottle.headers.fields import TELLING
+from aiothrottle.headers.limits import binding
+from aiothrottle.headers.record import Record, Vendor, filled, pick
+from tests.reading import EPOCH, read
+
+# --- bodies ---
+
+
+@pytest.mark.parametrize(
+    "body", ['{"retry_after":5}', f"IP banned until {EPOCH + 5}000", '{"x":[{"retry_after":5}]}']
+)
+def test_a_wait_counts_from_status_400_on(body: str) -> None:
+    assert read(status=400, body=body).retry_after == 5
+    assert read(status=399, body=body).retry_after is None
+
+
+def test_a_text_bears_a_mark_from_status_400_on() -> None:
+    assert read(status=400, body="secondary rate limit").throttled
+    assert not read(status=399, body="secondary rate limit").throttled
+    assert read(status=400, body='{"message":"secondary rate limit"}').throttled
+    assert not read(status=399, body='{"message":"secondary rate limit"}').throttled
+
+
+@pytest.mark.parametrize(
+    ("key", "unit"),
+    [
+        ("retry_after", 1), ("Retry-After", 1), ("retryAfterSeconds", 1),
+        ("retry_after_ms", 0.001), ("retryDelay", 1), ("ThrottleSeconds", 1),
+    ],
+)  # fmt: skip
+def test_every_name_of_a_wait_and_its_unit(key: str, unit: float) -> None:
+    assert read(status=429, body=f'{{"{key}":3000}}').retry_after == 3000 * unit
+
+
+def test_no_wait_at_all_is_a_wait_of_0_but_for_one() -> None:
+    assert read(status=429, body='{"retry_after":0}').retry_after == 0
+    assert read(status=429, body='{"ThrottleSeconds":0}').retry_after is None
+    assert read(status=429, body='{"ThrottleSeconds":0,"retry_after":2}').retry_after == 2
+
+
+def test_instants_are_told_from_waits_and_measured_by_the_clock_beside_them() -> None:
+    body = '{{"data":{{"serverTime":{},"retryAfter":{}}}}}'
+    # An instant that has passed is no wait; and no wait is ever longer than the cap.
+    assert read(status=429, body=body.format(EPOCH * 1000, EPOCH * 1000 - 5)).retry_after == 0
+    assert read(status=429, body=body.format(0, 10**16)).retry_after == 2**31
+    # A short number is a wait, whatever stands beside it.
+    assert read(status=429, body=body.format(EPOCH * 1000, 30)).retry_after == 30
+
+
+@pytest.mark.parametrize(
+    ("body", "throttled"),
+    [
+        ('{"retCode":10006}', True),
+        ('{"retCode":"10006"}', False),
+        ('{"other":10006}', False),
+        ('{"code":true}', False),
+        ('{"code":-99991400}', False),
+        ('{"ThrottleSeconds":"3"}', True),
+        ('{"ThrottleSeconds":"0"}', False),
+        ('{"error":"Throttled"}', True),
+        ('{"error":"not throttled"}', False),
+    ],
+)
+def test_codes_are_whole_and_stand_under_their_key(body: str, throttled: bool) -> None:
+    assert read(body=body).throttled == throttled
+    assert read(status=400, body=body).throttled == throttled
+
+
+def test_headers_in_a_body_are_texts_or_whole_numbers() -> None:
+    inner = '{"X-RateLimit-Limit":[50],"X-RateLimit-Remaining":4,"X-RateLimit-Reset":null}'
+    said = read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}')
+    assert (said.limit, said.remaining, said.reset_after) == (None, 4, None)
+    assert read(status=429, body='{"error":{"metadata":{"headers":[1]}}}').limit is None
+    assert read(status=429, body='{"error":{"metadata":5}}').limit is None
+
+
+def test_what_the_headers_in_a_body_say_of_time_is_not_believed() -> None:
+    inner = '{"Age":"5","X-RateLimit-Limit":"50"}'
+    assert read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}').limit == 50
+
+
+# --- several limits ---
+
+
+def test_a_remainder_without_a_limit_is_of_the_only_one_that_is_listed() -> None:
+    left = ("X-RateLimit-Remaining", "3")
+    one, two = ("RateLimit-Policy", "10;w=60"), ("RateLimit-Policy", "10;w=60, 100;w=3600")
+    said = read(one, ("RateLimit-Remaining", "3"))
+    assert (said.limit, said.remaining, said.window) == (10, 3, 60)
+    said = read(two, ("RateLimit-Remaining", "3"))
+    assert (said.limit, said.remaining, said.window) == (None, 3, None)
+    assert read(left).limit is None
+
+
+def test_without_a_remainder_the_latest_reset_binds_and_0_is_a_reset() -> None:
+    early, late = Policy("early", reset_after=0.0), Policy("late", reset_after=5.0)
+    assert binding([early, late]) == late
+    assert binding([late, early]) == late
+    assert binding([early]) == early
+    assert binding([Policy("silent")]) is None
+
+
+def test_the_tighter_one_binds() -> None:
+    def first(*policies: Policy) -> str | None:
+        found = binding(policies)
+        return found and found.name
+
+    assert first(Policy("a", 100, remaining=10), Policy("b", 10, remaining=2)) == "a"
+    assert first(Policy("a", 100, remaining=50), Policy("b", 10, remaining=5)) == "b"  # fewer
+    assert first(Policy("a", None, remaining=1), Policy("b", 10, remaining=5)) == "b"
+    assert first(Policy("a", None, remaining=0), Policy("b", 10, remaining=1)) == "a"
+    # Of two that are used up the one that is so for longer; one that does not say is none.
+    used_up = Policy("a", 10, remaining=0, reset_after=3.0)
+    assert first(used_up, used_up._replace(name="b", reset_after=4.0)) == "b"
+    assert first(used_up._replace(reset_after=None), used_up._replace(name="b")) == "b"
+
+
+def test_what_everybody_reads_and_the_profile_of_one_name_fill_each_other_in() -> None:
+    profile = Profile(
+        "Acme", limits=(Limit("day", "Acme-Day", "Acme-Left", reset="Acme-Reset", window=86400),)
+    )
+    lines = [("X-RateLimit-Limit-Day", "5"), ("Acme-Left", "4"), ("Acme-Reset", "7")]
+    said = read(*lines, profile=profile)
+    assert said.policies == (Policy("day", 5, 86400.0, 4, 7.0),)
+    # What everybody reads comes first.
+    said = read(*lines, ("X-RateLimit-Remaining-Day", "2"), ("Acme-Day", "9"), profile=profile)
+    assert said.policies == (Policy("day", 5, 86400.0, 2, 7.0),)
+
+
+# --- what a profile reads ---
+
+
+def test_what_several_headers_say_of_one_limit_is_one_record() -> None:
+    vendor = Vendor()
+    vendor.add(Record("a", 10, 5, 3, 7.0, 60.0), named=True)
+    vendor.add(Record("a", 8, 6, 4, 9.0, 50.0), named=True)
+    vendor.add(Record("a", None, None, None, None, None), named=True)
+    assert vendor.policies == [Policy("a", 8, 60.0, 5, 9.0)]
+    vendor.add(Record("b", 10, None, 12), named=True)
+    assert vendor.policies[1] == Policy("b", 10, None, 0)
+    assert vendor.unnamed is None
+    vendor.add(Record(None, 1), named=False)
+    vendor.add(Record(None, 2), named=False)
+    assert vendor.unnamed == Policy(quota=1)
+
+
+def test_no_more_limits_are_kept_than_anybody_has() -> None:
+    vendor = Vendor()
+    for number in range(300):
+        vendor.add(Record(str(number), 1), named=True)
+    assert len(vendor.policies) == 256
+    vendor.add(Record("255", 0), named=True)
+    assert vendor.policies[-1].quota == 0
+
+
+def test_either_number_may_be_missing() -> None:
+    table = [(None, None, None), (1.0, None, 1.0), (None, 2.0, 2.0), (1.0, 2.0, 2.0)]
+    assert [pick(max, one, other) for one, other, _ in table] == [found for _, _, found in table]
+
+
+def test_a_name_with_a_word_missing_is_none() -> None:
+    assert filled("of {a} and {0}", {"a": "x", "0": "y"}) == "of x and y"
+    assert filled("of {a} and {b}", {"a": "x"}) == ""
+
+
+JSON = Json(
+    "*.limits",
+    header="Acme",
+    name="{kind} {0}",
+    limit="max",
+    remaining="left",
+    used=("used", "spent"),
+    reset="reset",
+    window="window",
+    wait="wait",
+    wait_unit=0.001,
+)
+
+
+def acme(text: str, row: Json = JSON, *, status: int = 200) -> ServerLimits:
+    return read(("Acme", text), status=status, profile=Profile("Acme", limits=(row,)))
+
+
+def test_an_object_tells_a_limit() -> None:
+    said = acme('{"x":{"kind":"k","limits":{"max":9,"used":2,"spent":3,"reset":5,"window":60}}}')
+    assert said.policies == (Policy("k x", 9, 60.0, 6, 5.0),)
+    assert acme('[{"kind":"k","limits":{"left":3}}]').policies == (Policy("k 0", remaining=3),)
+    assert acme('{"x":{"limits":{"left":3}}}').policies == (Policy(remaining=3),)
+    assert acme('{"x":{"kind":"k","limits":{}}}').policies == ()
+    assert acme('{"x":{"kind":"k","limits":{"window":0,"left":1}}}').policies[0].window is None
+    assert acme('{"x":{"kind":"k","limits":{"window":1e300,"left":1}}}').policies[0].window is None
+
+
+def test_the_longest_wait_in_an_object_counts() -> None:
+    text = '{"x":{"limits":{"wait":2000}},"y":{"limits":{"wait":5000}},"z":{"limits":{"wait":0}}}'
+    assert acme(text).retry_after == 5
+    assert acme('{"x":{"limits":{"wait":1e300}}}').retry_after == 2**31
+    assert acme('{"x":{"limits":{"wait":0}}}').retry_after is None
+
+
+def test_json_that_is_none_or_too_long_says_nothing() -> None:
+    text = '{"x":{"kind":"k","limits":{"left":3}},"y":"'
+    longest = text + "y" * (8190 - len(text)) + '"}'
+    assert acme(longest).policies
+    for wrong in ("[" + longest[1:], longest[:-2] + 'y"}', longest[:-1], "[" * 8000, "7", ""):
+        assert acme(wrong).policies == ()
+
+
+def test_a_fixed_limit_counts_only_with_what_was_used_of_it() -> None:
+    row = Json("", header="Acme", name="call", limit=100, remaining="left", used=("used",))
+    assert acme('{"used":30}', row).policies == (Policy("call", 100, None, 70),)
+    assert acme('{"left":30}', row).policies == (Policy("call", None, None, 30),)
+
+
+def test_who_could_not_pay_waits_until_it_can() -> None:
+    row = Json("", header="Acme", remaining="left", cost="cost", rate="rate")
+    text = '{{"cost":{},"left":{},"rate":{}}}'
+    assert acme(text.format(50, 20, 10), row, status=429).retry_after == 3
+    assert acme(text.format(50, 20, 10), row).retry_after is None
+    for cost, left, rate in ((50, 50, 10), (0, 0, 10), (50, 20, 0), (50, "null", 10)):
+        assert acme(text.format(cost, left, rate), row, status=429).retry_after is None
+    assert acme(text.format(1e18, 0, 1), row, status=429).retry_after == 2**31
+
+
+def test_windows_and_counts_by_position() -> None:
+    row = Items("acme", r"(?P<used>\d+)", name=("second", "day"), window=(1, 86400), remaining=7)
+    said = read(("Acme", "3, 40, 500"), profile=Profile("Acme", limits=(row,)))
+    assert said.policies == (
+        Policy("second", None, 1.0, 7),
+        Policy("day", None, 86400.0, 7),
+    )
+
+
+def test_the_unit_of_a_window_is_in_its_name() -> None:
+    for header, seconds in (("Acme-Milliseconds", 1.5), ("Acme-W-MS", 1.5), ("Acme-W", 1500)):
+        profile = Profile("Acme", limits=(Limit("a", "Acme", window=header),))
+        assert read(("Acme", "5"), (header, "1500"), profile=profile).window == seconds or (
+            read(("Acme", "5"), (header, "1500"), profile=profile).policies[0].window == seconds
+        )
+
+
+WRONG: list[tuple[Mapping[str, Any], str]] = [
+    ({"hosts": "api.acme.example"}, "hosts of a Profile is a tuple"),
+    ({"hosts": (1,)}, "hosts of a Profile are each a str"),
+    ({"aliases": ["a"]}, "aliases of a Profile is a tuple"),
+    ({"limits": (Limit("a"), "b")}, "limits of a Profile are each a Limit, Items or Json"),
+    ({"milliseconds": {"Retry-After"}}, "milliseconds of a Profile is a frozenset"),
+    ({"refusals": [499]}, "refusals of a Profile is a frozenset"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG)
+def test_a_profile_of_the_wrong_kinds_is_refused(arguments: Mapping[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        Profile("Acme", **arguments)
+
+
+def test_which_headers_tell() -> None:
+    profile = Profile("Acme", limits=(Limit("a", "Acme-Max"), Items("acme-.*", "x")))
+    for name, everybodys, its in (
+        ("Acme-Max", False, True),
+        ("ACME-" + "x" * 59, False, True),
+        ("ACME-" + "x" * 60, False, False),  # longer than any name
+        ("RateLimit", True, True),
+        ("Retry-After", True, True),
+        ("Date", False, False),
+        ("Server", False, False),
+    ):
+        assert (TELLING[name], profile.telling[name]) == (everybodys, its), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, False),
+        ({"note": "nothing to be read"}, False),
+        ({"limits": (Limit("a", "Acme"),)}, True),
+        ({"milliseconds": frozenset({"Retry-After"})}, True),
+        ({"refusals": frozenset({499})}, True),
+        ({"windows": (("day", 86400.0),)}, True),
+    ],
+)
+def test_a_profile_that_says_nothing_is_none(arguments: Mapping[str, Any], says: bool) -> None:
+    assert Profile("Acme", **arguments).says_something == says
