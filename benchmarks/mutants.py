@@ -74,7 +74,7 @@ TARGETS = {
         "retry budget attempts gave_up feedback events overload",
     ),
     "line": Target(
-        "line.py consumer.py waiters.py plan.py bucket.py",
+        "line.py child.py consumer.py waiters.py plan.py bucket.py",
         "limiter cancellation timeout priority parent settle update fast_path idle statistics "
         "events announcements storm exploration",
     ),
