@@ -75,8 +75,8 @@ TARGETS = {
     ),
     "line": Target(
         "line.py child.py consumer.py waiters.py plan.py bucket.py",
-        "limiter cancellation timeout priority parent settle update fast_path idle statistics "
-        "events announcements storm exploration",
+        "waiters limiter cancellation timeout priority parent settle update fast_path idle "
+        "statistics events announcements",
     ),
 }
 
@@ -117,7 +117,7 @@ def pytest_in_here(arguments: Sequence[str], plugin: object | None = None) -> in
     # What is imported before the forks need not be imported in each.
     options = ["-q", "-x", "-s", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
     plugins = [] if plugin is None else [plugin]
-    return int(pytest.main([*options, "--timeout", "30", *arguments], plugins=plugins))
+    return int(pytest.main([*options, "--timeout", "60", *arguments], plugins=plugins))
 
 
 # ---- forks of a process that has collected the tests ---------------------------------------------

@@ -399,3 +399,38 @@ async def test_in_a_long_line_a_time_out_is_decided_without_walking_the_line() -
     assert counts(limiter)[1] == 19_000
     await limiter.aclose()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@virtual
+async def test_who_comes_while_a_closed_limiter_drains_is_told_at_once() -> None:
+    limiter = RateLimiter("1/s")
+    waiting = visits(limiter, 3)
+    await turns()
+    closing = asyncio.create_task(limiter.aclose(drain=True))
+    await turns()
+    with pytest.raises(LimiterClosed):
+        await visit(limiter)
+    assert now() == 0.0
+    assert [await task for task in waiting] == [0.0, 1.0, 2.0]
+    await closing
+
+
+@virtual
+async def test_who_was_granted_and_is_closed_before_it_goes_is_told() -> None:
+    limiter = RateLimiter("1/s")
+
+    async def close() -> None:
+        await asyncio.sleep(1.0)
+        await limiter.aclose()
+
+    # It wakes in the turn in which the second one was granted, and before that one.
+    closing = asyncio.create_task(close())
+    await turns()
+    first, second = visits(limiter, 2)
+    assert await first == 0.0
+    with pytest.raises(LimiterClosed):
+        await second
+    assert now() == 1.0
+    await closing
+    assert limiter.statistics().granted == 1
+    assert limiter.statistics().in_flight == 0
