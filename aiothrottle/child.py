@@ -164,7 +164,7 @@ class Child(Line):
         """Close this one: who waits for it in the parent's line leaves that too."""
         if not drain:
             for above in self._above.values():
-                fail(above, LimiterClosed())
+                fail(above, LimiterClosed(key=self.key))
         await super().close(drain=drain)
 
     def bind(self) -> None:

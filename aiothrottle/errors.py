@@ -6,6 +6,9 @@ Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here
 # Each name tells a state of affairs, and its base that it is an error.
 # ruff: noqa: N818
 
+from collections.abc import Hashable
+from typing import Any
+
 __all__ = [
     "AttemptRefused",
     "CostTooHigh",
@@ -20,7 +23,18 @@ __all__ = [
 
 
 class ThrottleError(Exception):
-    """Base of every error that aiothrottle raises on purpose."""
+    """Base of every error that aiothrottle raises on purpose. It can be pickled and copied."""
+
+    #: Of the limiter that refused, in a `KeyedRateLimiter`; None: it has no key, or none is told.
+    key: Hashable = None
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Come back as it was: by default Python would give `__init__` the message."""
+        return _unmade, (type(self),), {**self.__dict__, "args": self.args}
+
+
+def _unmade(kind: type[ThrottleError]) -> ThrottleError:
+    return kind.__new__(kind)
 
 
 class CostTooHigh(ThrottleError, ValueError):
@@ -31,10 +45,11 @@ class CostTooHigh(ThrottleError, ValueError):
     #: The greatest cost that can ever be admitted, in tokens.
     limit: float
 
-    def __init__(self, cost: float, limit: float) -> None:
+    def __init__(self, cost: float, limit: float, *, key: Hashable = None) -> None:
         super().__init__(f"a cost of {cost} can never fit: at most {limit:g} tokens go at once")
         self.cost = cost
         self.limit = limit
+        self.key = key
 
 
 class ThrottleTimeout(ThrottleError, TimeoutError):
@@ -44,10 +59,11 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
     #: if only a slot is missing: nobody knows when one comes free.
     retry_after: float
 
-    def __init__(self, retry_after: float) -> None:
+    def __init__(self, retry_after: float, *, key: Hashable = None) -> None:
         reason = f"it may go in {retry_after:.3g} s" if retry_after > 0 else "all slots are taken"
         super().__init__(f"not within the time-out: {reason}")
         self.retry_after = retry_after
+        self.key = key
 
 
 class QueueFull(ThrottleError):
@@ -58,10 +74,11 @@ class QueueFull(ThrottleError):
     #: Seconds after which the rate would let it go, behind those who wait.
     retry_after: float
 
-    def __init__(self, waiting: int, retry_after: float) -> None:
+    def __init__(self, waiting: int, retry_after: float, *, key: Hashable = None) -> None:
         super().__init__(f"{waiting} wait already, and no more may: max_queue is reached")
         self.waiting = waiting
         self.retry_after = retry_after
+        self.key = key
 
 
 class Overloaded(ThrottleError):
@@ -104,8 +121,9 @@ class AttemptRefused(ThrottleError):
 class LimiterClosed(ThrottleError, RuntimeError):
     """The limiter was closed, before the call or while it was waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, key: Hashable = None) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
+        self.key = key
 
 
 class StoreUnavailable(ThrottleError):

@@ -5,18 +5,21 @@ import functools
 import inspect
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle.decision import Decision
-from aiothrottle.limiter import RateLimiter
+from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit
 from aiothrottle.statistics import Statistics
 
 __all__ = ["KeyedRateLimiter"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 # Seconds between two looks at which keys may be forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
@@ -68,8 +71,12 @@ class KeyedRateLimiter:
             **options,
         }
         self._overrides = _checked(overrides)
-        for override in ({}, *self._overrides.values()):
-            RateLimiter(**{**self._defaults, **override})  # a wrong argument, now
+        RateLimiter(**self._defaults)  # a wrong argument, now
+        for key, override in self._overrides.items():
+            try:
+                RateLimiter(**{**self._defaults, **override})
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"the override of {key!r}: {error}") from error
         self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
         # Whoever still holds what was forgotten here, a permit or a child, must not meet another
         # line of the same key.
@@ -133,6 +140,30 @@ class KeyedRateLimiter:
     def pause(self, key: Hashable, seconds: float) -> None:
         """`RateLimiter.pause` of that key."""
         self[key].pause(seconds)
+
+    def update(
+        self,
+        key: Hashable,
+        *,
+        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
+        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
+    ) -> None:
+        """`RateLimiter.update` of that key, which is not forgotten any more."""
+        self[key].update(rate_limit=rate_limit, concurrency_limit=concurrency_limit)
+
+    def throttled(
+        self,
+        key: Hashable,
+        cost: float = ONE,
+        *,
+        priority: float = 0,
+        timeout: float | None = None,
+    ) -> Callable[
+        [Callable[_Parameters, Awaitable[_Result]]],
+        Callable[_Parameters, Coroutine[Any, Any, _Result]],
+    ]:
+        """`RateLimiter.throttled` of that key."""
+        return self[key].throttled(cost, priority=priority, timeout=timeout)
 
     def statistics(self, key: Hashable) -> Statistics:
         """`RateLimiter.statistics` of that key, since it was last forgotten."""

@@ -46,11 +46,13 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-class _Unchanged(Enum):
+class Unchanged(Enum):
+    """What `update` takes for: as it was."""
+
     UNCHANGED = "unchanged"
 
 
-_UNCHANGED = _Unchanged.UNCHANGED
+UNCHANGED: Final = Unchanged.UNCHANGED
 
 #: The rate limit that is whatever the server says.
 SERVER: Final = "server"
@@ -304,21 +306,17 @@ class RateLimiter:
         Raises:
             TypeError: `seconds` is no number.
             ValueError: `seconds` is below zero or not finite.
+            RuntimeError: The limiter belongs to another event loop that is open.
         """
         check_number("a pause", seconds)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass  # before any loop runs: as good a time as any
-        else:
-            self._line.bind()
+        self._bind_if_running()
         self._line.pause(seconds)
 
     def update(
         self,
         *,
-        rate_limit: RateLimit | Literal[_Unchanged.UNCHANGED] | None = _UNCHANGED,
-        concurrency_limit: ConcurrencyLimit | Literal[_Unchanged.UNCHANGED] | None = _UNCHANGED,
+        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
+        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
     ) -> None:
         """Change the limits, for those who wait now too. What was spent stays spent.
 
@@ -328,11 +326,13 @@ class RateLimiter:
         Raises:
             TypeError: A limit is of a wrong kind; nothing is changed.
             ValueError: A limit is out of range; nothing is changed.
+            RuntimeError: The limiter belongs to another event loop that is open.
         """
+        self._bind_if_running()
         plan: Plan | None = None
         if rate_limit is None and not isinstance(self._law[1], Algorithm):
             plan = Plan(Unlimited())
-        elif rate_limit is not _UNCHANGED:
+        elif rate_limit is not UNCHANGED:
             plan = make_plan(rate_limit, self._law)
         line = self._line
         if plan is not None and isinstance(line, SharedLine):
@@ -340,10 +340,10 @@ class RateLimiter:
         if line.leased is not None and plan is not None and not isinstance(line, SharedLine):
             raise ValueError("this limiter shares slots alone: make a new one to share a rate too")
         shares = isinstance(concurrency_limit, SharedConcurrency)
-        if concurrency_limit is not _UNCHANGED and shares != (line.leased is not None):
+        if concurrency_limit is not UNCHANGED and shares != (line.leased is not None):
             raise ValueError("a concurrency limit stays shared, or of this process: make a new one")
         feedback = line.feedback or Feedback()
-        if concurrency_limit is not _UNCHANGED:
+        if concurrency_limit is not UNCHANGED:
             feedback.slots = slots_of(concurrency_limit)
             self._concurrency_limit = concurrency_limit
             if line.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
@@ -435,6 +435,9 @@ class RateLimiter:
         Args:
             drain: Serve those who wait now, and return when they are served. Otherwise they get
                 `LimiterClosed`.
+
+        Raises:
+            RuntimeError: The limiter belongs to another event loop that is open.
         """
         await self._line.close(drain=drain)
 
@@ -468,13 +471,20 @@ class RateLimiter:
             return self.throttle()
         return make_permit(self._line, cost, priority, timeout)
 
+    def _bind_if_running(self) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return  # before any loop runs: as good a time as any
+        self._line.bind()
+
     def _check_cost(self, cost: float) -> None:
         if isinstance(cost, bool) or not isinstance(cost, int | float):
             raise TypeError(f"a cost is a number of tokens, not {cost!r}")
         if not cost >= 0:
             raise ValueError(f"a cost is a number of tokens, 0 or more, not {cost!r}")
         if cost > self._line.capacity:
-            raise CostTooHigh(cost, self._line.capacity)
+            raise CostTooHigh(cost, self._line.capacity, key=self._line.key)
 
     def _decide(
         self, now: float, wait: float, *, allowed: bool = False, permit: Permit | None = None

@@ -126,9 +126,9 @@ class Line(Consumer):
         if not waiters.count and self.try_now(permit, now):
             return None
         if self.closed:
-            raise LimiterClosed
+            raise LimiterClosed(key=self.key)
         if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
-            raise CostTooHigh(permit._tokens, self.capacity)
+            raise CostTooHigh(permit._tokens, self.capacity, key=self.key)
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
@@ -164,6 +164,8 @@ class Line(Consumer):
             self._waiters.remove(permit)
             if not self._resuming:
                 self.loop.call_soon(self._all_started)
+                if not self._waiters.count:
+                    self.wake()  # the consumer, to its end: the loop may stop with this one's task
             permit._held = True
             waited = now - permit._at
             permit._waited = waited if waited > 0.0 else 0.0
@@ -177,8 +179,8 @@ class Line(Consumer):
         if self._turned_away or permit._tokens > self.algorithm.capacity:
             self._leave(permit, resumed=True)
             if self._turned_away:
-                raise LimiterClosed
-            raise CostTooHigh(permit._tokens, self.algorithm.capacity)
+                raise LimiterClosed(key=self.key)
+            raise CostTooHigh(permit._tokens, self.algorithm.capacity, key=self.key)
         future = self.loop.create_future()
         permit._future = future
         self._barred = self._resuming > 0
@@ -202,12 +204,12 @@ class Line(Consumer):
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
         self.refuse("timeout")
-        return ThrottleTimeout(self.delay(self.now(), permit))
+        return ThrottleTimeout(self.delay(self.now(), permit), key=self.key)
 
     def try_now(self, permit: "Permit", now: float) -> bool:
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
-            raise LimiterClosed
+            raise LimiterClosed(key=self.key)
         if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
             return False
         if not self.admit(permit, now):
@@ -236,7 +238,7 @@ class Line(Consumer):
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit in self._waiters:
             if permit._tokens > algorithm.capacity:
-                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity))
+                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity, key=self.key))
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -257,7 +259,7 @@ class Line(Consumer):
     def would_go(self, permit: "Permit", now: float) -> bool:
         """Tell what `try_now` would say, changing nothing."""
         if self.closed:
-            raise LimiterClosed
+            raise LimiterClosed(key=self.key)
         return (
             not (self._waiters.count or now < self.paused_until or not self.free)
             and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
@@ -322,6 +324,7 @@ class Line(Consumer):
 
     async def close(self, *, drain: bool) -> None:
         """Turn away newcomers, and all who wait unless they are to be served; leave no task."""
+        self.check_loop(asyncio.get_running_loop())
         self.closed = True
         self.room = 0
         if not drain:
@@ -378,13 +381,13 @@ class Line(Consumer):
         wait = self.delay(now, permit)
         if full:
             self.refuse("queue full")
-            raise QueueFull(self.waiting, wait)
+            raise QueueFull(self.waiting, wait, key=self.key)
         if wait > longest:
             self._charge_refusal(permit, now)
         elif permit._timeout is None or wait <= permit._timeout:
             return
         self.refuse("timeout")
-        raise ThrottleTimeout(wait)
+        raise ThrottleTimeout(wait, key=self.key)
 
     def _charge_refusal(self, permit: "Permit", now: float) -> None:
         """Have the refused one pay, where the law says so, when those before it have gone."""

@@ -197,6 +197,16 @@ async def test_those_who_wait_keep_it_alive_until_they_went() -> None:
     assert [reference() for reference in references] == [None, None]
 
 
+def test_the_consumer_is_gone_before_a_loop_that_ran_for_the_last_one_stops() -> None:
+    """Whoever closes the loop then, without sweeping it up, hears of no pending task."""
+    limiter = RateLimiter(1)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        loop = runner.get_loop()
+        loop.run_until_complete(limiter.acquire())
+        loop.run_until_complete(limiter.acquire())
+        assert not asyncio.all_tasks(loop)
+
+
 def test_a_loop_that_ended_under_those_who_wait_does_not_keep_it_alive() -> None:
     async def main(limiter: RateLimiter) -> None:
         visits(limiter, 3)

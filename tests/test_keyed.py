@@ -10,10 +10,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from aiothrottle import (
+    CostTooHigh,
     KeyedRateLimiter,
     LimiterClosed,
     QueueFull,
     RateLimiter,
+    ThrottleError,
     ThrottleTimeout,
     TokenBucket,
 )
@@ -114,9 +116,42 @@ async def test_all_that_a_limiter_does_is_done_for_a_key() -> None:
     assert await visit(limiter, "b", cost=2, priority=1) == 10
     assert limiter.statistics("a").refused == 2
     assert limiter["b"].statistics().granted == 1
-    limiter["a"].update(rate_limit="3/min")
-    assert await visit(limiter, "a") == 10
+    limiter.update("a", rate_limit="3/min", concurrency_limit=1)
+    assert repr(limiter["a"]).endswith(", 0 of 1 in flight, 0 waiting>")
+    seen = list[float]()
+
+    @limiter.throttled("a")
+    async def note() -> None:
+        seen.append(now())
+
+    await note()
+    assert seen == [10]
+    with pytest.raises(ValueError, match="fast"):
+        limiter.update("a", rate_limit="fast")
     assert repr(limiter) == "<KeyedRateLimiter of 2 keys>"
+
+
+@virtual
+async def test_an_error_tells_whose_limit_it_was() -> None:
+    limiter = KeyedRateLimiter("1/s", max_queue=1)
+    await limiter.acquire("a")
+    waiter = asyncio.create_task(limiter.acquire("a"))
+    await turns()
+
+    async def refused(error: type[ThrottleError], **options: float) -> Hashable:
+        with pytest.raises(error) as caught:
+            await limiter.acquire("a", **options)
+        return caught.value.key
+
+    assert await refused(CostTooHigh, cost=2) == "a"
+    assert await refused(QueueFull) == "a"
+    await waiter
+    assert await refused(ThrottleTimeout, timeout=0.5) == "a"
+    await limiter.aclose()
+    assert await refused(LimiterClosed) == "a"
+    with pytest.raises(CostTooHigh) as alone:
+        await RateLimiter("1/s").acquire(2)
+    assert alone.value.key is None
 
 
 @virtual
@@ -275,7 +310,7 @@ async def test_closing_closes_every_key_present_and_future_and_leaves_the_parent
     await turns()
     await limiter.aclose()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [float, LimiterClosed] * 2
+    assert [isinstance(outcome, LimiterClosed) for outcome in outcomes] == [False, True] * 2
     for key in "abc":
         with pytest.raises(LimiterClosed):
             await visit(limiter, key)
@@ -366,7 +401,8 @@ def test_it_is_made_and_asked_before_any_loop_runs() -> None:
         ({"rate_limit": "1/s", "parent": "50/s"}, TypeError, "parent"),
         ({"rate_limit": "1/s", "max_queue": 0}, ValueError, "max_queue"),
         ({"rate_limit": "1/s", "speed": 3}, TypeError, "speed"),
-        ({"overrides": {"a": {"rate_limit": "slow"}}}, ValueError, "rate"),
+        ({"overrides": {"a": {"rate_limit": "slow"}}}, ValueError, "of 'a': cannot read 'slow'"),
+        ({"overrides": {"a": {"rate_limit": 3, "burst": "x"}}}, TypeError, "of 'a': burst"),
         (
             {"overrides": {"a": {"rates": "1/s"}}},
             TypeError,

@@ -762,7 +762,11 @@ def test_a_second_live_loop_is_refused_and_the_first_goes_on() -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
         first.run(take())
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as second:
-            for ask in (limiter.acquire, limiter.try_acquire, take):
+
+            async def update() -> None:
+                limiter.update(rate_limit=5)
+
+            for ask in (limiter.acquire, limiter.try_acquire, take, update, limiter.aclose):
                 with pytest.raises(RuntimeError, match=r"still open.*one limiter for each loop"):
                     second.run(ask())
         assert counts(limiter) == (0, 0)

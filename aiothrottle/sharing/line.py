@@ -476,7 +476,7 @@ class SharedLine(Line):
     def _has_room(self) -> bool:
         """Tell whether all but the store would let somebody go now."""
         if self.closed:
-            raise LimiterClosed
+            raise LimiterClosed(key=self.key)
         return not self._waiters.count and self.now() >= self.paused_until and self.free > 0
 
     async def _refusal(self, permit: "Permit") -> Decision:
