@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -35,6 +36,31 @@ def test_headers_may_be_a_multidict_a_mapping_or_pairs(
 def test_a_naive_now_is_an_error_that_says_what_to_give() -> None:
     with pytest.raises(ValueError, match=r"datetime\.now\(UTC\)"):
         parse_rate_limit(200, {}, datetime(2026, 11, 20))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"status": "429"}, "status is a number"),
+        ({"now": 1700000000}, "now is a datetime"),
+        ({"body": {"retry_after": 3}}, "body is a text.* of type dict"),
+        ({"profile": 3}, "profile is a Profile"),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_told_with_what_would_be_right(
+    wrong: dict[str, Any], named: str
+) -> None:
+    right: dict[str, Any] = {"status": 200, "headers": {}, "now": NOW}
+    with pytest.raises(TypeError, match=named):
+        parse_rate_limit(**right | wrong)
+
+
+@pytest.mark.parametrize("vendor", ["Discord", "discord.com", "DISCORD", "nobody.example"])
+def test_a_profile_may_be_told_by_the_name_or_the_host_of_its_vendor(vendor: str) -> None:
+    for case in CASES:
+        arguments = case["status"], case["headers"], NOW, case.get("body")
+        told = parse_rate_limit(*arguments, profile=vendor)
+        assert told == parse_rate_limit(*arguments, profile=profile_for(vendor))
 
 
 @pytest.mark.parametrize("status", [200, 404, 429, 500])

@@ -11,6 +11,7 @@ from aiothrottle.headers.profiled import in_seconds, read_vendor
 from aiothrottle.headers.retry_after import read_wait
 from aiothrottle.headers.trios import Trio
 from aiothrottle.headers.values import Clock, read_number
+from aiothrottle.headers.vendors import profile_for
 
 __all__ = ["parse_rate_limit"]
 
@@ -27,7 +28,7 @@ def parse_rate_limit(
     headers: Headers,
     now: datetime,
     body: str | bytes | None = None,
-    profile: Profile | None = None,
+    profile: Profile | str | None = None,
 ) -> ServerLimits:
     """Read what a response says about limits.
 
@@ -42,14 +43,15 @@ def parse_rate_limit(
         now: The local time at which the headers arrived; it is used for dates and epochs if the
             response has no readable Date of its own. Aware.
         body: For the vendors that say it only there: as text, or as bytes of UTF-8.
-        profile: What has to be known of this vendor, see `profile_for`.
+        profile: What has to be known of this vendor: a `Profile`, or what `profile_for` takes, its
+            host or its name; nothing is known of one that has no profile.
 
     Returns:
         What was said. Nothing that is unreadable raises: it was not said. Durations are seconds,
         never negative, never NaN, at most 2**31.
 
     Raises:
-        TypeError: `now` is no datetime.
+        TypeError: An argument is of a wrong kind.
         ValueError: `now` has no time zone.
 
     >>> from datetime import UTC
@@ -62,8 +64,12 @@ def parse_rate_limit(
         raise TypeError(f"now is a datetime, as datetime.now(UTC), not {now!r}")
     if now.tzinfo is None:
         raise ValueError(f"now has to be aware, as datetime.now(UTC) is: {now!r} has no time zone")
-    if profile is not None and not profile.says_something:
-        profile = None
+    if not isinstance(status, int):
+        raise TypeError(f"status is a number, such as 429, not {status!r}")
+    if body is not None and not isinstance(body, str | bytes):
+        raise TypeError(f"body is a text, or bytes of one, not of type {type(body).__name__}")
+    if profile is not None:
+        profile = _useful(profile)
     names, values = lines_of(headers)
     layout = LAYOUTS[names] if profile is None else profile.layouts[names]
     if body is None and not layout.tells:
@@ -103,6 +109,14 @@ def parse_rate_limit(
         word_of(words, "reason") if words else None,
         top.unit,
     )
+
+
+def _useful(profile: Profile | str) -> Profile | None:
+    """Give the profile, if there is one and it says something."""
+    found = profile_for(profile) if isinstance(profile, str) else profile
+    if found is not None and not isinstance(found, Profile):
+        raise TypeError(f"profile is a Profile, or the host or name of a vendor, not {found!r}")
+    return found if found is not None and found.says_something else None
 
 
 def _clock(fields: Fields, now: datetime) -> tuple[Clock, bool]:
