@@ -141,6 +141,8 @@ class RateLimiter:
         plan = Plan(Unlimited())
         if not follows:
             plan = make_plan(rate_limit, self._law)
+        if follows and store is not None:
+            raise ValueError("what a server says is of one process: a store needs a fixed rate")
         shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
         has_rate = rate_limit is not None or algorithm is not None
         self._line: Line = make_line(

@@ -76,7 +76,10 @@ def check_shareable(plan: Plan) -> None:
             "what is found by trying is of one process: a store needs a fixed rate and guard"
         )
     if plan.algorithm.longest_wait < math.inf:
-        raise ValueError(f"{plan.algorithm!r} refuses by the length of the line: not with a store")
+        raise ValueError(
+            f"{plan.algorithm!r} refuses by the length of the line, which no store knows: "
+            "ask the store itself, by its reserve()"
+        )
 
 
 def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
@@ -152,7 +155,12 @@ def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:
         return RollingWindow(rate)
     if isinstance(algorithm, Algorithm):
         return algorithm.with_rate(rate)
-    return algorithm(rate)  # type: ignore[call-arg]
+    try:
+        return algorithm(rate)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise TypeError(
+            f"{algorithm.__name__} is made of more than a rate: give an instance, and no rate_limit"
+        ) from error
 
 
 def check_whole(name: str, value: int | None) -> None:

@@ -86,7 +86,8 @@ class Retry:
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise TypeError(f"{name} is a number, not {number!r}")
             if not (math.isfinite(number) and (number > 0 or (name == "spread" and number == 0))):
-                raise ValueError(f"{name} is a finite number above 0, not {number!r}")
+                least = "0 or more" if name == "spread" else "above 0"
+                raise ValueError(f"{name} is a finite number, {least}, not {number!r}")
         for name in ("statuses", "methods"):
             values = getattr(self, name)
             kind = int if name == "statuses" else str
@@ -95,7 +96,9 @@ class Retry:
             for value in cast("Collection[object]", values):
                 if isinstance(value, bool) or not isinstance(value, kind):
                     raise TypeError(f"{name} are each of type {kind.__name__}, not {value!r}")
-        object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))  # frozen
+        # As a set, so that a retry can be hashed, and a list that changes later changes nothing.
+        object.__setattr__(self, "statuses", frozenset(self.statuses))
+        object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))
         if self.jitter not in get_args(Jitter):
             raise ValueError(f"jitter is one of {get_args(Jitter)}, not {self.jitter!r}")
         if self.budget is not None and not isinstance(self.budget, RetryBudget):

@@ -21,6 +21,7 @@ from aiothrottle import (
     RollingWindow,
     ThrottleError,
     TokenBucket,
+    WaitUntil,
 )
 from aiothrottle.algorithms.rolling_window import RollingWindowState
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
@@ -581,6 +582,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rate_limit": 10, "algorithm": TokenBucket(5)}, ValueError, "two rates"),
     *(({"rate_limit": 10, "algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", int, 3)),
     *(({"algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", 3)),
+    ({"rate_limit": 10, "algorithm": WaitUntil}, TypeError, "give an instance, and no rate_limit"),
 ]
 
 

@@ -112,6 +112,14 @@ def test_statuses_and_methods_are_the_users_choice() -> None:
     assert retry.next_delay(1, "POST", status=429, retry_after=1.0) is None
 
 
+def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
+    statuses = [429, 503]
+    retry = Retry(statuses=statuses, methods=["get"])
+    statuses.clear()
+    assert retry == Retry(statuses={429, 503}, methods=frozenset({"GET"}))
+    assert len({retry, Retry(statuses=(503, 429), methods=("GET",))}) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [
@@ -129,7 +137,7 @@ def test_statuses_and_methods_are_the_users_choice() -> None:
         ({"statuses": ["429"]}, TypeError, "statuses"),
         ({"methods": None}, TypeError, "methods"),
         ({"methods": [429]}, TypeError, "methods"),
-        ({"spread": -0.1}, ValueError, "spread"),
+        ({"spread": -0.1}, ValueError, "spread is a finite number, 0 or more"),
         ({"jitter": "none"}, ValueError, "jitter"),
         ({"budget": 500}, TypeError, "budget"),
         ({"should_retry": True}, TypeError, "should_retry"),

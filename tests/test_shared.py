@@ -816,20 +816,22 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options"),
+    ("arguments", "options", "named"),
     [
-        ((), {}),
-        (("server",), {}),
-        ((AdaptiveRate(1, 1, 1),), {}),
-        (("1/s",), {"guard": "auto"}),
-        ((), {"algorithm": WaitUntil(1, 5, 10)}),
-        (("1/s",), {"parent": RateLimiter(1)}),
-        (("1/s",), {"horizon": -1}),
-        (("1/s",), {"horizon": math.nan}),
+        ((), {}, "give a rate_limit, or a SharedConcurrency"),
+        (("server",), {}, "what a server says .* a store needs a fixed rate"),
+        ((AdaptiveRate(1, 1, 1),), {}, "a store needs a fixed rate"),
+        (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
+        ((), {"algorithm": WaitUntil(1, 5, 10)}, r"ask the store itself, by its reserve\(\)"),
+        (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
+        (("1/s",), {"horizon": -1}, "horizon is a finite number, 0 or more"),
+        (("1/s",), {"horizon": math.nan}, "horizon is a finite number, 0 or more"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(arguments: Unchecked, options: Unchecked) -> None:
-    with pytest.raises(ValueError, match=r"store|horizon"):
+def test_what_cannot_be_shared_is_refused(
+    arguments: Unchecked, options: Unchecked, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
         RateLimiter(*arguments, store=MemoryStore(), **options)
 
 

@@ -10,7 +10,7 @@ import emcache
 import pytest
 from pymongo import AsyncMongoClient
 
-from aiothrottle.stores import Claim, MemoryStore
+from aiothrottle.stores import Claim, Key, MemoryStore
 from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
@@ -54,7 +54,7 @@ async def test_memory(check: SlotCheck) -> None:
 
 @every_check
 async def test_a_store_of_ones_own(check: SlotCheck) -> None:
-    clock, records = ManualClock(), dict[str, Any]()
+    clock, records = ManualClock(), dict[Key, Any]()
     await check(lambda: DictStore(records, clock), clock)
 
 
@@ -156,7 +156,7 @@ async def test_who_is_next_is_told(server: Valkey | Cluster) -> None:
 
 
 async def test_a_record_of_something_else_is_no_table() -> None:
-    clock, records = ManualClock(), dict[str, Any]()
+    clock, records = ManualClock(), dict[Key, Any]()
     store = DictStore(records, clock)
     await store.swap(slots_key("key"), None, b"something", 10.0)
     with pytest.raises(ValueError, match="something else has the same key"):

@@ -7,19 +7,18 @@ import pytest
 from aiothrottle.algorithms import RollingWindow
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Key, Loaded, MemoryStore, SwapStore
-from aiothrottle.stores.store import name_of
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 
 
 class DictStore(SwapStore):
     """A store of one's own, as small as they come."""
 
-    def __init__(self, records: dict[str, bytes], clock: ManualClock) -> None:
+    def __init__(self, records: dict[Key, bytes], clock: ManualClock) -> None:
         self.records = records
         self.clock = clock
 
     async def load(self, key: Key) -> Loaded:
-        data = self.records.get(name_of(key))
+        data = self.records.get(key)
         return data, data, self.clock()
 
     async def swap(
@@ -29,16 +28,16 @@ class DictStore(SwapStore):
         data: bytes | None,
         seconds: float,
     ) -> bool:
-        if self.records.get(name_of(key)) != mark:
+        if self.records.get(key) != mark:
             return False
         if data is None:
-            self.records.pop(name_of(key), None)
+            self.records.pop(key, None)
         else:
-            self.records[name_of(key)] = data
+            self.records[key] = data
         return True
 
     async def clear(self, key: Key) -> None:
-        self.records.pop(name_of(key), None)
+        self.records.pop(key, None)
 
 
 every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -54,7 +53,7 @@ async def test_the_memory_store_keeps_the_contract(check: Check) -> None:
 @every_check
 async def test_a_store_of_ones_own_keeps_the_contract(check: Check) -> None:
     clock = ManualClock()
-    records: dict[str, bytes] = {}
+    records: dict[Key, bytes] = {}
     await check(lambda: DictStore(records, clock), clock)
 
 
@@ -86,7 +85,7 @@ async def test_who_is_beaten_again_and_again_gives_up() -> None:
 
 async def test_nothing_is_swapped_for_a_refusal_or_a_question() -> None:
     clock, window = ManualClock(), RollingWindow(1)
-    records: dict[str, bytes] = {}
+    records: dict[Key, bytes] = {}
     await DictStore(records, clock).reserve("key", window, [1])
     store = Beaten(records, clock)
     await store.reserve("key", window, [1])

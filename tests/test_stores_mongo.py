@@ -204,3 +204,10 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(
 def test_what_is_no_asynchronous_client_is_refused() -> None:
     with pytest.raises(TypeError, match="AsyncMongoClient"):
         MongoStore(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
+async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
+    async with AsyncMongoClient[Any](connect=False) as client:
+        with pytest.raises((TypeError, ValueError), match=r"timeout is a .*number of seconds"):
+            MongoStore(client, timeout=timeout)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
 
 from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.algorithms import (
@@ -336,6 +336,14 @@ def test_what_is_no_asynchronous_client_is_refused() -> None:
     for client in (redis.Redis(), None, "redis://localhost"):
         with pytest.raises(TypeError, match=r"of redis\.asyncio"):
             RedisStore(client)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
+async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
+    client: Any = Redis()
+    async with client:
+        with pytest.raises((TypeError, ValueError), match=r"timeout is a .*number of seconds"):
+            RedisStore(client, timeout=timeout)
 
 
 async def test_an_eviction_policy_that_forgets_limits_is_warned_of_once() -> None:

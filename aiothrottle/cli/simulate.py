@@ -191,6 +191,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
+    if options.server_burst and options.server_law != "token-bucket":
+        raise ValueError("--server-burst is of a token bucket: give --server-law token-bucket")
     server = Server(
         options.rate,
         options.server_law,

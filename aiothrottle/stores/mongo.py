@@ -18,7 +18,7 @@ from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH, damaged
 from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
-from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
+from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, check_timeout, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MongoStore"]
@@ -48,7 +48,8 @@ class MongoStore(SwapStore):
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is no `AsyncMongoClient`.
+        TypeError: The client is no `AsyncMongoClient`, or the time-out is no number.
+        ValueError: The time-out is not above zero.
 
     >>> from pymongo import AsyncMongoClient
     >>> async def make():
@@ -68,6 +69,7 @@ class MongoStore(SwapStore):
     ) -> None:
         if not isinstance(client, AsyncMongoClient):
             raise TypeError(f"client is a pymongo.AsyncMongoClient, not {client!r}")
+        check_timeout(timeout)
         self._records = client[database][collection]
         self._timeout = timeout
         self._clock = clock

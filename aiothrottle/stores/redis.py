@@ -34,7 +34,14 @@ from aiothrottle.stores.request import (
     read_text,
 )
 from aiothrottle.stores.slots import Claim, Granted
-from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, check_instant
+from aiothrottle.stores.store import (
+    Answer,
+    Key,
+    check_costs,
+    check_horizon,
+    check_instant,
+    check_timeout,
+)
 from aiothrottle.stores.swap import Loaded, SwapStore
 from aiothrottle.stores.wakes import Wakes
 
@@ -66,7 +73,8 @@ class RedisStore(SwapStore):
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is none of them.
+        TypeError: The client is none of them, or the time-out is no number.
+        ValueError: The time-out is not above zero.
 
     >>> from redis.asyncio import Redis
     >>> store = RedisStore(Redis(), prefix="crawler")
@@ -82,6 +90,7 @@ class RedisStore(SwapStore):
         timeout: float = 1.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        check_timeout(timeout)
         self._errors = _errors_of(client)
         self._driver: Any = client  # its own types are half unknown
         self._clock = clock

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aiothrottle.stores.store import Key, Store, name_of
+from aiothrottle.stores.store import Key, Store, check_key
 
 __all__ = ["Claim", "Granted", "SlotStore", "SlotTable", "slots_key"]
 
@@ -78,7 +78,7 @@ class SlotStore(Store):
 
 def slots_key(key: Key) -> Key:
     """Give the key under which a store of records keeps the table of a key."""
-    name_of(key)
+    check_key(key)
     return (*((key,) if isinstance(key, str) else key), "\0slots")
 
 

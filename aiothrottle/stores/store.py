@@ -15,7 +15,17 @@ from urllib.parse import quote
 
 from aiothrottle.algorithms.algorithm import Algorithm, until
 
-__all__ = ["Answer", "Key", "Store", "check_costs", "check_horizon", "check_instant", "name_of"]
+__all__ = [
+    "Answer",
+    "Key",
+    "Store",
+    "check_costs",
+    "check_horizon",
+    "check_instant",
+    "check_key",
+    "check_timeout",
+    "name_of",
+]
 
 Key: TypeAlias = str | tuple[str, ...]
 """What names a record: a text, or several, such as an action and an actor."""
@@ -136,6 +146,21 @@ def check_instant(instant: float) -> None:
         raise ValueError(f"an instant is one that an answer told, not {instant!r}")
 
 
+def check_timeout(seconds: float) -> None:
+    """Refuse what is no time that a call may take."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"timeout is a number of seconds, such as 1.0, not {seconds!r}")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"timeout is a finite number of seconds above 0, not {seconds!r}")
+
+
+def check_key(key: Key) -> None:
+    """Refuse what names no record."""
+    parts = (key,) if isinstance(key, str) else key
+    if not (isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
+        raise TypeError(f"a key is a text, or a tuple of texts, not {key!r}")
+
+
 def name_of(key: Key, prefix: str = "") -> str:
     """Make of a key a name that any store can keep: printable ASCII, without blanks or braces.
 
@@ -145,9 +170,8 @@ def name_of(key: Key, prefix: str = "") -> str:
     >>> name_of(("mail", "ann@example.org"), prefix="app"), name_of(("a:b", "c")), name_of("é")
     ('app:mail:ann@example.org', 'a%3Ab:c', '%C3%A9')
     """
+    check_key(key)
     parts = (key,) if isinstance(key, str) else key
-    if not (isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
-        raise TypeError(f"a key is a text, or a tuple of texts, not {key!r}")
     if prefix:
         parts = (prefix, *parts)
     name = ":".join([quote(part, safe="/@", errors="surrogatepass") for part in parts])

@@ -11,7 +11,7 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.keeper import Keeper, Step
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable, slots_key
-from aiothrottle.stores.store import Answer, Key
+from aiothrottle.stores.store import Answer, Key, check_key
 
 __all__ = ["Loaded", "SwapStore"]
 
@@ -90,6 +90,7 @@ class SwapStore(Keeper, SlotStore):
 
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
         """Change what is under the key, if nobody else has in the meantime; or try again."""
+        check_key(key)  # so `load` and `swap` need not
         pause = _PAUSE
         for _ in range(_ATTEMPTS):
             data, mark, clock = await self.load(key)

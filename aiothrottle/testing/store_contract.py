@@ -557,5 +557,5 @@ def _close(found: "tuple[float, ...] | list[float]", wanted: tuple[float, ...]) 
 
 async def _raises(error: type[Exception], call: Awaitable[object]) -> None:
     with suppress(error):
-        await call
-        raise AssertionError(f"{call} did not raise {error.__name__}")
+        answer = await call
+        raise AssertionError(f"{call} gave {answer}: it has to raise {error.__name__}")
