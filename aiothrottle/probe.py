@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import aiohttp
 from yarl import URL
 
+from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
 from aiothrottle.suggestion import Sighting
 
@@ -52,10 +53,12 @@ class Answer:
 
 
 def opened(inquiry: Inquiry) -> aiohttp.ClientSession:
-    """Make the session to ask with."""
-    return aiohttp.ClientSession(
-        headers={"User-Agent": inquiry.user_agent, **inquiry.headers},
-        timeout=aiohttp.ClientTimeout(total=inquiry.max_time),
+    """Make the session to ask with: it sends what was agreed to, and nothing twice."""
+    return without_resending(
+        aiohttp.ClientSession(
+            headers={"User-Agent": inquiry.user_agent, **inquiry.headers},
+            timeout=aiohttp.ClientTimeout(total=inquiry.max_time),
+        )
     )
 
 

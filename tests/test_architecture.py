@@ -104,7 +104,7 @@ TABLE = """
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib
     suggestion   | headers rate                                              |
-    probe        | headers suggestion                                        | asyncio time aiohttp yarl
+    probe        | aiohttp.* headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
     fetch.limits | fetch.store admission keyed limiter rate stores           |
     fetch.store  | stores stores.* algorithms                                | redis pymongo emcache

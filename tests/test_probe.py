@@ -106,6 +106,23 @@ def test_who_refuses_already_is_left_alone(capsys: pytest.CaptureFixture[str]) -
     assert "It refuses requests now, for 30 s." in capsys.readouterr().out
 
 
+def test_a_server_that_cuts_the_connection_is_not_asked_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    async def cut(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    with background(handler=cut) as server:
+        assert main(["probe", str(server.url), "--yes"]) == 1
+    assert len(asked) == 1
+    assert "disconnected" in capsys.readouterr().err
+
+
 def test_nobody_at_the_other_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with background() as server:
         url = str(server.url).replace("//", "//me:secret@")

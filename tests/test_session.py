@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import LimiterClosed, RateLimiter
-from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.testing import RateLimitedServer
 from tests.serving import answer, endless, hang_up, in_flight, never, serving, until
 
@@ -323,6 +323,21 @@ async def test_garbage_in_retry_after_is_as_good_as_none(value: str) -> None:
     ):
         assert (await session.get(url)).status == 200
         assert len(seen) == 2
+
+
+def given(limiter: RateLimiter, *, retry: Retry) -> ThrottledSession:
+    return ThrottledSession(limiter, retry=retry, session=aiohttp.ClientSession())
+
+
+@pytest.mark.parametrize("front", [ThrottledSession, given, throttled_session])
+async def test_a_server_that_cuts_connections_gets_no_more_than_was_paid_for(front: Any) -> None:  # noqa: ANN401 - one of three
+    """By itself aiohttp sends a GET again whose connection was cut, which nobody has paid for."""
+    limiter = RateLimiter("100/s", 1)
+    async with serving(hang_up) as (url, seen), front(limiter, retry=QUICK) as front_session:
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await front_session.get(url)
+        assert len(seen) == limiter.statistics().granted == QUICK.attempts
+        await getattr(front_session, "session", front_session).close()
 
 
 async def test_a_dropped_connection_is_tried_again_where_that_is_safe() -> None:

@@ -15,6 +15,7 @@ from aiothrottle.admission import Admission, AnyLimiter, Key, check_retry, check
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
+from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.aiohttp.response import (
     FAILURES,
     SWITCHING_PROTOCOLS,
@@ -293,4 +294,4 @@ def throttled_session(
     )
     around = client_session_arguments.pop("middlewares", None) or ()
     middlewares = (*around, retrying, throttling)
-    return ClientSession(middlewares=middlewares, **client_session_arguments)
+    return without_resending(ClientSession(middlewares=middlewares, **client_session_arguments))

@@ -19,6 +19,7 @@ from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.lease import Leases
+from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.aiohttp.response import (
     FAILURES,
     SWITCHING_PROTOCOLS,
@@ -66,8 +67,10 @@ class ThrottledSession:
     Args:
         limiter: Whose limits; may be shared with other sessions and other code. A
             `KeyedRateLimiter` has limits for each host, or whatever `key` says.
-        session: The session to send with. It stays yours to close. By default one is made, with
-            `client_session_arguments`, and closed with this one.
+        session: The session to send with. It stays yours to close; but it does not send a request
+            twice by itself any more, as aiohttp does when a connection was cut, since nobody
+            would have paid for that. By default one is made, with `client_session_arguments`,
+            and closed with this one.
         key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `yarl.URL`. By
             default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
             it is the usual one: ``"localhost:8080"``.
@@ -142,7 +145,7 @@ class ThrottledSession:
         self._max_hold = max_hold
         self._hold_websockets = hold_websockets
         self._buffer_body = buffer_body
-        self._session = session
+        self._session = session if session is None else without_resending(session)
         self._arguments = None if session is not None else client_session_arguments
 
     @property
@@ -154,7 +157,7 @@ class ThrottledSession:
     def session(self) -> ClientSession:
         """The session that sends. One of our own is made here, as it needs a running loop."""
         if self._session is None:
-            self._session = ClientSession(**(self._arguments or {}))
+            self._session = without_resending(ClientSession(**(self._arguments or {})))
         return self._session
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the session has
