@@ -106,6 +106,13 @@ class Child(Line):
         super().watch()
         self.watched = True
 
+    def drop(self, permit: "Permit") -> None:
+        """Take the permit out of both lines, if an interrupt kept it from giving up."""
+        above = self._above.pop(permit, None)
+        if above is not None:
+            self._parent.drop(above)
+        super().drop(permit)
+
     def undo(self, permit: "Permit") -> None:
         """Take back a permit that was held, but not used, here and above."""
         if permit._held:
@@ -114,10 +121,11 @@ class Child(Line):
 
     def _take_back(self, permit: "Permit") -> None:
         super()._take_back(permit)
-        above = self._above.pop(permit, None)
+        above = self._above.get(permit)
         if above is not None:
             self._parent.give_up(above)
             self._parent.undo(above)
+            del self._above[permit]
 
     # ---- what is said and asked ----------------------------------------------------------------
 

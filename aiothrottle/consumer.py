@@ -202,13 +202,16 @@ class Consumer(Bucket):
     def _look(self) -> None:
         """Grant to as many as fit now, and look again when the next one may."""
         assert self.loop is not None
-        self._stop_timer()
-        if self.leased is not None:
-            self.leased.look()  # while the store fails there may be slots at once
         try:
+            self._stop_timer()
+            if self.leased is not None:
+                self.leased.look()  # while the store fails there may be slots at once
             seconds = self._serve()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
             self.fail_all(error)
+        except BaseException:  # an interrupt from the keyboard: who waits is still to be served
+            self.wake()
+            raise
         else:
             if not self._waiters.count:
                 self.wake()  # the consumer, to its end

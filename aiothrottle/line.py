@@ -134,12 +134,16 @@ class Line(Consumer):
             self._refuse_the_hopeless(permit, now, as_head=as_head)
         permit._held = False
         future = loop.create_future()
-        waiters.add(permit, future)
-        # With several priorities the newcomer may be the new head.
-        if self._consumer is None or waiters.mixed:
-            self._see_to_newcomer()
-        elif self.leased is not None:
-            self.leased.look()
+        try:
+            waiters.add(permit, future)
+            # With several priorities the newcomer may be the new head.
+            if self._consumer is None or waiters.mixed:
+                self._see_to_newcomer()
+            elif self.leased is not None:
+                self.leased.look()
+        except BaseException:
+            self.give_up(permit)
+            raise
         return future
 
     def _see_to_newcomer(self) -> None:
@@ -159,14 +163,15 @@ class Line(Consumer):
             else:
                 self._stamp(started, now)
         if not self._doubtful or self._may_start(permit):
+            # An interrupt from the keyboard finds it granted, or started: nothing in between.
             self._resuming -= 1
             self._started = permit
+            permit._held = True
             self._waiters.remove(permit)
             if not self._resuming:
                 self.loop.call_soon(self._all_started)
                 if not self._waiters.count:
                     self.wake()  # the consumer, to its end: the loop may stop with this one's task
-            permit._held = True
             waited = now - permit._at
             permit._waited = waited if waited > 0.0 else 0.0
             permit._at = now
@@ -191,8 +196,8 @@ class Line(Consumer):
         """Take the permit out of line at any point, as if it had never come."""
         future = future_of(permit)
         # A line that has moved to another loop in the meantime has forgotten it.
-        if future is not None and not permit._held:
-            resumed = is_granted(future)
+        if future is not None:
+            resumed = not permit._held and is_granted(future)
             if resumed:
                 self._take_back(permit)
                 loop = self.loop
@@ -200,6 +205,13 @@ class Line(Consumer):
                     # Had it gone on, it or the last one would see to the tokens of that one.
                     loop.call_soon(self._all_started)
             self._leave(permit, resumed=resumed)
+
+    def drop(self, permit: "Permit") -> None:
+        """Take the permit out of line, if an interrupt from the keyboard kept it from giving up."""
+        if future_of(permit) is not None:
+            self._waiters.remove(permit)
+        permit._release()
+        self.wake()
 
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
@@ -218,7 +230,11 @@ class Line(Consumer):
         permit._held = True
         permit._at = now
         if self.listeners:
-            self.tell(events.Granted(self.key, permit.cost, 0.0))
+            try:
+                self.tell(events.Granted(self.key, permit.cost, 0.0))
+            except BaseException:  # an interrupt from the keyboard: `Listener` keeps the others
+                permit._release()
+                raise
         return True
 
     def slot_freed(self, permit: "Permit") -> None:

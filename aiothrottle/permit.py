@@ -61,21 +61,30 @@ class Permit:
             and self._held is None
         ):
             self._at = now = line.clock()
-            line.stamps.append(now)
+            # An interrupt from the keyboard may come after a call, so there is none behind this.
             line.room -= 1
+            line.stamps.append(now)
             line.taken += 1
             self._held = True
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
         future = line.arrive(self)
+        if future is None:
+            return self
         try:
-            while future is not None:
+            while True:
                 await future
                 future = line.resume(self)
+                if future is None:
+                    return self
         except BaseException:
-            line.give_up(self)
+            try:
+                line.give_up(self)
+                self._release()  # it is held if an interrupt from the keyboard came just then
+            except BaseException:
+                line.drop(self)
+                raise
             raise
-        return self
 
     async def __aexit__(
         self,
@@ -333,6 +342,9 @@ class ParticularPermit(Permit):
             raise
         except TimeoutError:
             raise self._line.timed_out(self) from None
+        except KeyboardInterrupt:  # of the time-out, which cannot know of the permit
+            self._release()
+            raise
 
 
 def make_permit(

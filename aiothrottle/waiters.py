@@ -20,16 +20,15 @@ class _Lane(deque["Permit"]):
     """Those of one priority, first come first, and what they cost together.
 
     Who leaves from the middle stays as a gap, without a future, until it is the head or half of
-    the lane is gaps: so leaving costs the same however many wait. The head is never a gap.
+    the lane is gaps: so leaving costs the same however many wait. The head is no gap, but for one
+    that an interrupt from the keyboard has left.
     """
 
     cost = 0.0
     gaps = 0
 
     def drop(self, permit: "Permit") -> None:
-        """Take the permit out. The lane may be empty afterwards."""
-        self.cost -= permit._tokens
-        permit._future = None
+        """Take the permit out, which is a gap by now. The lane may be empty afterwards."""
         if self[0] is not permit:
             self.gaps += 1
             if 2 * self.gaps > len(self):
@@ -69,7 +68,7 @@ class Waiters:
     @property
     def head(self) -> "Permit":
         """Who is next, while anybody waits."""
-        return next(iter(self))
+        return next(permit for permit in self if permit._future is not None)
 
     def add(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
         """Have the permit wait on the future, behind those who came before."""
@@ -77,21 +76,23 @@ class Waiters:
         if lane is None:
             lane = self._lanes[permit._priority] = _Lane()
             self.mixed = len(self._lanes) > 1
+        # An interrupt from the keyboard comes before these or behind.
+        permit._future = future
         self.count += 1
         lane.cost += permit._tokens
         lane.append(permit)
-        permit._future = future
 
     def remove(self, permit: "Permit") -> None:
         """Take the permit out."""
         lane = self._lanes[permit._priority]
+        # As in `add`: what is left to do is tidying.
+        permit._future = None
+        self.count -= 1
+        lane.cost -= permit._tokens
         if lane[0] is permit and not lane.gaps:  # as in `drop`, for nearly all of them
             lane.popleft()
-            lane.cost -= permit._tokens
-            permit._future = None
         else:
             lane.drop(permit)
-        self.count -= 1
         if not lane:
             del self._lanes[permit._priority]
             self.mixed = len(self._lanes) > 1
