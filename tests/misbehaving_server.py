@@ -77,6 +77,12 @@ class Exchange(NamedTuple):
         reason = _REASONS.get(status, "Whatever")
         return f"HTTP/{version} {status} {reason}\r\n{headers}\r\n".encode("latin-1")
 
+    async def stop_writing(self) -> None:
+        """Close the half of the connection that the client reads, and read on."""
+        self.connection.transport.write_eof()
+        while await self.connection.reader.read(65536):
+            pass
+
     def cut(self) -> None:
         self.connection.transport.abort()
 
@@ -310,6 +316,60 @@ async def endless(exchange: Exchange) -> None:
     await asyncio.Event().wait()
 
 
+async def _trickle(exchange: Exchange) -> None:
+    """A byte at a time, always in time for a time-out of reading, and without end."""
+    while True:
+        await exchange.connection.write(b"x")
+        await asyncio.sleep(0.002)
+
+
+async def trickle(exchange: Exchange) -> None:
+    await exchange.connection.write(exchange.head(200, f"Content-Length: {LARGE}\r\n"))
+    await _trickle(exchange)
+
+
+async def trickle_headers(exchange: Exchange) -> None:
+    await exchange.connection.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    await _trickle(exchange)
+
+
+async def refused_and_trickling(exchange: Exchange) -> None:
+    """The first time 429 and a short body that never comes to its end."""
+    if exchange.server.hits[exchange.url.path] == 1:
+        headers = "Content-Length: 60000\r\nRetry-After: 0.01\r\n"
+        await exchange.connection.write(exchange.head(429, headers))
+        await _trickle(exchange)
+    await exchange.answer()
+
+
+# ---- half-closed: nothing more comes, but the server goes on reading ---------------------------
+
+
+async def half_closed(exchange: Exchange) -> None:
+    """After the whole response, of which the body comes later."""
+    await exchange.answer_in_parts(4)
+    await exchange.stop_writing()
+
+
+async def half_closed_amid(exchange: Exchange) -> None:
+    await exchange.begin(f"Content-Length: {LARGE}\r\n", b"x" * 100)
+    await exchange.stop_writing()
+
+
+async def half_closed_early(exchange: Exchange) -> None:
+    """The first time before there is any response."""
+    if exchange.server.hits[exchange.url.path] == 1:
+        await exchange.stop_writing()
+    await exchange.answer()
+
+
+async def half_closed_amid_upload(exchange: Exchange) -> None:
+    """Answered when a part of the upload is read; the rest is read as well, and is of no use."""
+    await exchange.connection.reader.readexactly(1000)
+    await exchange.answer(413)
+    await exchange.stop_writing()
+
+
 async def silent(_: Exchange) -> None:
     """Never any headers."""
     await asyncio.Event().wait()
@@ -471,6 +531,8 @@ async def websocket_refused_once(exchange: Exchange) -> None:
 
 
 _ALL: list[Behaviour] = [
+    *(trickle, trickle_headers, refused_and_trickling),
+    *(half_closed, half_closed_amid, half_closed_early, half_closed_amid_upload),
     *(whole, empty, no_content, not_modified, later, large, unread, error, chunked, gzipped),
     *(deflated, until_eof, bad_chunk, broken_gzip, cut, reset, stall, stall_chunked, endless),
     *(
