@@ -14,7 +14,7 @@ def holding(*slots: tuple[float, float, float]) -> ReservedState:
     """Give a state with (cost, at, instant) ready."""
     state = LAW.start()
     for cost, at, instant in slots:
-        LAW.hold(state, [cost], [at], [instant])
+        LAW.hold(state, at, [cost], [instant], instant)
     return state
 
 
@@ -26,9 +26,9 @@ def returned(state: ReservedState) -> list[tuple[float, float]]:
     return [(slot.cost, slot.instant) for slot in state.returned]
 
 
-def test_what_has_the_same_instant_is_one_slot_and_ready_when_the_last_of_it_is() -> None:
+def test_what_has_the_same_instant_is_one_slot_unless_it_is_ready_later() -> None:
     state = holding((1, 5.0, 1.0), (2, 6.0, 1.0), (1, 5.5, 1.0), (0, 9.0, 9.0), (3, 7.0, 2.0))
-    assert ready(state) == [(4, 6.0, 1.0), (3, 7.0, 2.0)]
+    assert ready(state) == [(1, 5.0, 1.0), (3, 6.0, 1.0), (3, 7.0, 2.0)]
     assert state.tokens == 7
 
 
@@ -69,10 +69,7 @@ def test_what_is_used_is_taken_from_the_first_slots_and_what_is_missing_is_owed(
     state = holding((2, 5.0, 1.0), (2, 5.0, 2.0), (2, 9.0, 3.0))
     LAW.take(state, 6.0, 3)
     assert ready(state) == [(1, 5.0, 2.0), (2, 9.0, 3.0)]
-    assert [(slot.at, slot.cost, slot.instant) for slot in state.used] == [
-        (6.0, 2, 1.0),
-        (6.0, 1, 2.0),
-    ]
+    assert list(state.used) == [(6.0, 2, 1.0), (6.0, 1, 2.0)]
     LAW.take(state, 7.0, 4)  # the third is not ready yet
     assert ready(state) == [(2, 9.0, 3.0)]
     (owed,) = state.owed
