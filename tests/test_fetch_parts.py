@@ -146,6 +146,22 @@ def test_a_record_is_a_line_of_json() -> None:
     }
 
 
+def test_a_record_of_everything_is_one_too() -> None:
+    said = {
+        "url": 'http://a/"\\\n\x1b\u00e9\ud800',
+        "status": None,
+        "final_url": 'http://b/"',
+        "headers": {"x": 'a "b"'},
+        "file": 'a"b',
+        "attempts": 0,
+        "waited": 7654321.0,
+        "error": 'no "answer"\n',
+    }
+    line = Record(**said).line()  # type: ignore[arg-type]
+    assert list(json.loads(line).items()) == list(said.items())
+    assert line[:-1].decode("ascii").isprintable()
+
+
 @given(st.binary(), st.sampled_from([None, "utf-8", "latin-1", "no-such-charset", "utf-16"]))
 @example(b"\x7f\x1b\xc2\x9b", None)
 def test_no_body_harms_a_terminal_or_the_line(body: bytes, charset: str | None) -> None:

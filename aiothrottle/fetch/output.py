@@ -66,16 +66,17 @@ class Output:
         Raises:
             OutputError: It cannot be written: the disk is full, the reader is gone.
         """
-        async with self._turn:
-            rest = memoryview(line)
-            try:
-                while rest:
-                    if not self._at_once:
+        rest = memoryview(line)
+        try:
+            if not self._at_once:
+                async with self._turn:
+                    while rest and not self._at_once:
                         await self._ready()
-                    piece = rest if self._at_once else rest[:_PIECE]
-                    rest = rest[os.write(self._descriptor, piece) :]
-            except OSError as error:
-                raise OutputError(f"the output cannot be written: {error.strerror}") from error
+                        rest = rest[os.write(self._descriptor, rest[:_PIECE]) :]
+            while rest:  # without an await: no other line comes between
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise OutputError(f"the output cannot be written: {error.strerror}") from error
 
     async def _ready(self) -> None:
         """Wait until a pipe has room, and let the requests go on meanwhile."""

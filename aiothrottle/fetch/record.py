@@ -4,12 +4,15 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 __all__ = ["BEGINNING", "Record"]
 
 #: How every line begins. By it, one that a crash has cut off is told from a stranger's.
 BEGINNING = b'{"url": "'
+
+# Of a text. The encoder has a short way for one; to give it a whole record takes four times as
+# long, which is what a hundred thousand of them notice.
+_quoted = json.JSONEncoder().encode
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,22 +50,24 @@ class Record:
 
     def line(self) -> bytes:
         """Write it as a line of JSON, in ASCII: nothing in it moves a terminal's cursor."""
-        said: dict[str, Any] = {"url": self.url, "status": self.status}
+        status = "null" if self.status is None else self.status
+        said = [f'"url": {_quoted(self.url)}, "status": {status}']
         if self.final_url is not None:
-            said["final_url"] = self.final_url
+            said.append(f'"final_url": {_quoted(self.final_url)}')
         if self.headers is not None:
-            said["headers"] = self.headers
+            said.append(f'"headers": {json.dumps(self.headers)}')
         if self.body is not None:
-            said |= _body(self.body, self.charset)
+            said.append(_body(self.body, self.charset))
         if self.file is not None:
-            said["file"] = self.file
-        said |= {"attempts": self.attempts, "waited": round(self.waited, 3), "error": self.error}
-        return json.dumps(said).encode() + b"\n"
+            said.append(f'"file": {_quoted(self.file)}')
+        error = "null" if self.error is None else _quoted(self.error)
+        said.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
+        return f"{{{', '.join(said)}}}\n".encode()
 
 
-def _body(body: bytes, charset: str | None) -> dict[str, str]:
+def _body(body: bytes, charset: str | None) -> str:
     """Give the body as text if it is one, and else so that no byte is lost."""
     try:
-        return {"body": body.decode(charset or "utf-8")}
+        return f'"body": {_quoted(body.decode(charset or "utf-8"))}'
     except (LookupError, ValueError):
-        return {"body_base64": base64.b64encode(body).decode()}
+        return f'"body_base64": "{base64.b64encode(body).decode()}"'

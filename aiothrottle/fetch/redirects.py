@@ -5,7 +5,7 @@ followed here and not by aiohttp, to which a chain is one request.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from yarl import URL
 
@@ -19,13 +19,12 @@ _SECRETS = frozenset({"authorization", "cookie", "proxy-authorization"})
 _OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is sent."""
 
     method: str
     url: URL
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Mapping[str, str]
     data: bytes | None = None
 
 

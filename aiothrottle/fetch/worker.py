@@ -176,7 +176,8 @@ class Worker:
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
         """Send one request. The answer goes to the record, or is a redirect to follow."""
-        async with self._crawl.session.request(
+        # Awaited, and not entered: that would be two more coroutines for each URL.
+        async with await self._crawl.session.request(
             request.method,
             request.url,
             headers=request.headers,
