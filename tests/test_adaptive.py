@@ -229,6 +229,53 @@ def test_a_refusal_before_the_ceiling_is_met_cuts_deeper() -> None:
     assert rates == pytest.approx([0.9, 0.95])
 
 
+def test_a_ceiling_that_is_a_guess_is_what_the_rate_was_two_seconds_before() -> None:
+    adaptive = AdaptiveRate(40, 0.1, 1000)
+    state = begun_too_fast(adaptive)
+    now, rates = 1.4, [(0.0, state.rate)]
+    while now < 8.0:
+        now = drive(adaptive, state, 0.01, begin=now)
+        rates.append((state.used, state.rate))
+    before = max(rate for used, rate in rates if used <= state.used - 2.0)
+    after = min(rate for used, rate in rates if used >= state.used - 2.0)
+    adaptive.refused(state, now + 0.1, now + 0.05, pause=1.0)
+    assert before <= state.ceiling <= after < rates[-1][1]
+    assert state.rate == pytest.approx(0.95 * state.ceiling)
+
+
+def test_a_server_that_is_still_shut_tells_nothing_of_the_rate() -> None:
+    adaptive = AdaptiveRate(40, 0.1, 1000)
+    state = begun_too_fast(adaptive)
+    rate = state.rate
+    adaptive.succeeded(state, now=1.4, sent_at=1.3)
+    adaptive.refused(state, now=1.5, sent_at=1.45)
+    assert state.rate == pytest.approx(0.75 * rate)
+    assert state.ceiling == 10
+
+
+def test_outages_in_a_row_tell_together_what_is_admitted() -> None:
+    # Four a second, after each of which it is shut for the rest of it: the others are in the way.
+    adaptive = AdaptiveRate(40, 0.1, 1000)
+    state = adaptive.start()
+    for second in range(12):
+        for i in range(4):
+            sent_at = second + i / 40
+            adaptive.succeeded(state, sent_at + LATENCY, sent_at)
+        adaptive.refused(state, second + 0.2, second + 0.12, pause=0.7)
+    # It goes down as long as it is refused, but the nearer to what is admitted, the more slowly.
+    assert 2.5 <= state.rate <= 4
+
+
+def test_far_beyond_the_ceiling_the_rate_goes_between_again() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    now = drive(adaptive, state, 300, limit=10.0)
+    while state.rate < 20:
+        now = drive(adaptive, state, 1.0, begin=now)
+    adaptive.refused(state, now + 0.1, now + 0.05, pause=1.0)
+    assert state.rate <= 0.8 * state.refused_rate
+
+
 def test_a_pause_of_ones_own_tells_nothing_of_the_window() -> None:
     # Without Retry-After it is refused again and again, and then waits for longer than needed.
     adaptive = AdaptiveRate(40, 0.1, 1000)

@@ -3,9 +3,11 @@
 Strategy. The rate is paced, so that a refusal says something about the rate and not about a burst.
 At first it trebles, much as TCP's slow start does, until something is refused. From then on the
 limit is between two bounds: what was refused, and what was admitted in spite of the pause. The rate
-goes between them, again if need be, until a refusal comes late. Then it follows a cubic of the time
-in which it was used (Ha, Rhee, Xu: "CUBIC", 2008): after a cut it comes back to where it was
-refused, lingers there, and only then probes beyond, slowly at first. Many requests are under way
+goes between them, again if need be, until a refusal comes late. That one finds the rate on its way
+up, and a server that counts in windows may be late by one: the limit is what the rate was a little
+before. From then on the rate follows a cubic of the time in which it was used (Ha, Rhee, Xu:
+"CUBIC", 2008): after a cut it comes back to where it was refused, lingers there, and only then
+probes beyond, slowly at first. Many requests are under way
 when the first of them is refused. They are one event, and cut once.
 
 What makes it quiet is the long scale of that time, two minutes once the limit is well known; what
@@ -28,8 +30,8 @@ __all__ = ["AdaptiveRate", "RateState"]
 _GUESSED_CUT, _KNOWN_CUT = 0.1, 0.05
 _MET = 0.99
 # If it comes "at once", before that part of the way back to the ceiling, or after so few seconds:
-# what the bounds tell, but no more than that; if too little was admitted to tell, twice the last
-# cut, and no more than a quarter. A limit that is known is not doubted for three of them.
+# what the bounds tell, but no more than that; a quarter, if too little was admitted to tell. A
+# limit that is known is not doubted for three of them.
 _SOON, _SOON_SECONDS = 0.12, 3.0
 _MOST_CUT, _BLIND_CUT, _GREATEST_CUT = 0.3, 0.25, 0.5
 _LENIENT = 3
@@ -37,6 +39,8 @@ _ENOUGH = 5
 # How far from the upper to the lower bound to go. While it grew, the lower one is that part of the
 # upper one. A window is hardly ever shorter than a second.
 _BETWEEN, _LOWER, _SHORTEST_WINDOW = 0.55, 0.57, 1.0
+# A window may be full only one window after the limit was passed: so many seconds before.
+_LATE = 2.0
 # Seconds of use until the ceiling is reached again, once it is known; requests, for slow rates; and
 # times the longest outage, which tells the server's window.
 _SECONDS, _REQUESTS, _OUTAGES = 120.0, 100.0, 2.0
@@ -73,12 +77,15 @@ class RateState:
     used: float = 0.0
     #: Refusals in a row that came again at once.
     soon: int = 0
+    #: Whether the ceiling was passed at speed, and not met since.
+    is_guess: bool = True
     #: Whether the limit is sought between bounds, and a lower bound that is not measured.
     is_between: bool = True
     lower: float = 0.0
     #: What was sent up to here is part of an event that has been counted.
     cut_at: float = -math.inf
-    #: The last refusal that counted: at which rate, when it was sent, and whether it is the first.
+    #: The last refusal that counted: at which rate the limit was passed, when the request was sent,
+    #: and whether it is the first.
     refused_rate: float = 0.0
     refused_sent_at: float = 0.0
     is_first: bool = True
@@ -185,11 +192,11 @@ class AdaptiveRate:
             state.blind = True
             state.rate = self._clamp(state.rate * (1.0 - _GREATEST_CUT))
             return
+        state.refused_rate, state.refused_sent_at = state.rate, sent_at
         if state.ceiling < math.inf:
             _decide_cut(state)
         elif state.marks:
             state.cut = _GREATEST_CUT
-        state.refused_rate, state.refused_sent_at = state.rate, sent_at
         state.shut_at, state.shut_for = now, pause
         state.reopens_at = now + pause
         state.outage *= _FORGET_OUTAGE
@@ -201,10 +208,16 @@ class AdaptiveRate:
         longest = state.reopens_at - state.shut_at
         elapsed = state.reopens_at - state.opened_at
         state.outage = max(longest, state.outage)
-        state.ceiling = state.refused_rate
+        is_told = state.admitted >= _ENOUGH and elapsed > 0.0
+        if is_told or state.is_first or not state.is_between:
+            state.ceiling = state.refused_rate
+        else:
+            # That the server is still shut tells nothing of the rate.
+            state.ceiling = max(state.ceiling, state.refused_rate)
+            state.cut = 1.0 - (1.0 - _BLIND_CUT) * state.refused_rate / state.ceiling
         if state.is_first:
             _take_first_bounds(state)
-        if state.admitted >= _ENOUGH and elapsed > 0.0:
+        if is_told:
             admitted_rate = state.admitted / elapsed
             if state.shut_for - _ROUNDING > _FAR * elapsed:
                 state.ceiling = min(state.ceiling, _HEADROOM * admitted_rate)
@@ -226,6 +239,8 @@ class AdaptiveRate:
             self._cut(state)
         state.is_first = False
         state.marks.clear()
+        if state.soon and state.is_between:
+            return  # of a few outages in a row, all together tell more than the last
         state.opened_at = sent_at
         state.admitted = 0.0
 
@@ -260,18 +275,13 @@ class AdaptiveRate:
     def _grow(self, state: RateState, seconds: float) -> None:
         """Go on along the cubic by so many seconds of use."""
         state.used += seconds
-        scale = _scale(state)
-        x = state.used / scale - 1.0
-        factor = state.cut if x < 0.0 else _PROBE
-        if x > 0.0:
-            x *= _FASTER
-        rate = state.ceiling * (1.0 + factor * min(x, 100.0) ** 3)
-        rate = min(rate, _GREATEST_GROWTH * state.rate)
+        x = state.used / _scale(state) - 1.0
+        rate = min(_rate_after(state, state.used), _GREATEST_GROWTH * state.rate)
         state.rate = self._clamp(max(rate, state.rate))
         if state.rate > _BEYOND * state.ceiling and state.known > _DOUBTED:
             # The limit has risen: the same place on a cubic that is faster.
             state.known = max(_DOUBTED, state.known / 3.0)
-            state.used = (1.0 + x / _FASTER) * _scale(state)
+            state.used = (1.0 + x) * _scale(state)
 
     def _clamp(self, rate: float) -> float:
         return min(max(rate, self.minimum), self.maximum)
@@ -281,6 +291,14 @@ def _scale(state: RateState) -> float:
     """Seconds of use from a cut until the ceiling is reached again."""
     seconds = max(_SECONDS, _REQUESTS / state.ceiling)
     return max(state.known * seconds, _OUTAGES * state.outage)
+
+
+def _rate_after(state: RateState, used: float) -> float:
+    """Give the rate on the cubic after so many seconds of use."""
+    x = used / _scale(state) - 1.0
+    if x < 0.0:
+        return state.ceiling * (1.0 + state.cut * x**3)
+    return state.ceiling * (1.0 + _PROBE * min(_FASTER * x, 100.0) ** 3)
 
 
 def _take_first_bounds(state: RateState) -> None:
@@ -307,20 +325,22 @@ def _forget(marks: list[tuple[float, float]], before: float) -> None:
 
 def _decide_cut(state: RateState) -> None:
     """Tell by how much to cut, from when the refusal came, and at which rate."""
-    met = state.rate >= _MET * state.ceiling
     state.lower = 0.0
     is_known = state.known >= _HALF_KNOWN
     soon = _SOON * _scale(state)
     if state.used < (soon if is_known else max(soon, _SOON_SECONDS)):
         state.soon += 1
-        state.is_between = not is_known or state.soon > _LENIENT
-        if state.is_between:  # until it is known better
-            state.cut = min(2.0 * max(state.cut, _GUESSED_CUT), _BLIND_CUT)
-    else:
-        state.soon = 0
-        state.is_between = False
-        state.cut = _KNOWN_CUT if is_known and met else _GUESSED_CUT
-        state.known = min(_KNOWN, state.known * _LEARN)
+        state.is_between = not is_known or state.is_guess or state.soon > _LENIENT
+        return
+    state.soon = 0
+    state.is_between = state.rate > _BEYOND * state.ceiling  # it has risen: who knows how far
+    state.is_guess = not is_known
+    if state.is_guess:
+        passed = _rate_after(state, max(0.0, state.used - _LATE))
+        state.refused_rate = min(state.refused_rate, passed)
+    is_met = state.is_guess or state.rate >= _MET * state.ceiling
+    state.cut = _KNOWN_CUT if is_met else _GUESSED_CUT
+    state.known = min(_KNOWN, state.known * _LEARN)
 
 
 def _cut_between(state: RateState, admitted_rate: float) -> None:
