@@ -1,0 +1,105 @@
+"""`guard="auto"` over real HTTP: `uv run benchmarks/adaptive_guard.py [--write]`.
+
+A session against a server on 127.0.0.1 that counts in an exact rolling window, in real time: with
+a network that jitters, and with answers some of which take longer. All runs go on at once: it takes
+a minute. `--write` puts the table into docs/adaptive.md, between the markers there.
+"""
+
+import argparse
+import asyncio
+import random
+from typing import Literal, NamedTuple, TypeAlias
+
+from adaptive import PAGE, Part, named, part, percent
+from adaptive_loopback import LATENCY, WORKERS, ask_on_and_on
+from aiohttp import web
+from measure import Rows, machine, table
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.rate import Rate
+from aiothrottle.simulation import Arrival
+from aiothrottle.testing import RateLimitedServer
+
+BEGIN, END = (f"<!-- {it}: benchmarks/adaptive_guard.py -->" for it in ("begin", "end"))
+RATE = Rate(10, 1)
+# Seconds; from when on it is watched: by then a hundred answers have come.
+SECONDS, SINCE = 60.0, 10.0
+
+
+class Case(NamedTuple):
+    """By how many seconds each way differs, and how long every tenth answer takes longer."""
+
+    name: str
+    jitter: float
+    slow: float = 0.0
+
+
+CASES = (
+    Case("no jitter", 0.0),
+    Case("10 ms of jitter", 0.01),
+    Case("100 ms of jitter", 0.1),
+    Case("10 ms, every tenth answer takes 0.4 s longer", 0.01, 0.4),
+)
+Guard: TypeAlias = float | Literal["auto"]
+
+
+async def watch(case: Case, guard: Guard) -> Part:
+    """Ask in real time; give what the server saw."""
+    chance = random.Random(f"{case} {guard}")
+
+    async def answer(_: web.Request) -> web.Response:
+        slow = case.slow if chance.random() < 0.1 else 0.0
+        await asyncio.sleep(LATENCY + chance.random() * case.jitter + slow)
+        return web.Response(text="Here you are.\n")
+
+    async with (
+        RateLimitedServer(RATE, latency=LATENCY, jitter=case.jitter, handler=answer) as server,
+        ThrottledSession(RateLimiter(RATE, guard=guard)) as session,
+    ):
+        tasks = [asyncio.create_task(ask_on_and_on(session, server)) for _ in range(WORKERS)]
+        await asyncio.wait(tasks, timeout=SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        requests = server.audit.requests
+        begun = requests[0].arrived_at
+        arrivals = [Arrival(it.arrived_at - begun, 0, it.refused) for it in requests]
+    return part(arrivals, RATE, SINCE, SECONDS)
+
+
+async def report() -> Rows:
+    """Run all cases at once."""
+    runs = [run for case in CASES for run in (watch(case, case.jitter), watch(case, "auto"))]
+    found = iter(await asyncio.gather(*runs))
+    rows: Rows = [["network and answers", "guard as long as the jitter", 'guard="auto"']]
+    for case in CASES:
+        parts = [next(found), next(found)]
+        cells = [f"{percent(it.refused)} / {percent(it.used, 1)}" for it in parts]
+        rows.append([case.name, *cells])
+    return rows
+
+
+def main() -> None:
+    """Measure and print, or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    options = parser.parse_args()
+    rows = asyncio.run(report())
+    print(table(rows))
+    if options.write:
+        head, *body = rows
+        lines = [f"| {' | '.join(row)} |" for row in (head, [":--", *["--:"] * 2], *body)]
+        terms = (
+            "*Measured by `python benchmarks/adaptive_guard.py --write`: "
+            f"{named(RATE)}, {WORKERS} workers, {SECONDS:g} s each; {machine()}.*"
+        )
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        after = rest.split(END)[1]
+        text = "\n\n".join([BEGIN, terms, "\n".join(lines), END])
+        PAGE.write_text(f"{before}{text}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
