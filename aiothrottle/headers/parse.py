@@ -7,7 +7,7 @@ from aiothrottle.headers.combine import UNSAID, read_limits
 from aiothrottle.headers.fields import LAYOUTS, Fields, Headers, Words, collect, lines_of, word_of
 from aiothrottle.headers.limits import Policy, ServerLimits
 from aiothrottle.headers.profile import Profile
-from aiothrottle.headers.profiled import in_seconds, read_vendor
+from aiothrottle.headers.profiled import read_vendor, with_seconds
 from aiothrottle.headers.retry_after import read_wait
 from aiothrottle.headers.trios import Trio
 from aiothrottle.headers.values import Clock, read_number
@@ -75,7 +75,7 @@ def parse_rate_limit(
     if body is None and not layout.tells:
         return _REFUSED if _refused(status, profile, None) else _NOTHING
     if profile is not None and profile.milliseconds:
-        values = in_seconds(profile, names, values)
+        values = with_seconds(profile, names, values)
     fields = collect(layout, values)
     clock, fresh = _clock(fields, now)
     said = None if body is None else read_body(body, status, clock)

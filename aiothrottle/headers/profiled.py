@@ -8,15 +8,14 @@ from aiothrottle.headers.quotas import read_limit, read_remaining
 from aiothrottle.headers.record import Record, Vendor, filled
 from aiothrottle.headers.trios import read_latest
 from aiothrottle.headers.values import (
-    EPOCHS_FROM,
     Clock,
+    in_seconds,
     read_count,
-    read_number,
     read_reset,
     read_window,
 )
 
-__all__ = ["in_seconds", "read_vendor"]
+__all__ = ["read_vendor", "with_seconds"]
 
 # Longer than any honest header; more limits, and more steps to them, than any vendor has.
 _LONGEST = 8192
@@ -26,10 +25,10 @@ _NUMBERS = frozenset({"limit", "remaining", "used", "reset", "window"})
 Lines = dict[str, list[str]]
 
 
-def in_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
+def with_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
     """Give the values, those that are milliseconds as seconds."""
     return [
-        _in_seconds(value.strip(" \t")) if name.lower() in profile.in_milliseconds else value
+        in_seconds(value.strip(" \t")) if name.lower() in profile.in_milliseconds else value
         for name, value in zip(names, values, strict=True)
     ]
 
@@ -69,11 +68,6 @@ def _window(window: float | str | None, lines: Lines) -> float | None:
     name = window.lower()
     unit = 0.001 if "milli" in name or name.endswith("-ms") else 1.0
     return next((read_window(line, unit) for line in lines.get(name, ())), None)
-
-
-def _in_seconds(text: str) -> str:
-    number = read_number(text)
-    return text if number is None or number >= EPOCHS_FROM else f"{number / 1000:.6f}"
 
 
 # ---- several limits in a header --------------------------------------------------------------

@@ -9,7 +9,7 @@ from aiothrottle.headers.fields import FAMILIES
 from aiothrottle.headers.limits import Policy
 from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
-from aiothrottle.headers.values import Clock, items, read_reset, read_window
+from aiothrottle.headers.values import Clock, in_seconds, items, read_reset, read_window
 
 __all__ = ["Trio", "read_latest", "read_named", "read_trio"]
 
@@ -22,7 +22,7 @@ _WINDOWS = {
     "week": 604800.0, "weekly": 604800.0,
 }  # fmt: skip
 # In the order in which they are believed.
-_RESETS = ("reset-after", "reset", "reset-time", "next")
+_RESETS = ("reset-after", "reset", "reset-ms", "reset-time", "next")
 # Two resets that differ by less are one that was rounded twice.
 _SAME = 2.0
 _PARAMETERS = re.compile(r";[ \t]*[a-z]+[ \t]*=", re.IGNORECASE | re.ASCII)
@@ -131,7 +131,10 @@ def _read_reset(lines: Lines, clock: Clock) -> float | None:
     """Read the first of them that can be read."""
     for field in _RESETS:
         if field in lines:
-            seconds = read_latest(lines[field], clock)
+            said = lines[field]
+            if field == "reset-ms":
+                said = [in_seconds(line) for line in said]
+            seconds = read_latest(said, clock)
             if seconds is not None:
                 return seconds
     return None

@@ -10,6 +10,7 @@ __all__ = [
     "CAP",
     "EPOCHS_FROM",
     "Clock",
+    "in_seconds",
     "items",
     "read_count",
     "read_duration",
@@ -92,6 +93,12 @@ def read_number(text: str) -> float | None:
     if not text[-1:].isdecimal() or len(text) > _LONGEST_NUMBER or not _FRACTION.fullmatch(text):
         return None
     return float(text)
+
+
+def in_seconds(text: str) -> str:
+    """Give a number of milliseconds as one of seconds; what else it may be stays as it is."""
+    number = read_number(text)
+    return text if number is None or number >= EPOCHS_FROM else f"{number / 1000:.6f}"
 
 
 def read_count(text: str) -> float | None:
