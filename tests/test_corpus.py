@@ -2,13 +2,14 @@
 
 import json
 import math
-from datetime import datetime
+import random
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiothrottle.headers import ServerLimits, parse_rate_limit, profile_for
+from aiothrottle.headers import ServerLimits, parse_http_date, parse_rate_limit, profile_for
 
 CORPUS = Path(__file__).parent / "corpus"
 POLICY = ("name", "quota", "window", "remaining", "reset_after")
@@ -71,13 +72,43 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     )
 
 
+def as_told(limits: ServerLimits) -> dict[str, Any]:
+    told = limits._asdict() | {"policies": [policy._asdict() for policy in limits.policies]}
+    return {key: told[key] for key in TOLD}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_a_response_is_read_as_the_corpus_says(case: dict[str, Any]) -> None:
-    limits = parse(case)
-    found = limits._asdict() | {"policies": [policy._asdict() for policy in limits.policies]}
+    found = as_told(parse(case))
     wanted: list[dict[str, Any]] = [case["expect"]]
     wanted += [{**case["expect"], **other} for other in case.get("alt_expect", [])]
     assert any(same(found, readings) for readings in wanted), found
+
+
+def test_neither_the_order_of_lines_nor_the_case_of_names_matters() -> None:
+    for case in CASES:
+        chance = random.Random(case["id"])
+        lines = [
+            (chance.choice([str.upper, str.swapcase])(name), text) for name, text in case["headers"]
+        ]
+        chance.shuffle(lines)
+        assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
+
+
+def test_ones_own_clock_does_not_matter_where_the_response_has_one() -> None:
+    for case in CASES:
+        dates = [text for name, text in case["headers"] if name.lower() == "date"]
+        if len(dates) == 1 and parse_http_date(dates[0]):
+            for wrong in (timedelta(days=-400), timedelta(hours=1), timedelta(days=400)):
+                now = (datetime.fromisoformat(case["now"]) + wrong).isoformat()
+                assert same(as_told(parse({**case, "now": now})), as_told(parse(case))), case["id"]
+
+
+def test_other_headers_do_not_matter() -> None:
+    others = [["X-Limit", "3"], ["Remaining", "0"], ["Reset", "5"], ["X-RateLimit-Note", "7"]]
+    for case in CASES:
+        lines = [*others, *case["headers"], *others]
+        assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
 
 
 def test_the_corpus_is_all_there() -> None:
