@@ -210,6 +210,12 @@ class Bucket(ABC):
         for listener in self.listeners:
             listener.hear(event)
 
+    def tell_of_store(self, change: events.StoreDown | events.StoreUp) -> None:
+        """Tell whoever wants to know that the store is away, or back."""
+        if self.listeners:
+            change.key = self.key
+            self.tell(change)
+
     def refuse(self, reason: events.Refusal) -> None:
         """Count one that was told no."""
         self.refused += 1

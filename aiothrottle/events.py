@@ -135,6 +135,8 @@ class StoreDown:
 
     key: Hashable
     error: Exception
+    #: Which outage of this process it is: all limiters that share the store tell of the same one.
+    outage: int = 0
 
 
 @dataclass(slots=True)

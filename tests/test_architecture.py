@@ -59,7 +59,7 @@ TABLE = """
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
     sharing.line | events sharing.* consumer line permit decision stores.store algorithms algorithms.* rate errors | asyncio
     sharing.concurrency |                                                    |
-    sharing.slots | line sharing.* stores.slots stores.store errors          | asyncio random
+    sharing.slots | events line sharing.* stores.slots stores.store errors          | asyncio random
     plan         | adaptive adaptive.* feedback sharing.concurrency algorithms rate  |
     assembly     | child line plan sharing.* stores.slots stores.store rate  |
     limiter      | assembly events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time

@@ -21,7 +21,7 @@ from aiothrottle import (
     ThrottleTimeout,
     WaitUntil,
 )
-from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.events import (
     Adapted,
     Announced,
@@ -382,6 +382,19 @@ async def test_a_session_tells_what_it_sends_again() -> None:
     assert (first.attempt, first.status) == (2, None)
     assert isinstance(first.error, aiohttp.ClientError)
     assert (second.attempt, second.status, second.error) == (3, 503, None)
+
+
+async def test_a_genuine_session_tells_it_too() -> None:
+    async with serving(answer(503), answer(429), hang_up, answer()) as (url, _):
+        keyed = KeyedRateLimiter(1000)
+        heard = observed(keyed)
+        retry = Retry(backoff=0.01)
+        async with throttled_session(keyed, retry=retry) as session, session.get(url) as response:
+            assert response.status == 200
+    first, second, third = (event for event in heard if isinstance(event, Retried))
+    assert (first.key, first.attempt, first.status) == (url.authority, 2, 503)
+    assert (second.key, second.attempt, second.status) == (url.authority, 3, 429)
+    assert isinstance(third.error, aiohttp.ClientError)
 
 
 async def test_a_transport_tells_what_it_sends_again() -> None:

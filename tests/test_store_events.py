@@ -2,17 +2,26 @@
 
 import asyncio
 import contextlib
+import json
 import logging
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from aiothrottle import KeyedRateLimiter, RateLimiter, StoreUnavailable
+from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency, StoreUnavailable
+from aiothrottle.algorithms import Algorithm
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.events import Event, StoreDown, StoreUp
+from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.sharing.standin import OnStoreError
+from aiothrottle.stores import Answer, Claim, Granted, Key, MemoryStore
 from tests.failing import Client, Server
+from tests.sharing import Link, Shared
 from tests.virtually import now, virtual
 
 CHOICES: list[OnStoreError] = ["raise", "local", "open", "closed"]
@@ -157,3 +166,145 @@ async def test_at_the_switch_a_share_of_what_was_not_heard_of_may_go_on_top() ->
     assert await go(busy) + await go(quiet) == 20
     await busy.aclose()
     await quiet.aclose()
+
+
+# ---- slots -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@virtual
+async def test_an_outage_of_shared_slots_is_told_once_and_so_is_its_end(
+    choice: OnStoreError,
+) -> None:
+    link = Link(Shared())
+    slots = SharedConcurrency(3, 3.0)
+    limiter = RateLimiter(None, slots, store=link, key="x", on_store_error=choice)
+    heard: list[Event] = []
+    limiter.observe(heard.append)
+    for _ in range(2):
+        link.error = StoreUnavailable("gone")
+        begin = now()
+        for _ in range(10):
+            await ask(limiter)
+            await asyncio.sleep(0.1)
+        (down,) = of_the_store(heard)
+        assert isinstance(down, StoreDown)
+        assert down.error is link.error
+        assert limiter.statistics().store_up is False
+        link.error = None
+        while len(of_the_store(heard)) == 1:
+            await ask(limiter)
+            await asyncio.sleep(0.01)
+        _, up = of_the_store(heard)
+        assert isinstance(up, StoreUp)
+        assert up.after == pytest.approx(now() - begin, abs=0.02)
+        assert limiter.statistics().store_up is True
+        heard.clear()
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@virtual
+async def test_a_rate_and_slots_in_one_store_tell_once(choice: OnStoreError) -> None:
+    store = Both()
+    limiter = RateLimiter("20/s", SharedConcurrency(3, 3.0), store=store, on_store_error=choice)
+    heard: list[Event] = []
+    limiter.observe(heard.append)
+    await ask(limiter)
+    for _ in range(2):
+        store.error = StoreUnavailable("gone")
+        for _ in range(30):
+            await ask(limiter)
+            await asyncio.sleep(0.1)
+        assert [type(event) for event in of_the_store(heard)] == [StoreDown]
+        store.error = None
+        for _ in range(30):
+            await ask(limiter)
+            await asyncio.sleep(0.1)
+        assert [type(event) for event in of_the_store(heard)] == [StoreDown, StoreUp]
+        heard.clear()
+    await limiter.aclose()
+
+
+class Both(MemoryStore):
+    """A store of both that fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=now)
+        self.error: StoreUnavailable | None = None
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        self.check()
+        return await super().reserve(key, algorithm, costs, horizon=horizon)
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        self.check()
+        return await super().peek(key, algorithm, cost)
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        self.check()
+        return await super().record(key, algorithm, cost)
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        self.check()
+        await super().refund(key, algorithm, cost, instant)
+
+    async def claim(self, key: Key, claim: Claim) -> Granted:
+        self.check()
+        return await super().claim(key, claim)
+
+
+# ---- metrics -----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_metrics_count_an_outage_once_for_all_keys() -> None:
+    server = Server()
+    keyed = KeyedRateLimiter("20/s", store=Client(server), on_store_error="open")
+    other = KeyedRateLimiter("20/s", store=Client(Server()), on_store_error="open")
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    telemetry = OpenTelemetryMetrics(MeterProvider([reader]))
+    prometheus = PrometheusMetrics(registry)
+    for limiter, name in ((keyed, "api"), (other, "other")):
+        telemetry.watch(limiter, name)
+        prometheus.watch(limiter, name)
+
+    def told() -> list[float | None]:
+        data = json.loads(cast("Any", reader.get_metrics_data()).to_json())
+        points = [
+            point["value"]
+            for metric in data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+            if metric["name"] == "aiothrottle.store.outages"
+            for point in metric["data"]["data_points"]
+            if point["attributes"] == {"aiothrottle.limiter.name": "api"}
+        ]
+        sample = registry.get_sample_value("aiothrottle_store_outages_total", {"limiter": "api"})
+        return [*points, sample]
+
+    for number in (1, 2):
+        server.mode = "refuses"
+        for key in "abc":
+            await ask(keyed[key])
+            await ask(other[key])
+        assert told() == [number, number]
+        server.mode = "up"
+        await asyncio.sleep(3.0)
+        for key in "abc":
+            await ask(keyed[key])
+    sample = registry.get_sample_value("aiothrottle_store_outages_total", {"limiter": "other"})
+    assert sample is None
+    await keyed.aclose()
+    await other.aclose()

@@ -5,13 +5,13 @@ They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 
 import asyncio
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, check_retry, check_seconds
+from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_retry, check_seconds
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
@@ -35,6 +35,9 @@ from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 __all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
 
@@ -189,6 +192,8 @@ class RetryMiddleware:
         self._failures = FAILURES if retry.exceptions is None else retry.exceptions
         self._quota = None if retry.budget is None else RetryQuota(retry.budget)
         self._buffer_body = buffer_body
+        # Finds who is told that a request is sent again: a limiter that may be observed.
+        self._target: Callable[[str, URL], Target] | None = None
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send until it ends well, or is not to be sent again."""
@@ -222,10 +227,19 @@ class RetryMiddleware:
             if delay is None or not replayable or not attempts.again(outcome, delay):
                 attempts.ended(outcome)
                 return outcome.result()
+            self._tell(request, attempts.count, delay, outcome)
             if outcome.response is not None:
                 await discard(outcome.response)
             await asyncio.sleep(delay)
             await prepare_again(request)
+
+    def _tell(
+        self, request: ClientRequest, attempt: int, delay: float, outcome: Outcome[Any]
+    ) -> None:
+        """Tell who observes the limiter, if this knows it, that the request is sent again."""
+        if self._target is not None:
+            permit = self._target(request.method, request.url).limiter.throttle()
+            permit.retried(attempt, delay, status=outcome.status, error=outcome.error)
 
     def _begin(self, request: ClientRequest) -> Attempts:
         host = origin_of(request.method, request.url)
@@ -292,6 +306,7 @@ def throttled_session(
         heed=heed,
         profiles=profiles,
     )
+    retrying._target = throttling._admission.target  # noqa: SLF001 - both are of this module
     around = client_session_arguments.pop("middlewares", None) or ()
     middlewares = (*around, retrying, throttling)
     return without_resending(ClientSession(middlewares=middlewares, **client_session_arguments))

@@ -90,7 +90,7 @@ class OpenTelemetryMetrics:
             raise ValueError(f"there is a limiter named {name!r} already: give another name")
         self._watched[name] = limiter
         named = _Attributes(name, keys)
-        forget = limiter.observe(lambda event: self._hear(event, named[event.key]))
+        forget = limiter.observe(lambda event: self._hear(event, named))
 
         def stop() -> None:
             forget()
@@ -99,7 +99,8 @@ class OpenTelemetryMetrics:
 
         return stop
 
-    def _hear(self, event: Event, attributes: Attributes) -> None:
+    def _hear(self, event: Event, named: "_Attributes") -> None:
+        attributes = named[event.key]
         match event:
             case Granted():
                 self._waits.record(event.waited, attributes)
@@ -119,7 +120,10 @@ class OpenTelemetryMetrics:
                 span = trace.get_current_span()
                 span.add_event("aiothrottle.retry", {**attributes, **dict(_told_of(event))})
             case StoreDown():
-                self._store_outages.add(1, attributes)
+                # Each key tells of it; the numbers grow.
+                if event.outage > named.last_outage:
+                    named.last_outage = event.outage
+                    self._store_outages.add(1, {_NAME: named.name})
             case StoreUp() | _:  # what adapts and what is announced shows in the gauges
                 pass
 
@@ -145,14 +149,15 @@ class _Attributes(dict[Hashable, Attributes]):
 
     def __init__(self, name: str, keys: int) -> None:
         super().__init__()
-        self._name = name
+        self.name = name
+        self.last_outage = -1
         self._keys = keys
         self._rest = {_NAME: name, _KEY: _OTHER} if keys else {_NAME: name}
 
     def __missing__(self, key: Hashable) -> Attributes:
         if key is None or len(self) >= self._keys:
             return self._rest
-        attributes = self[key] = {_NAME: self._name, _KEY: str(key)}
+        attributes = self[key] = {_NAME: self.name, _KEY: str(key)}
         return attributes
 
 

@@ -125,7 +125,13 @@ class PrometheusMetrics(Collector):
             for family, counts in ((refused, series.refused), (pauses, series.pauses)):
                 for reason, count in list(counts.items()):
                     family.add_metric([*labels, reason], count)
-        yield from (waits, tokens, refused, by_server, pauses, retries)
+        outages = CounterMetricFamily(
+            "aiothrottle_store_outages", "How often the store ceased to answer.", labels=_LABELS[:1]
+        )
+        for watch in watches:
+            if watch.store_up is not None:
+                outages.add_metric([watch.name], watch.outages)
+        yield from (waits, tokens, refused, by_server, pauses, retries, outages)
         yield from _gauges(watches)
 
 
@@ -173,6 +179,8 @@ class _Watch:
         self.limiter = limiter
         self.name = name
         self.store_up: bool | None = None
+        self.outages = 0
+        self._last_outage = -1
         self._bounds = bounds
         self._keys = keys
         # Of those without a label of their own.
@@ -202,8 +210,13 @@ class _Watch:
                 series.pauses[event.reason] += 1
             case Retried():
                 series.retries += 1
-            case StoreDown() | StoreUp():
-                self.store_up = isinstance(event, StoreUp)
+            case StoreDown():
+                self.store_up = False
+                # Each key tells of it; the numbers grow.
+                self.outages += event.outage > self._last_outage
+                self._last_outage = max(self._last_outage, event.outage)
+            case StoreUp():
+                self.store_up = True
             case _:  # what adapts and what is announced shows in the gauges
                 pass
 

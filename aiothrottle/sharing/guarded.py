@@ -233,7 +233,7 @@ class GuardedStore(Store):
         if self._errand is not None:
             self._errand.cancel()
         assert self._life.error is not None
-        self._tell(StoreDown(None, self._life.error))
+        self._tell(StoreDown(None, self._life.error, self._life.outage))
 
     def _heard(self, answer: Answer, spent: float = 0.0) -> None:
         """Note what the store has answered."""

@@ -4,6 +4,7 @@ There is one for each store, for all the limiters on it: when the store is away 
 at growing intervals, on behalf of all, and one line is logged.
 """
 
+import itertools
 import logging
 import os
 import random
@@ -17,6 +18,9 @@ from aiothrottle.stores.store import Store
 __all__ = ["Health"]
 
 _LOG = logging.getLogger("aiothrottle")
+
+# Of all stores of this process.
+_OUTAGES = itertools.count(1)
 
 # Seconds between two tries. With a second for a call that is not answered, the time-out of the
 # stores, whoever is back is found within two.
@@ -43,6 +47,7 @@ class Health:
         "_try_at",
         "error",
         "failures",
+        "outage",
         "processes",
         "tried",
     )
@@ -53,6 +58,8 @@ class Health:
         #: How many processes use the store, this one included, as far as is known.
         self.processes: int = 1
         self._reported_at: float | None = None
+        #: The last one, or the one under way.
+        self.outage: int = 0
         self._loop: object = self
         self.move_to(None)
 
@@ -97,6 +104,7 @@ class Health:
         """Log that the store is away, unless that was said."""
         if self._reported_at is None:
             self._reported_at = now
+            self.outage = next(_OUTAGES)
             # The reason is in the words of a server: escaped and cut, it forges no line.
             _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 

@@ -375,9 +375,14 @@ class SharedLine(Line):
         """Ask again at once: what the store, or what stood in for it, has refused is over."""
         self._refused_until = self._ask_at = -math.inf
         self.wake()
-        if change is not None and self.listeners:
-            change.key = self.key
-            self.tell(change)
+        # Of two things that the store is away from, the first is told, and the last that is back.
+        if change is not None and (self.leased is None or self.leased.store_up):
+            super().tell_of_store(change)
+
+    def tell_of_store(self, change: events.StoreDown | events.StoreUp) -> None:
+        """Tell it of the slots, unless it has been told of the rate, or will be."""
+        if not self._store.is_down:
+            super().tell_of_store(change)
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""

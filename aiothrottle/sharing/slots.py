@@ -34,6 +34,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from aiothrottle.errors import StoreUnavailable, twin
+from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.sharing.health import Health
 from aiothrottle.stores.slots import Claim, SlotStore
 
@@ -69,6 +70,7 @@ class LeasedSlots:
     __slots__ = (
         "_ask_at",
         "_choice",
+        "_down_since",
         "_failures",
         "_heard_at",
         "_is_away",
@@ -115,6 +117,8 @@ class LeasedSlots:
         self._ask_at = math.inf
         self._pause = _PAUSE
         self._failures = 0
+        # Since when the store does not answer, if it does not.
+        self._down_since: float | None = None
         self._woken = self._listens = False
         self._talk: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -130,7 +134,7 @@ class LeasedSlots:
     @property
     def store_up(self) -> bool:
         """Whether the store has answered when it was last asked."""
-        return not self._failures
+        return self._down_since is None
 
     @property
     def is_idle(self) -> bool:
@@ -297,6 +301,10 @@ class LeasedSlots:
         self._heard_at = now = line.clock()
         if self._failures:
             Health.of(self._store).came(now)
+        if self._down_since is not None:
+            # The clock may be that of another loop.
+            after, self._down_since = max(0.0, now - self._down_since), None
+            line.tell_of_store(StoreUp(None, after))
         if granted.lost and not self._is_away:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
@@ -334,7 +342,11 @@ class LeasedSlots:
         self._ask_at = now + pause * random.uniform(0.5, 1.0)
         tries, self._tries = tries + self._tries, []
         if isinstance(error, StoreUnavailable):
-            Health.of(self._store).went(now, self._choice, str(error))
+            health = Health.of(self._store)
+            health.went(now, self._choice, str(error))
+            if self._down_since is None:
+                self._down_since = now
+                self._line.tell_of_store(StoreDown(None, error, health.outage))
             if self._choice != "raise":
                 self._go_without()
                 _settle(tries)

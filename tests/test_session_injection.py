@@ -1,0 +1,144 @@
+"""A request through a session is cancelled before each single step of the loop, on real sockets.
+
+However often it is sent again, redirected, or half read by then: the slot is free afterwards, and
+no connection is in use that nobody uses.
+"""
+
+import asyncio
+import io
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import pytest
+from aiohttp import ClientTimeout
+
+from aiothrottle import RateLimiter
+from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
+from tests.misbehaving_server import LARGE, MisbehavingServer
+from tests.serving import until
+
+Front: TypeAlias = Callable[..., Any]
+Doing: TypeAlias = Callable[[Any, Any], Awaitable[object]]
+
+RETRY = Retry(attempts=3, backoff=0.001)
+
+
+async def read(session: Any, url: Any) -> None:  # noqa: ANN401 - both fronts are alike
+    async with session.get(url / "later") as response:
+        assert await response.read() == b"xxxx"
+
+
+async def stream(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "unread") as response:
+        async for _ in response.content.iter_chunked(50_000):
+            pass
+
+
+async def leave_half_read(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "large") as response:
+        assert len(await response.content.readexactly(LARGE // 100)) == LARGE // 100
+
+
+async def be_refused(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "refused") as response:
+        assert response.status == 200
+
+
+async def be_refused_at_length(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "refused-large") as response:
+        assert response.status == 200
+
+
+async def be_refused_an_upload(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.post(url / "refused", data=io.BytesIO(bytes(1000))) as response:
+        assert response.status == 200
+
+
+async def be_hung_up_on(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "half-closed-early") as response:
+        assert await response.read() == b"body"
+
+
+async def be_redirected(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "redirect") as response:
+        assert await response.read() == b"body"
+
+
+async def be_redirected_at_length(session: Any, url: Any) -> None:  # noqa: ANN401
+    async with session.get(url / "redirect-large") as response:
+        assert await response.read() == b"xxxx"
+
+
+DOINGS: list[Doing] = [
+    *(read, stream, leave_half_read, be_refused, be_refused_at_length, be_refused_an_upload),
+    *(be_hung_up_on, be_redirected, be_redirected_at_length),
+]
+
+
+class _Ready(deque[asyncio.Handle]):
+    """The ready queue of a loop, which tells before each callback."""
+
+    step: Callable[[], None]
+
+    def popleft(self) -> asyncio.Handle:
+        self.step()
+        return super().popleft()
+
+
+class Steps(asyncio.SelectorEventLoop):
+    """A loop on which the victim is cancelled before its n-th callback."""
+
+    victim: "asyncio.Task[object] | None" = None
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        # Private to asyncio: see tests/interleaving.py.
+        self._ready = _Ready()
+        self._ready.step = self.step
+
+    def step(self) -> None:
+        if self.victim is not None:
+            self.at -= 1
+            if self.at == 0:
+                self.victim.cancel()
+
+
+async def cancelled(loop: Steps, front: Front, doing: Doing) -> bool:
+    """Tell whether the victim was really cancelled. Somebody else waits behind it."""
+    limiter = RateLimiter(None, 1)
+    async with MisbehavingServer() as server:
+        server.refusals, server.retry_after = 1, "Retry-After: 0.001\r\n"
+        timeout = ClientTimeout(total=30)
+        async with front(limiter, retry=RETRY, timeout=timeout) as session:
+            victim = loop.victim = asyncio.ensure_future(doing(session, server.url))
+            other = asyncio.create_task(read(session, server.url))
+            await asyncio.wait([victim, other])
+            loop.victim = None
+            other.result()
+            if not victim.cancelled():
+                victim.result()
+            figures = limiter.statistics()
+            assert (figures.in_flight, figures.waiting) == (0, 0)
+            assert not session.connector._acquired
+        await until(lambda: not server.connected)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return victim.cancelled()
+
+
+@pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
+@pytest.mark.parametrize("doing", DOINGS, ids=lambda doing: doing.__name__)
+def test_cancelled_at_each_single_step_it_leaves_slot_and_connection(
+    doing: Doing, front: Front
+) -> None:
+    at, often = 1, 0
+    while True:
+        loop = Steps(at)
+        with asyncio.Runner(loop_factory=lambda loop=loop: loop) as runner:  # type: ignore[misc]
+            often += runner.run(cancelled(loop, front, doing))
+        if loop.at > 0:
+            break  # it was done before
+        at += 1
+    assert often >= 5
