@@ -57,7 +57,9 @@ TABLE = """
     sharing.spent |                                                          |
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
-    sharing.line | events sharing.* consumer line permit decision stores.store algorithms algorithms.* rate errors | asyncio
+    sharing.pace | algorithms algorithms.algorithm                            |
+    sharing.talk | events sharing.* consumer line permit stores.store algorithms algorithms.* rate | asyncio
+    sharing.line | events sharing.talk permit decision stores.store algorithms.* errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | events line sharing.* stores.slots stores.store errors          | asyncio random
     plan         | adaptive adaptive.* feedback sharing.concurrency algorithms rate  |

@@ -167,3 +167,34 @@ async def test_who_is_alone_heeds_a_pause_that_begins_while_the_store_is_asked()
     await asyncio.sleep(0.05)
     limiter.pause(5)
     assert 5.05 <= await alone < 5.5
+
+
+def talks() -> set[asyncio.Task[object]]:
+    return {task for task in asyncio.all_tasks() if task.get_name() == "aiothrottle store"}
+
+
+@virtual
+async def test_one_who_is_alone_and_comes_again_at_once_needs_no_new_task() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/s", store=store)
+    seen: set[asyncio.Task[object]] = set()
+    for _ in range(5):
+        async with limiter.throttle():
+            seen |= talks()
+            assert others() == {"aiothrottle store"}
+    assert len(seen) == 1
+    assert store.calls == {"reserve": 5}
+    await turns(2)
+    assert not talks()
+
+
+@virtual
+async def test_who_comes_again_at_once_is_served_though_all_tasks_are_swept_up() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store)
+    async with limiter.throttle():
+        (talk,) = talks()
+        talk.cancel()
+    assert await visit(limiter) == 0.0
+    await rest()
+    assert await store.left("10/s") == 8

@@ -1,0 +1,66 @@
+"""How much a line asks a store for in one call, and how far ahead."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms.algorithm import Algorithm
+
+__all__ = ["Pace"]
+
+# One call asks for as many as go in so many seconds, and for this number at the most.
+_SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
+# Seconds ahead. Enough for sixteen processes that have reserved one each, the first of them when
+# all is spent: with less they would be refused in turns, and ask again.
+_PROCESSES = 16
+_LEAST_HORIZON, _MOST_HORIZON = 0.2, 60.0
+# Slots are leased for those who go in so many seconds, or within the horizon if that is less: a
+# slot and then a token take two calls, and the network may be slow.
+_SECONDS_OF_SLOTS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What follows from the rate.
+
+    >>> from aiothrottle.algorithms import RollingWindow
+    >>> Pace.of(RollingWindow("1000/s"), horizon=None)
+    Pace(batch=30, horizon=1.016, soon=500)
+    """
+
+    #: So many costs are in a call at the most.
+    batch: int
+    #: Seconds ahead for which is reserved.
+    horizon: float
+    #: So many slots are leased at the most, where all processes share them.
+    soon: int
+
+    @classmethod
+    def of(cls, law: Algorithm[Any], horizon: float | None) -> Self:
+        """Find out what suits the law; the horizon may be given."""
+        interval = _interval(law)
+        batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
+        if horizon is None:
+            horizon = _wait_when_spent(law) + _PROCESSES * interval
+            horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
+        seconds = min(horizon, _SECONDS_OF_SLOTS)
+        return cls(batch, horizon, int(min(max(1.0, seconds / interval), _MOST_PER_CALL)))
+
+
+def _interval(algorithm: Algorithm[Any]) -> float:
+    """Seconds between two tokens, on average, at the pace of the fastest limit."""
+    laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    return min(_drained_in(law) / law.capacity for law in laws)
+
+
+def _wait_when_spent(law: Algorithm[Any]) -> float:
+    """Seconds until one more may go, when all that may has gone."""
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.delay(state, 0.0, min(1.0, law.capacity))
+
+
+def _drained_in(law: Algorithm[Any]) -> float:
+    state = law.start()
+    law.take(state, 0.0, law.capacity)
+    return law.reset_after(state, 0.0)
