@@ -90,21 +90,33 @@ def draw(run: Run, axes: Axes) -> None:
         draw_arrivals(run, arrivals, axes)
     begins = [*run.limits, run.seconds]
     limits = [per_second(rate) / run.clients for rate in run.limits.values()]
-    label = "the limit" if run.clients == 1 else "a quarter of the limit"
+    label = "the limit" if run.clients == 1 else "a quarter"
     axes.step(begins, [*limits, limits[-1]], LIMIT, where="post", linestyle="--", label=label)
     for number, seen in enumerate(rates):
         instants, values = zip(*seen, (run.seconds, seen[-1][1]), strict=True)
         color = OURS if run.clients == 1 else CLIENTS[number]
         label = "its rate" if run.clients == 1 else f"client {number + 1}"
         axes.step(instants, values, color, where="post", linewidth=1.4, label=label)
-    axes.set_title(run.title, loc="left", color=GREY, fontsize=10)
-    axes.set_ylabel("requests per second", color=GREY)
+    axes.set_title(run.title, loc="left", color=GREY, fontsize=9, pad=20)
+    axes.set_ylabel("requests/s", color=GREY, fontsize=9)
     axes.set_ylim(0, 2.2 * limit / (run.clients if run.clients > 1 else 1.0))
     axes.set_xlim(0, run.seconds)
-    axes.tick_params(colors=GREY)
+    axes.tick_params(colors=GREY, labelsize=9)
     for spine in axes.spines.values():
         spine.set_color(GREY)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=GREY, fontsize=9)
+    # Above, and not beside: on a telephone the picture is as wide as the screen.
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 0.98),
+        borderaxespad=0,
+        ncols=len(axes.get_legend_handles_labels()[1]),
+        frameon=False,
+        labelcolor=GREY,
+        fontsize=8,
+        columnspacing=0.9,
+        handlelength=1.4,
+        handletextpad=0.4,
+    )
 
 
 def draw_arrivals(run: Run, arrivals: tuple[Arrival, ...], axes: Axes) -> None:
@@ -169,12 +181,12 @@ def main() -> None:
     mpl.rcParams["svg.fonttype"] = "none"
     mpl.rcParams["svg.hashsalt"] = "aiothrottle"
     for name, runs in PICTURES.items():
-        figure = Figure(figsize=(9, 0.5 + 2.3 * len(runs)), layout="constrained")
+        figure = Figure(figsize=(5, 0.5 + 2.1 * len(runs)), layout="constrained")
         rows = figure.subplots(len(runs), sharex=True, squeeze=False)[:, 0]
         for run, axes in zip(runs, rows, strict=True):
             axes.patch.set_visible(False)
             draw(run, axes)
-        rows[-1].set_xlabel("seconds", color=GREY)
+        rows[-1].set_xlabel("seconds", color=GREY, fontsize=9)
         if options.png:
             figure.savefig(folder / f"adaptive-{name}.png", dpi=80, transparent=False)
         else:
