@@ -414,3 +414,20 @@ def test_a_summary_adds_up() -> None:
         "7 requests, 2 refused by the server; a URL waited 1.00 s on average.",
         "By status: 200: 2, 404: 1, none: 1.",
     ]
+
+
+def test_one_request_is_no_plural() -> None:
+    tally = Tally(requests=1)
+    tally.count(Record(url="", status=200))
+    assert list(tally.summary(0.5)) == [
+        "1 URL in 0.5 s: 1 fetched, 0 failed.",
+        "1 request, 0 refused by the server; a URL waited 0.00 s on average.",
+    ]
+
+
+@pytest.mark.usefixtures("capfd")  # for which the standard output is a file
+def test_only_a_file_that_was_named_can_be_resumed(tmp_path: Path) -> None:
+    named = open_output(tmp_path / "answers.jsonl", resume=False)
+    named.close()
+    assert named.can_resume
+    assert not open_output(None, resume=False).can_resume

@@ -26,6 +26,13 @@ def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> No
     assert guarded[1] == "0.00 %"
 
 
+def test_several_periods_are_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--rate", "10/min", "--guard", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("A rolling window of 10 in 60 s, 1 client, jitter 0.01 s, 300 s\n\n")
+    assert float(rows(printed)["rolling-window, guard 0 s"][1].removesuffix(" %")) > 0
+
+
 def test_laws_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
     laws = ["rolling-window", "token-bucket", "leaky-bucket", "fixed-window", "sliding-window"]
     options = [option for law in [*laws, "none"] for option in ("--law", law)]

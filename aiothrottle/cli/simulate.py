@@ -33,6 +33,8 @@ __all__ = ["add_simulate"]
 _NO_LIMITER = "none"
 # A picture shows so many periods: of more of them one would see none.
 _SHOWN = 12
+# In a single period no law differs from another.
+_LEAST_SECONDS, _LEAST_PERIODS = 60.0, 5
 _LAWS: dict[str, type[Algorithm[Any]]] = {
     "rolling-window": RollingWindow,
     "token-bucket": TokenBucket,
@@ -73,9 +75,8 @@ def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--seconds",
         type=some_seconds,
-        default=60.0,
         metavar="SECONDS",
-        help="how long to watch (default: %(default)g)",
+        help="how long to watch (default: 60, and at least five of the server's periods)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of all chance (default: %(default)s)"
@@ -179,6 +180,8 @@ def _add_clients(group: "argparse._ArgumentGroup") -> None:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if options.seconds is None:
+        options.seconds = max(_LEAST_SECONDS, _LEAST_PERIODS * options.rate.period)
     try:
         outcomes = _outcomes(options)
     except ValueError as error:

@@ -20,6 +20,7 @@ except ImportError:  # Windows
 
 __all__ = ["Done", "Output", "OutputError", "open_output"]
 
+_STANDARD_OUTPUT = 1
 # A pipe that is ready takes so much at once without making anybody wait (POSIX's PIPE_BUF).
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
 
@@ -57,8 +58,9 @@ class Output:
         self.done = done
         self._descriptor = descriptor
         self._turn = asyncio.Lock()
-        self.is_file: bool = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        self._at_once = self.is_file
+        self._at_once = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        # Also into a file, the standard output is nothing that --resume could read.
+        self.can_resume: bool = self._at_once and descriptor != _STANDARD_OUTPUT
 
     async def write(self, line: bytes) -> None:
         """Write a line, after those that came before.
@@ -94,7 +96,7 @@ class Output:
 
     def close(self) -> None:
         """Close it, unless it is the standard output."""
-        if self._descriptor != 1:
+        if self._descriptor != _STANDARD_OUTPUT:
             os.close(self._descriptor)
 
 
@@ -108,7 +110,7 @@ def open_output(path: Path | None, *, resume: bool) -> Output:
             it has something in it that is none of ours.
     """
     if path is None:
-        return Output(1, Done())
+        return Output(_STANDARD_OUTPUT, Done())
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:

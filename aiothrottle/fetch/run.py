@@ -115,7 +115,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             watch.cancel()
             await asyncio.wait([watch])
         report.ended(crawl)
-    rest = ": the same with --resume does the rest" if settings.output.is_file else ""
+    rest = ": the same with --resume does the rest" if settings.output.can_resume else ""
     if trouble is not None:
         report.say(f"aiothrottle fetch: {trouble}")
         report.say(f"Broken off{rest}.")
