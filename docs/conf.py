@@ -54,4 +54,4 @@ def setup(app: Any) -> None:  # noqa: ANN401 - a Sphinx, which Python 3.11 has n
 def _begin_with_text(_: object, what: str, *others: Any) -> None:  # noqa: ANN401
     lines: list[str] = others[-1]
     if what in {"attribute", "data", "property"}:
-        lines.insert(0, "")
+        lines[:0] = ["..", ""]  # an empty comment: napoleon looks for a type in the first line

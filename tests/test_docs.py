@@ -95,3 +95,12 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
     for page in (ROOT / "README.md", DOCS / "index.md"):
         for told in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
             assert told in drawn["crawl-light.svg"]
+
+
+def test_what_an_attribute_says_is_not_taken_for_its_type() -> None:
+    napoleon = pytest.importorskip("sphinx.ext.napoleon")
+    lines = ["Seconds that the server asked for; None: it did not."]
+    runpy.run_path(str(DOCS / "conf.py"))["_begin_with_text"](None, "attribute", "x", None, lines)
+    said = napoleon.GoogleDocstring(lines, napoleon.Config(), None, "attribute", "x").lines()
+    assert "Seconds that the server asked for; None: it did not." in said
+    assert not any(line.startswith(":type:") for line in said)
