@@ -525,7 +525,7 @@ def test_wrong_arguments_are_refused() -> None:
             unchecked(2, lease)
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(10, SharedConcurrency(2))
-    with pytest.raises(ValueError, match="give a rate_limit"):
+    with pytest.raises(ValueError, match="a store needs a fixed rate"):
         RateLimiter("server", SharedConcurrency(2), store=MemoryStore())
     with pytest.raises(ValueError, match="horizon"):
         RateLimiter(None, SharedConcurrency(2), store=MemoryStore(), horizon=1)
