@@ -1,10 +1,15 @@
 """A budget for second attempts: when everything fails, more attempts make it worse."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 __all__ = ["RetryBudget", "RetryQuota"]
+
+# Servers that never answer well never fill their quota up: of more than these the one that failed
+# longest ago begins anew.
+_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +61,20 @@ class RetryQuota:
 
     def __init__(self, budget: RetryBudget) -> None:
         self.budget: RetryBudget = budget
-        self._spent: dict[Hashable, float] = {}
+        self._spent: OrderedDict[Hashable, float] = OrderedDict()
 
     def pay(self, key: Hashable, *, refusal: bool) -> float | None:
         """Take the cost of another attempt and give it; None if too little is left."""
         cost = self.budget.refusal_cost if refusal else self.budget.cost
         spent = self._spent.get(key, 0.0) + cost
-        if spent > self.budget.capacity:
-            return None
-        if spent:
+        enough = spent <= self.budget.capacity
+        if enough and spent:
             self._spent[key] = spent
-        return cost
+        if key in self._spent:
+            self._spent.move_to_end(key)
+            if len(self._spent) > _MOST:
+                self._spent.popitem(last=False)
+        return cost if enough else None
 
     def give_back(self, key: Hashable, paid: float) -> None:
         """Fill up after a success whose last attempt has cost `paid`, 0 for a first one."""

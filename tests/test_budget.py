@@ -34,6 +34,17 @@ def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
     assert quota._spent == {}
 
 
+def test_servers_that_never_answer_well_take_no_more_memory_however_many_there_are() -> None:
+    quota = RetryQuota(RetryBudget(capacity=10, cost=10))
+    for server in range(30_000):
+        assert quota.pay(server, refusal=False) == 10
+        assert quota.pay("busy", refusal=False) == (None if server else 10)
+        quota.pay("busy", refusal=False)
+    assert len(quota._spent) == 10_000
+    assert quota.pay(29_999, refusal=False) is None
+    assert quota.pay(0, refusal=False) == 10
+
+
 @pytest.mark.parametrize("name", ["capacity", "cost", "refusal_cost", "refund"])
 def test_nonsense_is_refused_and_named(name: str) -> None:
     with pytest.raises(TypeError, match=name):
