@@ -287,6 +287,8 @@ class RateLimiter:
         ... async def greet(name):
         ...     print(f"hello {name}")
         """
+        if inspect.isfunction(cost):
+            raise TypeError(f"throttled() is called: @limiter.throttled() above {cost.__name__}")
         self.throttle(cost, priority=priority, timeout=timeout)  # a wrong argument, now
 
         def decorate(

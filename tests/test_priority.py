@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -230,3 +231,24 @@ async def test_a_decorated_function_has_its_priority() -> None:
     await turns()
     assert await urgent() == 1
     assert await other == 2
+
+
+async def test_a_decorated_function_is_itself_and_nothing_else_can_be_decorated() -> None:
+    limiter = RateLimiter("10/s", 1)
+    decorate: Any = limiter.throttled
+
+    @limiter.throttled(2)
+    async def double(number: int, *, times: int = 2) -> int:
+        """Say what it does."""
+        assert limiter.statistics().in_flight == 1
+        return number * times
+
+    assert (double.__name__, double.__doc__) == ("double", "Say what it does.")
+    assert await double(4, times=3) == 12
+    assert (limiter.statistics().in_flight, (await limiter.peek()).remaining) == (0, 8)
+    with pytest.raises(TypeError, match=r"@limiter\.throttled\(\) above double"):
+        decorate(double)
+    with pytest.raises(TypeError, match="decorates an async function, not <built-in function len>"):
+        decorate()(len)
+    with pytest.raises(ValueError, match="timeout is a finite number"):
+        decorate(timeout=-1)

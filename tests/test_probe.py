@@ -147,6 +147,8 @@ def test_what_a_server_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) 
         (["example.org"], "'example.org' is no URL: it does not begin with http:// or https://"),
         ([""], "'' is empty"),
         (["http://a/", "--max-requests", "0"], "must be a whole number from 1 to 10000"),
+        (["http://a/", "--max-requests", "9"], "are for --find-limit: give it as well"),
+        (["http://a/", "--concurrency", "2"], "are for --find-limit: give it as well"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -33,6 +33,7 @@ examples:
 """
 
 _MOST = 10_000
+_USUAL = 100
 
 
 def add_probe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,14 +59,12 @@ def add_probe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument(
         "--max-requests",
         type=whole_number(_MOST),
-        default=100,
         metavar="N",
-        help="send no more than so many for --find-limit (default: %(default)s)",
+        help=f"send no more than so many for --find-limit (default: {_USUAL})",
     )
     parser.add_argument(
         "--concurrency",
         type=whole_number(100),
-        default=1,
         metavar="N",
         help="so many of them at once (default: one after the other)",
     )
@@ -116,13 +115,15 @@ def _url(text: str) -> URL:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not options.find_limit and (options.max_requests or options.concurrency):
+        parser.error("--max-requests and --concurrency are for --find-limit: give it as well")
     inquiry = Inquiry(
         url=options.url,
         method=options.method,
         headers=dict(options.header),
         user_agent=options.user_agent,
-        most=options.max_requests,
-        at_once=options.concurrency,
+        most=options.max_requests or _USUAL,
+        at_once=options.concurrency or 1,
         max_time=options.max_time,
     )
     print(_intention(inquiry, find=options.find_limit), file=sys.stderr)
