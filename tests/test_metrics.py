@@ -190,6 +190,12 @@ def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called 
         watch(KeyedRateLimiter(1), "api", keys=-1)
 
 
+@pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
+def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=r"registry is a|meter_provider is a"):
+        kind("http://localhost:9090")
+
+
 def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
     refuses_wrong_arguments(prometheus.metrics.watch)
     prometheus.metrics.watch(RateLimiter(1), "api")

@@ -40,9 +40,14 @@ class OpenTelemetryMetrics:
 
     Args:
         meter_provider: Where the metrics go; None: to the one of the whole program.
+
+    Raises:
+        TypeError: `meter_provider` is none.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
+            raise TypeError(f"meter_provider is a MeterProvider, not {meter_provider!r}")
         meter = metrics.get_meter("aiothrottle", meter_provider=meter_provider)
         self._waits = meter.create_histogram(
             "aiothrottle.wait.duration", "s", "How long requests waited that were let through."

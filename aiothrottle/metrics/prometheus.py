@@ -54,6 +54,7 @@ class PrometheusMetrics(Collector):
         buckets: Seconds, ascending: the upper bounds of the classes of `aiothrottle_wait_seconds`.
 
     Raises:
+        TypeError: `registry` is none.
         ValueError: The buckets are none, or not ascending; or the registry has such metrics
             already: one of these is enough for all limiters.
     """
@@ -61,6 +62,8 @@ class PrometheusMetrics(Collector):
     def __init__(
         self, registry: CollectorRegistry | None = REGISTRY, *, buckets: Sequence[float] = BUCKETS
     ) -> None:
+        if registry is not None and not isinstance(registry, CollectorRegistry):
+            raise TypeError(f"registry is a prometheus_client.CollectorRegistry, not {registry!r}")
         bounds = tuple(map(float, buckets))
         if not bounds or any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"buckets are bounds in seconds, one or more, ascending: {buckets!r}")
