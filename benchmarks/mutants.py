@@ -61,8 +61,8 @@ class Target:
 TARGETS = {
     "algorithms": Target(
         "algorithms/*.py",
-        "algorithms more_algorithms announced reserved inherit laws state_bytes several_limits "
-        "oracle update",
+        "algorithms more_algorithms law_edges announced reserved inherit laws state_bytes "
+        "several_limits oracle update",
     ),
     "headers": Target(
         "headers/*.py",

@@ -142,3 +142,12 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
     other = ThrottleError("no turn")
     chain(other, failed(ERROR, 429))
     assert other.__cause__ is ERROR
+
+
+def test_what_was_paid_and_waited_before_the_first_attempt_is_nothing() -> None:
+    quota = RetryQuota(RetryBudget(refund=0.5))
+    quota.pay("key", refusal=False)
+    Attempts(Retry(), "GET", quota, "key").ended(answered(200))
+    assert quota._spent == {"key": 13.5}
+    attempts = Attempts(Retry(jitter="decorrelated", backoff=0.25), "GET", None)
+    assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) <= 0.75

@@ -1,0 +1,158 @@
+"""The laws at their edges: rates below one, exact bounds, what no dump may hold."""
+
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.algorithms.algorithm import check_number
+from aiothrottle.algorithms.announced import Announced
+from aiothrottle.algorithms.reserved import Reserved
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (RollingWindow("3/s"), "RollingWindow(rate=Rate(limit=3.0, period=1.0))"),
+        (FixedWindow("3/s"), "FixedWindow(rate=Rate(limit=3.0, period=1.0))"),
+        (SlidingWindow("3/s"), "SlidingWindow(rate=Rate(limit=3.0, period=1.0), buckets=10)"),
+        (TokenBucket("3/s"), "TokenBucket(rate=Rate(limit=3.0, period=1.0), burst=3.0)"),
+        (LeakyBucket("3/s"), "LeakyBucket(rate=Rate(limit=3.0, period=1.0))"),
+        (Cooldown(3, 60), "Cooldown(n=3, period=60)"),
+        (WaitUntil(1, 5, 10), "WaitUntil(interval=1, raise_after=5, limit=10)"),
+        (AllOf(Unlimited(), Cooldown(3, 60)), "AllOf(Unlimited(), Cooldown(n=3, period=60))"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_law_reads_as_it_is_written(algorithm: Algorithm[Any], text: str) -> None:
+    assert repr(algorithm) == text
+
+
+@pytest.mark.parametrize("kind", [RollingWindow, FixedWindow, SlidingWindow, TokenBucket])
+def test_below_one_a_period_it_is_one_in_so_much_more_time(kind: type[Any]) -> None:
+    for rate, limit, seconds in (("0.5/s", 1, 2.0), ("1/s", 1, 1.0), ("1.5/s", 1.5, 1.0)):
+        law = kind(rate)
+        state = law.start()
+        assert law.capacity == limit
+        law.take(state, 0.0, limit)
+        assert law.delay(state, 0.0, limit) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        RollingWindow("2/s"),
+        FixedWindow("2/s"),
+        SlidingWindow("2/s"),
+        TokenBucket("2/s"),
+        LeakyBucket("2/s"),
+        Cooldown(2, 1),
+        AllOf(RollingWindow("2/s")),
+    ],
+    ids=str,
+)
+def test_what_costs_nothing_goes_in_debt_too(algorithm: Algorithm[Any]) -> None:
+    state = algorithm.start()
+    algorithm.take(state, 100.0, 5)
+    assert algorithm.delay(state, 100.0, 0) == 0.0
+    assert algorithm.delay_behind(state, 100.0, 0, 3) == 0.0
+    assert algorithm.remaining(state, 100.0) == 0.0
+    assert algorithm.allowance(state, 100.0, 9) == 0
+
+
+def test_the_least_cooldown_and_the_least_bucket() -> None:
+    assert Cooldown(1, 60).capacity == 1
+    assert SlidingWindow("1/s", buckets=1).buckets == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "may_be"),
+    [
+        (0.0, {}, True),
+        (-5.0, {}, True),
+        (math.inf, {}, False),
+        (-math.inf, {}, False),
+        (math.nan, {}, False),
+        (-math.inf, {"fresh": True}, True),
+        (math.inf, {"fresh": True}, False),
+        (0.0, {"least": 0.0}, True),
+        (-0.5, {"least": 0.0}, False),
+        (math.inf, {"least": 0.0}, False),
+        (3.0, {"whole": True}, True),
+        (3.5, {"whole": True}, False),
+        (2.0**53 - 1, {"whole": True}, True),
+        (2.0**53, {"whole": True}, False),
+        (-(2.0**53), {"whole": True}, False),
+    ],
+)
+def test_what_numbers_a_state_may_hold(
+    number: float, options: dict[str, Any], may_be: bool
+) -> None:
+    if may_be:
+        check_number(number, "law", **options)
+    else:
+        with pytest.raises(ValueError, match="no dump of a law"):
+            check_number(number, "law", **options)
+
+
+@pytest.mark.parametrize(
+    ("used", "costs"),
+    [(1.0, [2.0, -1.0]), (2.0, [2.0, 0.0]), (math.inf, [2.0, math.inf]), (-1.0, [1.0, 2.0])],
+)
+def test_costs_that_no_log_holds(used: float, costs: list[float]) -> None:
+    data = struct.pack("<BHdd4d", 0x12, 0, 2.0, used, 1.0, 2.0, *costs)
+    with pytest.raises(ValueError, match="no dump of a RollingWindow"):
+        RollingWindow("3/s").load(data)
+
+
+def test_a_log_that_was_emptied_of_its_costs_is_written_and_read() -> None:
+    law = RollingWindow("3/s")
+    state = law.start()
+    law.take(state, 0.0, 2.5)
+    law.take(state, 5.0, 1)
+    again = law.load(law.dump(state))
+    assert again == state
+    assert law.remaining(again, 5.0) == 2
+
+
+def test_an_empty_dump_may_be_the_last_of_several() -> None:
+    class Silent(Unlimited):
+        def dump(self, state: None) -> bytes:
+            del state
+            return b""
+
+        def load(self, data: bytes) -> None:
+            assert not data
+
+    law = AllOf(Unlimited(), Silent())
+    assert law.load(law.dump(law.start())) == (None, None)
+
+
+def test_resets_that_differ_by_a_second_and_a_half_are_of_two_windows() -> None:
+    law = Announced()
+    for later, left in ((1.25, 5), (1.5, 9)):
+        state = law.start()
+        law.learn(state, 0.0, 5, 30.0, 0.0)
+        law.learn(state, 0.0, 9, 30.0 + later, 0.0)
+        assert (state.left, state.resets_at) == (left, 30.0 + later)
+
+
+def test_what_is_held_later_joins_the_last_slot() -> None:
+    law = Reserved(RollingWindow("10/s"))
+    state = law.start()
+    law.hold(state, 5.0, [1, 1], [1.0, 2.0], 1.0)
+    law.hold(state, 5.5, [2], [2.0], 1.5)
+    assert [(slot.cost, slot.at) for slot in state.ready] == [(1, 5.0), (3, 6.0)]
