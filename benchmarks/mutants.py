@@ -179,7 +179,8 @@ class Session:
         gc.freeze()  # so that the forks share it
         output = self.folder / "session.txt"
         if fork(lambda: self.watch(list(items.values())), cpu=3600, output=output) != 0:
-            raise session.Failed(f"the tests fail without a mutant: {output.read_text()[-3000:]}")
+            print(output.read_text()[-3000:], "\nThe tests fail without a mutant.")
+            raise session.Failed
         tests = Tests(self.seconds, *json.loads(self.record.read_text()))
         survivors: list[tuple[int, bool]] = []
         for number, mutant in enumerate(self.mutants):
@@ -375,11 +376,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="See whether the tests notice changes.")
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--module", action="append", default=[], metavar="NAME[:LINE]")
+    parser.add_argument("--tests", metavar="NAMES", help="as in TARGETS; by default the target's")
     parser.add_argument("--sample", type=int, metavar="MUTANTS", help="by default all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=20.0, help="of tests for each mutant")
     arguments = parser.parse_args()
     target = TARGETS[arguments.target]
+    if arguments.tests:
+        target = Target(target.modules, arguments.tests)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     sys.dont_write_bytecode = True

@@ -156,3 +156,11 @@ def test_what_is_held_later_joins_the_last_slot() -> None:
     law.hold(state, 5.0, [1, 1], [1.0, 2.0], 1.0)
     law.hold(state, 5.5, [2], [2.0], 1.5)
     assert [(slot.cost, slot.at) for slot in state.ready] == [(1, 5.0), (3, 6.0)]
+
+
+def test_a_leaky_bucket_allows_what_is_due_within_two_milliseconds() -> None:
+    law = LeakyBucket("100/s")
+    state = law.start()
+    law.take(state, 100.0, 1)
+    assert law.allowance(state, 100.0, 9) == 0
+    assert law.allowance(state, 100.009, 9) == 1
