@@ -371,8 +371,7 @@ async def test_what_the_server_says_is_told() -> None:
 
 
 async def test_a_session_tells_what_it_sends_again() -> None:
-    # aiohttp by itself sends once more what was hung up on.
-    async with serving(hang_up, hang_up, answer(503), answer()) as (url, _):
+    async with serving(hang_up, answer(503), answer()) as (url, _):
         limiter = RateLimiter(1000)
         heard = observed(limiter)
         retry = Retry(backoff=0.01)
@@ -454,3 +453,11 @@ async def test_who_is_no_function_is_no_observer() -> None:
     for limiter in (RateLimiter(1), KeyedRateLimiter(1)):
         with pytest.raises(TypeError, match="an observer is a function of one event"):
             limiter.observe("print")  # type: ignore[arg-type]
+
+
+@virtual
+async def test_a_pause_of_no_length_is_none() -> None:
+    limiter = RateLimiter(10)
+    heard = observed(limiter)
+    limiter.pause(0)
+    assert heard == []

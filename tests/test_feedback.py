@@ -419,6 +419,14 @@ def test_what_is_heard_says_when_and_a_success_ends_the_streak_if_it_was_sent_si
     assert feedback.heard_at == 7.0
 
 
+@virtual
+async def test_a_limiter_with_a_parent_hears_of_its_requests_and_so_does_the_parent() -> None:
+    parent = RateLimiter(AdaptiveRate(50, 1, 100))
+    child = RateLimiter(AdaptiveRate(10, 1, 100), parent=parent)
+    await send(child)
+    assert (admitted(child), admitted(parent)) == (1, 1)
+
+
 # --- What it costs who has none ---
 
 

@@ -408,3 +408,25 @@ def test_a_program_that_leaves_it_open_ends_without_a_word(program: str) -> None
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@virtual
+async def test_a_line_may_be_forgotten_when_a_new_one_would_do_the_same() -> None:
+    limiter = RateLimiter("10/s", 1)
+    line = limiter._line
+    assert line.is_forgettable()
+    async with limiter.throttle():
+        await asyncio.sleep(2.0)  # what it has spent counts no more
+        assert not line.is_forgettable()
+    assert line.is_forgettable()
+    limiter.pause(1.0)
+    assert not line.is_forgettable()
+    await asyncio.sleep(1.0)
+    assert line.is_forgettable()
+    async with limiter.throttle():
+        pass
+    assert not line.is_forgettable()
+    await asyncio.sleep(1.0)
+    assert line.is_forgettable()
+    limiter.update(rate_limit=5)
+    assert not line.is_forgettable()
