@@ -1,10 +1,13 @@
 """Tokens that a limiter takes ahead from a store, and the short way of one who is alone."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from aiothrottle import RateLimiter
+from aiothrottle.algorithms import Algorithm, RollingWindow
+from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.testing.audit import greatest_count
 from tests.test_shared import Watched, cancel, others, rest, visit, visits
 from tests.virtually import now, turns, virtual
@@ -93,6 +96,33 @@ def test_a_lease_is_some_tokens_for_some_time(lease: str | float) -> None:
 def test_a_lease_needs_a_store() -> None:
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter("1/s", lease="50/s")
+
+
+def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
+    class Counting(MemoryStore):
+        recorded = 0.0
+
+        async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+            self.recorded += cost
+            return await super().record(key, algorithm, cost)
+
+    store = Counting()
+    limiter = RateLimiter("100/h", store=store, lease="50/100s")
+
+    async def go() -> None:
+        for _ in range(3):
+            await limiter.acquire()
+            await turns(3)
+        await limiter.acquire()
+
+    async def end() -> float:
+        await go()
+        await limiter.aclose()
+        return (await store.peek("default", RollingWindow("100/h"))).remaining
+
+    asyncio.run(go())
+    assert asyncio.run(end()) == 92
+    assert store.recorded == 0
 
 
 # ---- one who is alone ----------------------------------------------------------------------------

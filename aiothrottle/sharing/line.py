@@ -95,6 +95,7 @@ class SharedLine(Talk):
         self._talk = self._lease_timer = None
         self._lingers = False
         self._asking.clear()
+        self.now()  # whoever has just started has used a slot
         self._reserved.give_back()
         self._refused_until = self._ask_at = -math.inf
 
