@@ -86,11 +86,11 @@ class WaitUntil(Algorithm[WaitUntilState]):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is a finite number of seconds, 0 or more, not {value!r}")
         if interval == 0:
-            raise ValueError("interval is a number of seconds above zero")
+            raise ValueError(f"interval is a finite number of seconds above 0, not {interval!r}")
         if limit < max(interval, raise_after):
             raise ValueError(
                 f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}, "
-                "and would let hits go that have to wait or to be refused"
+                "and would let hits go that have to wait or to be refused: give as much or more"
             )
         set_field = object.__setattr__  # frozen
         set_field(self, "interval", interval)
