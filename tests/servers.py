@@ -17,13 +17,16 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import pytest
 import redis
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = ["Cluster", "FaultProxy", "Sentinels", "Valkey", "free_port", "need"]
 
@@ -256,8 +259,9 @@ class FaultProxy:
     #: Replies that were dropped.
     dropped = 0
 
-    def __init__(self, upstream: int) -> None:
+    def __init__(self, upstream: int, ssl: "SSLContext | None" = None) -> None:
         self.upstream = upstream
+        self.ssl = ssl  # what it ends is TLS
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -272,7 +276,9 @@ class FaultProxy:
 
     async def start(self) -> None:
         """Come back on the same port, if there was one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", self.port, ssl=self.ssl
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
