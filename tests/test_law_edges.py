@@ -164,3 +164,31 @@ def test_a_leaky_bucket_allows_what_is_due_within_two_milliseconds() -> None:
     law.take(state, 100.0, 1)
     assert law.allowance(state, 100.0, 9) == 0
     assert law.allowance(state, 100.009, 9) == 1
+
+
+@pytest.mark.parametrize(
+    ("law", "kinds"),
+    [
+        (RollingWindow("3/s"), (0x11, 0x12)),
+        (TokenBucket("3/s"), (0x21, 0x21)),
+        (FixedWindow("3/s"), (0x41, 0x41)),
+        (SlidingWindow("3/s"), (0x51, 0x51)),
+    ],
+    ids=str,
+)
+def test_other_processes_know_a_dump_by_its_first_byte(
+    law: Algorithm[Any], kinds: tuple[int, int]
+) -> None:
+    state = law.start()
+    assert law.dump(state)[0] == kinds[0]
+    assert law.load(law.dump(state)) == law.start()
+    law.take(state, 1.0, 2.5)
+    assert law.dump(state)[0] == kinds[1]
+
+
+@pytest.mark.parametrize("kind", [RollingWindow, SlidingWindow])
+def test_of_a_very_large_limit_a_rounding_is_still_no_token(kind: type[Any]) -> None:
+    law = kind("2000000000/s")
+    state = law.start()
+    law.take(state, 0.0, 2e9)
+    assert law.delay(state, 0.0, 1) == 1.0
