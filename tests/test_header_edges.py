@@ -290,3 +290,28 @@ def test_which_headers_tell() -> None:
 )
 def test_a_profile_that_says_nothing_is_none(arguments: Mapping[str, Any], says: bool) -> None:
     assert Profile("Acme", **arguments).says_something == says
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("second", 1), ("secondly", 1), ("minute", 60), ("minutely", 60), ("hour", 3600),
+        ("hourly", 3600), ("day", 86400), ("daily", 86400), ("week", 604800), ("weekly", 604800),
+        ("month", None),
+    ],
+)  # fmt: skip
+def test_the_last_word_of_a_name_says_how_long_its_window_is(
+    name: str, seconds: float | None
+) -> None:
+    (policy,) = read((f"X-RateLimit-Limit-Calls-{name}", "5")).policies
+    assert policy.window == seconds
+
+
+def test_xml_bears_a_mark_only_in_an_error() -> None:
+    assert not read(body="<List><Code>SlowDown</Code></List>").throttled
+    assert not read(body="<Error><Code>Other</Code></Error>").throttled
+
+
+def test_used_up_without_a_reset_is_less_than_one_that_resets_at_once() -> None:
+    silent, told = Policy("silent", 10, remaining=0), Policy("told", 10, None, 0, 0.0)
+    assert binding([silent, told]) == told
