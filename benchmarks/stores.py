@@ -8,8 +8,8 @@ sixteen processes that share 20 per second.
 
 Acquires per second need a machine that does nothing else: beside them stands the client's CPU time.
 All contestants have the same kind of client. Most of what one task costs beyond a bare call is
-redis-py's part for more arguments and a time-out, and the script's; a task of its own sees to it that
-who is cancelled loses nothing.
+redis-py's part for more arguments and a time-out, and the script's; a task of its own sees to it
+that who is cancelled loses nothing.
 """
 
 import asyncio
