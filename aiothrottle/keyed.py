@@ -85,6 +85,7 @@ class KeyedRateLimiter:
         # Of this round of looking: how many keys are still to be seen, how many had to stay, and
         # after how many seconds the first of those may be forgotten.
         self._unseen = self._kept = 0
+        self._most = 0  # keys at a time, since the tables were made
         self._soonest = _LATEST
         self._closed = False
         self._listeners: tuple[events.Listener, ...] = ()
@@ -229,6 +230,7 @@ class KeyedRateLimiter:
         """Look at some keys, oldest first. Gives the seconds until the next look."""
         if not self._unseen:
             self._unseen, self._kept, self._soonest = len(self._limiters), 0, _LATEST
+            self._most = max(self._most, self._unseen)
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
@@ -240,15 +242,17 @@ class KeyedRateLimiter:
                 self._kept += 1
         if self._unseen:
             return 0.0
+        if 4 * len(self._limiters) < self._most:
+            self._forget_room()
         # Keys that came during the round were not seen in it.
         new = len(self._limiters) > self._kept
         return _SOONEST if new else max(_SOONEST, self._soonest)
 
     def _forget_room(self) -> None:
-        """Let go of the tables too, that were as large as there once were keys."""
-        self._limiters = OrderedDict()
+        """Have tables of the size that is needed: Python's stay as large as they once were."""
+        self._limiters = OrderedDict(self._limiters)
         self._alive = weakref.WeakValueDictionary(self._alive)
-        self._loop = None
+        self._most = len(self._limiters)
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
@@ -284,4 +288,4 @@ def _tidy(keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoo
     if len(limiter):
         _tidy_later(keyed, loop, seconds)
     else:
-        limiter._forget_room()
+        limiter._loop = None

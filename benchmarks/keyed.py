@@ -4,7 +4,8 @@
 while somebody asks for the free one every 2 ms. The added latency is what that takes with
 the busy key there, less what it takes without it. Peers that know no keys are a dict of limiters,
 as their users have it. Memory is counted by tracemalloc, at the most while keys come, and once more
-after three seconds in which next to none came; all that was spent is back after one.
+after some seconds in which next to none came, when it shrinks no more (or after half a minute);
+all that was spent is back after one.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ __all__ = ["report"]
 
 # ruff: noqa: PLC0415 - a process loads only what it measures
 RATE = 10
-# So many half seconds of almost nothing, in which to tidy up.
-IDLE = 4
+# So many half seconds of almost nothing, in which to tidy up: at the least, and while that goes on.
+LEAST_IDLE, IDLE = 4, 60
 Enter = Callable[[str], Awaitable[object]]
 
 
@@ -164,11 +165,14 @@ def memory(name: str, keys: int) -> tuple[float, float] | None:
                 await asyncio.sleep(0)
         peak = tracemalloc.get_traced_memory()[1]
         await asyncio.sleep(1.2)
+        after = peak
         for number in range(IDLE):
             await enter(f"last {number}")
             await asyncio.sleep(0.5)
-        gc.collect()
-        after = tracemalloc.get_traced_memory()[0]
+            gc.collect()
+            last, after = after, tracemalloc.get_traced_memory()[0]
+            if number >= LEAST_IDLE and after > 0.99 * last:
+                break  # it has let go of all that it lets go of
         return (peak - before) / 1e6, (after - before) / 1e6
 
     return asyncio.run(measured())

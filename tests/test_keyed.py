@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Hashable
@@ -261,6 +262,20 @@ async def test_twenty_thousand_keys_touched_once_do_not_stay() -> None:
     assert len(limiter) == 0
     gc.collect()
     assert not any(ref() for ref in alive)
+
+
+@virtual
+async def test_the_tables_shrink_while_one_key_stays() -> None:
+    limiter = KeyedRateLimiter("5/s")
+    limiter.update("stays", rate_limit="1/day")
+    await visit(limiter, "stays")
+    for key in range(20_000):
+        await visit(limiter, key)
+    before = sys.getsizeof(limiter._limiters)
+    await asyncio.sleep(61)
+    assert len(limiter) == 1
+    assert sys.getsizeof(limiter._limiters) < before / 100
+    assert not await limiter.try_acquire("stays")
 
 
 @virtual
