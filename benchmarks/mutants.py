@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from mutations import ROOT, Mutant, mutants_of
@@ -219,26 +219,31 @@ class Session:
         return 0
 
 
+# From Python 3.12 on.
+monitoring: Any = getattr(sys, "monitoring", None)
+
+
 class Watch:
     """Notes which functions of the package are entered, by file and first line."""
 
     def __init__(self) -> None:
         self.places: set[tuple[str, int]] = set()
-        tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
-        sys.monitoring.use_tool_id(tool, "mutants")
-        sys.monitoring.register_callback(tool, events.PY_START, self._enter)
-        sys.monitoring.set_events(tool, events.PY_START)
-        sys.monitoring.restart_events()
+        tool, events = monitoring.COVERAGE_ID, monitoring.events
+        monitoring.use_tool_id(tool, "mutants")
+        monitoring.register_callback(tool, events.PY_START, self._enter)
+        monitoring.set_events(tool, events.PY_START)
+        monitoring.restart_events()
 
     def _enter(self, code: CodeType, _: int) -> object:
         if code.co_filename.startswith(str(PACKAGE)):
             self.places.add((code.co_filename, code.co_firstlineno))
-        return sys.monitoring.DISABLE
+        disable: object = monitoring.DISABLE
+        return disable
 
     def end(self) -> set[tuple[str, int]]:
         """Watch no longer. Gives what there was."""
-        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
-        sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+        monitoring.set_events(monitoring.COVERAGE_ID, 0)
+        monitoring.free_tool_id(monitoring.COVERAGE_ID)
         return self.places
 
 

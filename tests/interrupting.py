@@ -18,6 +18,9 @@ __all__ = ["Interrupt", "codes_of"]
 # Tools of `sys.monitoring` have numbers; 0 to 2 and 5 are a debugger's, and so on.
 _TOOL = 4
 
+# From Python 3.12 on.
+_monitoring: Any = getattr(sys, "monitoring", None)
+
 
 class Interrupt:
     """Raises KeyboardInterrupt at the n-th point."""
@@ -30,7 +33,7 @@ class Interrupt:
     @contextmanager
     def armed(self, codes: Iterable[CodeType]) -> Generator[None]:
         """Count the points in these codes that are come by inside the block."""
-        monitoring, kinds = sys.monitoring, sys.monitoring.events
+        monitoring, kinds = _monitoring, _monitoring.events
         monitoring.use_tool_id(_TOOL, "interrupt")
         monitoring.register_callback(_TOOL, kinds.PY_START, self._come_by)
         monitoring.register_callback(_TOOL, kinds.C_RETURN, self._come_by)
@@ -58,7 +61,8 @@ class Interrupt:
 
     def _jump(self, code: CodeType, offset: int) -> object:
         if offset not in _jumps_back(code):
-            return sys.monitoring.DISABLE
+            disable: object = _monitoring.DISABLE
+            return disable
         self._come_by(code, offset)
         return None
 
