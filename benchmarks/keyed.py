@@ -200,12 +200,12 @@ def report(
     rows = [["keys touched once", "keys", "MB at the most", "MB when idle", "bytes a key"]]
     for name in KEYED:
         count = keys if name == "KeyedRateLimiter" else peer_keys
-        taken = apart(9 * patience, memory, name, count)
+        taken = apart(20 * patience, memory, name, count)
         if taken is not None:
             figures = [f"{taken[0]:.1f}", f"{taken[1]:.1f}", f"{taken[1] * 1e6 / count:.1f}"]
             rows.append([name, f"{count:,}", *figures])
         elif name != "KeyedRateLimiter":
-            rows.append([name, f"{count:,}", f"> {9 * patience:g} s", "-", "-"])
+            rows.append([name, f"{count:,}", f"> {20 * patience:g} s", "-", "-"])
         if taken and name == "KeyedRateLimiter":
             what = f"{count:,} keys touched once, left when idle"
             found.want(what, taken[1] * 1e6 / count, 10, " bytes a key")
