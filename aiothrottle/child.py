@@ -170,6 +170,7 @@ class Child(Line):
 
     async def close(self, *, drain: bool) -> None:
         """Close this one: who waits for it in the parent's line leaves that too."""
+        self.check_loop(asyncio.get_running_loop())
         if not drain:
             for above in self._above.values():
                 fail(above, LimiterClosed(key=self.key))

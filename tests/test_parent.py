@@ -37,6 +37,10 @@ def visits(
     return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
 
 
+async def together(tasks: list[asyncio.Task[float]]) -> list[float]:
+    return await asyncio.gather(*tasks)
+
+
 def counts(limiter: RateLimiter) -> tuple[int, int]:
     """Give (in flight, waiting)."""
     figures = limiter.statistics()
@@ -438,6 +442,25 @@ def test_a_child_that_may_not_use_the_parents_loop_binds_to_none() -> None:
                 with pytest.raises(RuntimeError, match="still open"):
                     second.run(ask)
         assert first.run(visit(child)) == 0
+
+
+def test_a_child_that_another_loop_may_not_close_loses_nobody() -> None:
+    parent = RateLimiter("1/s")
+    child = RateLimiter(None, parent=parent)
+
+    async def come() -> list[asyncio.Task[float]]:
+        waiting = visits(child, 2)
+        await turns()
+        return waiting
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
+        waiting = first.run(come())
+        with (
+            asyncio.Runner(loop_factory=VirtualTimeLoop) as second,
+            pytest.raises(RuntimeError, match="still open"),
+        ):
+            second.run(child.aclose())
+        assert first.run(together(waiting)) == [0, 1]
 
 
 def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
