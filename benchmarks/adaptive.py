@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import rivals
-from measure import Report, Rows, show
+from measure import Report, Rows, markdown, put_into, show
 
 from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.rate import Rate
@@ -23,7 +23,6 @@ from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulat
 from aiothrottle.testing.server import LawName
 
 PAGE = Path(__file__).parents[1] / "docs" / "adaptive.md"
-BEGIN, END = "<!-- begin: benchmarks/adaptive.py -->", "<!-- end: benchmarks/adaptive.py -->"
 
 LAWS: tuple[LawName, ...] = ("rolling-window", "fixed-window", "token-bucket")
 RATES = (Rate(10, 1), Rate(100, 1), Rate(500, 60))
@@ -324,7 +323,7 @@ PARTS = {
 }
 
 
-def markdown(report: Report, seeds: int) -> str:
+def page_part(report: Report, seeds: int) -> str:
     """Give the text that stands between the markers."""
     terms = (
         f"*Simulated by `python benchmarks/adaptive.py --write` on {time.strftime('%Y-%m-%d')}: "
@@ -333,10 +332,7 @@ def markdown(report: Report, seeds: int) -> str:
     )
     text = [terms]
     for caption, rows in report.tables:
-        head, *body = rows
-        rule = [":--", *["--:"] * (len(head) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
-        text += [f"### {caption}", "\n".join(lines)]
+        text += [f"### {caption}", markdown(rows)]
     text.append("### What was to be reached")
     text.append(
         "\n".join(
@@ -361,11 +357,7 @@ def main() -> None:
         print(f"{name}: done", flush=True)
     show(report)
     if options.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(BEGIN)
-        after = rest.split(END)[1]
-        text = markdown(report, options.seeds)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        put_into(PAGE, "adaptive.py", page_part(report, options.seeds))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from adaptive import PAGE, Part, named, part, percent
 from adaptive_loopback import LATENCY, WORKERS, ask_on_and_on
 from aiohttp import web
-from measure import Rows, machine, table
+from measure import Rows, machine, markdown, put_into, table
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
@@ -21,7 +21,6 @@ from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival
 from aiothrottle.testing import RateLimitedServer
 
-BEGIN, END = (f"<!-- {it}: benchmarks/adaptive_guard.py -->" for it in ("begin", "end"))
 RATE = Rate(10, 1)
 # Seconds; from when on it is watched: by then a hundred answers have come.
 SECONDS, SINCE = 60.0, 10.0
@@ -88,17 +87,11 @@ def main() -> None:
     rows = asyncio.run(report())
     print(table(rows))
     if options.write:
-        head, *body = rows
-        lines = [f"| {' | '.join(row)} |" for row in (head, [":--", *["--:"] * 2], *body)]
         terms = (
             "*Measured by `python benchmarks/adaptive_guard.py --write`: "
             f"{named(RATE)}, {WORKERS} workers, {SECONDS:g} s each; {machine()}.*"
         )
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(BEGIN)
-        after = rest.split(END)[1]
-        text = "\n\n".join([BEGIN, terms, "\n".join(lines), END])
-        PAGE.write_text(f"{before}{text}{after}", encoding="utf-8")
+        put_into(PAGE, "adaptive_guard.py", f"{terms}\n\n{markdown(rows)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from functools import partial
 
 from adaptive import LAWS, PAGE, RATES, SEARCH, STARTS, Part, adaptive, named, part, percent
 from aiohttp import web
-from measure import Rows, machine, table
+from measure import Rows, machine, markdown, put_into, table
 
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.rate import Rate
@@ -19,7 +19,6 @@ from aiothrottle.simulation import Arrival, Server, simulate
 from aiothrottle.testing import RateLimitedServer
 from aiothrottle.testing.server import LawName
 
-BEGIN, END = (f"<!-- {it}: benchmarks/adaptive_loopback.py -->" for it in ("begin", "end"))
 RATE = RATES[0]
 SECONDS = 60.0
 WORKERS = 20
@@ -91,17 +90,11 @@ def main() -> None:
     rows = asyncio.run(report())
     print(table(rows))
     if options.write:
-        head, *body = rows
-        lines = [f"| {' | '.join(row)} |" for row in (head, [":--", ":--", "--:", "--:"], *body)]
         terms = (
             "*Measured by `python benchmarks/adaptive_loopback.py --write`, "
             f"{SECONDS:g} s each, one run: {machine()}.*"
         )
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(BEGIN)
-        after = rest.split(END)[1]
-        text = "\n\n".join([BEGIN, terms, "\n".join(lines), END])
-        PAGE.write_text(f"{before}{text}{after}", encoding="utf-8")
+        put_into(PAGE, "adaptive_loopback.py", f"{terms}\n\n{markdown(rows, texts=2)}")
 
 
 if __name__ == "__main__":

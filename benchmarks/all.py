@@ -21,7 +21,7 @@ import observed
 import overhead
 import stores
 import uncontended
-from measure import Report, Rows, machine, show
+from measure import Report, machine, markdown, show
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 PEERS = (
@@ -74,13 +74,6 @@ Each peer is used as its own documentation says (`benchmarks/peers.py`).
 ## Targets
 
 """
-
-
-def markdown(rows: Rows) -> str:
-    """Lay out rows as a table, the first being the head, the first column to the left."""
-    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    rule = [":--", *["--:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
 
 
 def page(reports: dict[ModuleType, Report], command: str) -> str:

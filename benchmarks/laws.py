@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from measure import put_into
+
 from aiothrottle import RateLimiter, algorithms
 from aiothrottle.algorithms import (
     Algorithm,
@@ -28,7 +30,6 @@ from aiothrottle.rate import Rate
 from aiothrottle.simulation import Server, simulate
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
-BEGIN, END = "<!-- begin: benchmarks/laws.py -->", "<!-- end: benchmarks/laws.py -->"
 
 LIMIT = 20
 JITTER = 0.01
@@ -207,10 +208,7 @@ def main() -> None:
     text = report()
     print(text)
     if options.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, rest = page.split(BEGIN)
-        after = rest.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        put_into(PAGE, "laws.py", text)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["Report", "Target", "apart", "arguments", "interleave", "machine", "show", "table"]
+__all__ = [
+    "Report",
+    "Target",
+    "apart",
+    "arguments",
+    "interleave",
+    "machine",
+    "markdown",
+    "put_into",
+    "show",
+    "table",
+]
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -131,6 +142,21 @@ def show(report: Report) -> None:
     for target in report.targets:
         sign = "reached" if target.reached else "MISSED "
         print(f"{sign}  {target.what}: {target.found} (wanted {target.wanted})", flush=True)
+
+
+def markdown(rows: Rows, texts: int = 1) -> str:
+    """Lay out rows as a table, the first being the head, the first `texts` columns to the left."""
+    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    rule = [":--"] * texts + ["--:"] * (len(head) - texts)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *body])
+
+
+def put_into(page: Path, program: str, text: str) -> None:
+    """Put the text into the page, between the markers that name the program."""
+    begin, end = (f"<!-- {it}: benchmarks/{program} -->" for it in ("begin", "end"))
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def machine() -> str:
