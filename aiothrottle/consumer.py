@@ -256,32 +256,35 @@ class Consumer(Bucket):
         return self._grant(now)
 
     def _grant(self, now: float) -> float | None:
-        granted, cost, wait = 0, 0.0, 0.0
-        room = self.algorithm.allowance(self.state, now, _BATCH)
+        granted, cost, wait, ghosts = 0, 0.0, 0.0, self._ghosts
+        most = 1 if self.one_by_one else _BATCH
+        # So many of those with a cost of 1 may go without a further look.
+        sure = self.slots - self.taken if not (ghosts or self._turned_away) else 0
+        if sure > 0:
+            sure = min(sure, self.algorithm.allowance(self.state, now, most))
         for permit in self._waiters:
             future = permit._future
             if future is None or future.done():
                 continue  # it has left, or is cancelled and about to leave by itself
-            if self._ghosts and permit in self._ghosts:
-                break  # behind some who go now
-            if not self._turned_away:
-                if self.taken >= self.slots:
-                    self._starved = True
-                    self.watch()
-                    return None
-                if room and permit._tokens == 1.0:
-                    room -= 1
-                else:
-                    room = 0  # it was told of costs of 1 only
-                    wait = self.algorithm.delay_behind(self.state, now, permit._tokens, cost)
+            tokens = permit._tokens
+            if granted >= sure or tokens != 1.0:
+                sure = 0  # what the law has told is of costs of 1 only
+                if permit in ghosts:
+                    break  # behind some who go now
+                if not self._turned_away:
+                    if self.taken >= self.slots:
+                        self._starved = True
+                        self.watch()
+                        return None
+                    wait = self.algorithm.delay_behind(self.state, now, tokens, cost)
                     if wait > 0.0:
                         break
-                cost += permit._tokens
+            cost += tokens
             self.taken += 1  # maybe one too many: who is turned away gives it back at once
             self._resuming += 1
             future.set_result(None)
             granted += 1
-            if self.one_by_one or granted == _BATCH:
+            if granted == most:
                 break
         if wait > 0.0 and granted > 1:
             wait = max(wait, _SHORTEST_NAP)

@@ -17,6 +17,7 @@ and changes hands in synchronous code only, so no await can lose one.
 import asyncio
 import logging
 import math
+from asyncio import Future, get_running_loop
 from typing import TYPE_CHECKING, Any
 
 from aiothrottle import events
@@ -114,7 +115,7 @@ class Line(Consumer):
         What was waited on is followed by `resume`, and any failure by `give_up`. The head of
         another line has queued there, and is not refused for the length of this one.
         """
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         if self.loop is not loop:
             self.bind()
         if permit._held is not None and permit.was_asked_for:
@@ -122,9 +123,12 @@ class Line(Consumer):
                 return None
             raise RuntimeError(f"{permit!r} was used before: call throttle() for each block")
         waiters = self._waiters
-        now = self.clock() if waiters.count else self.now()
-        if not waiters.count and self.try_now(permit, now):
-            return None
+        if waiters.count:
+            now = self.clock()
+        else:
+            now = self.now()
+            if self.try_now(permit, now):
+                return None
         if self.closed:
             raise LimiterClosed(key=self.key)
         if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
@@ -133,7 +137,8 @@ class Line(Consumer):
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
         permit._held = False
-        future = loop.create_future()
+        # Not by `loop.create_future`: on every loop that is a call more, for the same future.
+        future: Future[None] = Future(loop=loop)
         try:
             waiters.add(permit, future)
             # With several priorities the newcomer may be the new head.
@@ -152,7 +157,6 @@ class Line(Consumer):
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
-        assert self.loop is not None
         now = self.clock()
         started = self._started
         if started is not None:
@@ -162,32 +166,41 @@ class Line(Consumer):
                 self.stamps.append(now)
             else:
                 self._stamp(started, now)
-        if not self._doubtful or self._may_start(permit):
-            # An interrupt from the keyboard finds it granted, or started: nothing in between.
-            self._resuming -= 1
-            self._started = permit
-            permit._held = True
-            self._waiters.remove(permit)
-            if not self._resuming:
-                self.loop.call_soon(self._all_started)
-                if not self._waiters.count:
-                    self.wake()  # the consumer, to its end: the loop may stop with this one's task
-            waited = now - permit._at
-            permit._waited = waited if waited > 0.0 else 0.0
-            permit._at = now
-            self._waits.recent.append(permit._waited)
-            if self.listeners:
-                self.tell(events.Granted(self.key, permit.cost, permit._waited))
-            return None
-        # It was granted, but before it could go something came in between.
+        if self._doubtful and not self._may_start(permit):
+            return self._stay(permit)
+        # An interrupt from the keyboard finds it granted, or started: nothing in between.
+        self._resuming -= 1
+        self._started = permit
+        permit._held = True
+        self._waiters.remove(permit)
+        if not self._resuming:
+            self._last_has_started()
+        waited = now - permit._at
+        permit._waited = waited if waited > 0.0 else 0.0
+        permit._at = now
+        self._waits.recent.append(permit._waited)
+        if self.listeners:
+            self.tell(events.Granted(self.key, permit.cost, permit._waited))
+        return None
+
+    def _last_has_started(self) -> None:
+        assert self.loop is not None
+        self.loop.call_soon(self._all_started)
+        if not self._waiters.count:
+            self.wake()  # the consumer, to its end: the loop may stop with this one's task
+
+    def _stay(self, permit: "Permit") -> "asyncio.Future[None]":
+        """Have the permit wait on: it was granted, but before it could go something came between.
+
+        Gives what to wait on; raises if it may not wait any more.
+        """
         self._take_back(permit)
         if self._turned_away or permit._tokens > self.algorithm.capacity:
             self._leave(permit, resumed=True)
             if self._turned_away:
                 raise LimiterClosed(key=self.key)
             raise CostTooHigh(permit._tokens, self.algorithm.capacity, key=self.key)
-        future = self.loop.create_future()
-        permit._future = future
+        future = permit._future = Future(loop=self.loop)
         self._barred = self._resuming > 0
         self.wake()
         return future

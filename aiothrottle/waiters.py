@@ -17,15 +17,25 @@ AGEING = 10.0
 
 
 class _Lane(deque["Permit"]):
-    """Those of one priority, first come first, and what they cost together.
+    """Those of one priority, first come first.
 
     Who leaves from the middle stays as a gap, without a future, until it is the head or half of
     the lane is gaps: so leaving costs the same however many wait. The head is no gap, but for one
     that an interrupt from the keyboard has left.
     """
 
-    cost = 0.0
-    gaps = 0
+    __slots__ = ("dear", "gaps")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What they cost together more than 1 each.
+        self.dear = 0.0
+        self.gaps = 0
+
+    @property
+    def cost(self) -> float:
+        """What they cost together."""
+        return len(self) - self.gaps + self.dear
 
     def drop(self, permit: "Permit") -> None:
         """Take the permit out, which is a gap by now. The lane may be empty afterwards."""
@@ -79,7 +89,8 @@ class Waiters:
         # An interrupt from the keyboard comes before these or behind.
         permit._future = future
         self.count += 1
-        lane.cost += permit._tokens
+        if permit._tokens != 1.0:
+            lane.dear += permit._tokens - 1.0
         lane.append(permit)
 
     def remove(self, permit: "Permit") -> None:
@@ -88,7 +99,8 @@ class Waiters:
         # As in `add`: what is left to do is tidying.
         permit._future = None
         self.count -= 1
-        lane.cost -= permit._tokens
+        if permit._tokens != 1.0:
+            lane.dear -= permit._tokens - 1.0
         if lane[0] is permit and not lane.gaps:  # as in `drop`, for nearly all of them
             lane.popleft()
         else:
