@@ -51,7 +51,7 @@ def window_burst_1(rate: int, burst: int) -> Contestant | None:
         limiter = make(rate, _concurrency(rate), burst=1)
     except TypeError:
         return None
-    return Made(limiter.throttle, Bucket(rate, 1 + rate * _MADE_UP))
+    return Made(limiter.throttle, Bucket(rate, 1))
 
 
 def keyed_limiter(rate: Any, concurrency: int) -> Any | None:  # noqa: ANN401

@@ -95,6 +95,29 @@ class BareGate:
             self.timer = loop.call_later((1.0 - self.tokens) / self.rate, self._serve)
 
 
+class BareTimer:
+    """One in any `1/rate`, by a lock and a timer: all that the timers of asyncio can give.
+
+    They are no finer than a millisecond on most systems, and what one of them comes late is gone,
+    or two would follow each other too closely.
+    """
+
+    __slots__ = ("interval", "last", "lock")
+
+    def __init__(self, rate: float) -> None:
+        self.interval, self.last = 1.0 / rate, -1.0
+        self.lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        async with self.lock:
+            while (wait := self.last + self.interval - time.monotonic()) > 0.0:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(wait)
+            self.last = time.monotonic()
+
+    async def __aexit__(self, exc_type: object, exc: object, traceback: object) -> None:
+        return None
+
+
 def no_op() -> Contestant:
     """Promises nothing: the least that `async with limiter.throttle()` can cost."""
     return Made(NoOpLimiter().throttle)
@@ -108,6 +131,11 @@ def semaphore(slots: int = 1000) -> Contestant:
 def bare_gate(rate: int, burst: int) -> Contestant:
     """At most burst + rate * t in any time t, and nothing else."""
     return Entered(BareGate(rate, burst), Bucket(rate, burst))
+
+
+def bare_timer(rate: int, burst: int) -> Contestant | None:
+    """At most 1 + rate * t in any time t, and nothing else."""
+    return Entered(BareTimer(rate), Bucket(rate, 1)) if burst == 1 else None
 
 
 def aiolimiter(rate: int, burst: int) -> Contestant:
