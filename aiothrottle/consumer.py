@@ -11,8 +11,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from aiothrottle.algorithms.algorithm import until
-from aiothrottle.bucket import Bucket
 from aiothrottle.errors import twin
+from aiothrottle.pauses import Pauses
 from aiothrottle.waiters import Waiters
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SHORTEST_NAP = 0.0005
 _MANY_WAITS = 512
 
 
-class Consumer(Bucket):
+class Consumer(Pauses):
     """A bucket, those who wait in front of it, and the task that serves them."""
 
     __slots__ = (

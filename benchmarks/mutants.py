@@ -74,7 +74,7 @@ TARGETS = {
         "retry budget attempts gave_up feedback events overload",
     ),
     "line": Target(
-        "line.py child.py consumer.py waiters.py plan.py bucket.py",
+        "line.py child.py consumer.py pauses.py waiters.py plan.py bucket.py",
         "waiters limiter cancellation timeout priority parent settle update fast_path idle "
         "statistics events announcements",
     ),

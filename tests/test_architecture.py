@@ -47,8 +47,9 @@ TABLE = """
     permit       | events feedback line errors                                               | asyncio threading
     waiters      | permit                                                    | asyncio
     bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    consumer     | bucket waiters permit sharing.slots algorithms algorithms.* errors | asyncio threading
-    line         | consumer events feedback permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio
+    pauses       | bucket events feedback permit algorithms.algorithm        |
+    consumer     | pauses waiters permit sharing.slots algorithms algorithms.* errors | asyncio threading
+    line         | consumer events permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio
     child        | line consumer permit algorithms errors                    | asyncio
     sharing      |                                                           |
     sharing.roll | algorithms.algorithm                                      |
