@@ -202,6 +202,11 @@ class Session:
         (self.folder / "survivors.json").write_text(json.dumps(survivors))
         return True
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say in the fork why a test failed: its terminal report is never written."""
+        if report.failed:
+            print(f"\n{report.nodeid}\n{report.longreprtext}")
+
     def watch(self, items: Sequence[pytest.Item]) -> int:
         """Run them all, and note how long each takes and which functions it enters."""
         seconds: dict[str, float] = {}
