@@ -187,11 +187,12 @@ def check_retry(retry: Retry) -> None:
         raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {retry!r}")
 
 
-def check_seconds(name: str, seconds: float | None) -> None:
-    """Refuse what is neither None nor a duration."""
+def check_seconds(name: str, seconds: float | None, *, above_zero: bool = False) -> None:
+    """Refuse what is neither None nor a duration; one that is to be more than none at all."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{name} is a number of seconds or None, not {seconds!r}")
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{name} is a finite number of seconds, 0 or more, not {seconds!r}")
+    if not 0 <= seconds < float("inf") or (above_zero and not seconds):
+        least = "above 0" if above_zero else "0 or more"
+        raise ValueError(f"{name} is a finite number of seconds, {least}, not {seconds!r}")

@@ -54,8 +54,8 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
             are: `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
             `httpx.PoolTimeout`.
         queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which it is closed. None: no
-            limit.
+        max_hold: Seconds that a response may hold its slot, after which it is closed; above 0.
+            None: no limit.
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
             into memory first, so that it can.
         overload: How requests to a server that fails are rejected here, with `Overloaded`, before

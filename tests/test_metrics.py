@@ -140,6 +140,23 @@ async def test_so_many_keys_have_a_label_of_their_own(prometheus: Prometheus) ->
 
 
 @virtual
+async def test_keys_that_are_written_alike_share_a_series(prometheus: Prometheus) -> None:
+    # Prometheus refuses all that a program says if one series is in it twice.
+    keyed = KeyedRateLimiter(100)
+    prometheus.metrics.watch(keyed, "users", keys=3)
+    for key in (1, "1", "other", "a", "b", "c"):
+        await keyed.acquire(key)
+    counts = [
+        prometheus("wait_seconds_count", limiter="users", key=key)
+        for key in ("1", "a", "b", "other")
+    ]
+    assert counts == [2, 1, 1, 2]
+    lines = generate_latest(prometheus.registry).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series))
+
+
+@virtual
 async def test_what_is_watched_no_more_is_gone(prometheus: Prometheus) -> None:
     limiter = RateLimiter(100)
     stop = prometheus.metrics.watch(limiter, "api")

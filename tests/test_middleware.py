@@ -472,6 +472,7 @@ MAKERS: list[Front] = [ThrottledSession, throttled_session, ThrottleMiddleware]
         ({"queue_timeout": -1}, ValueError, "queue_timeout is a finite number"),
         ({"queue_timeout": float("nan")}, ValueError, "queue_timeout is a finite number"),
         ({"max_hold": float("inf")}, ValueError, "max_hold is a finite number"),
+        ({"max_hold": 0.0}, ValueError, "max_hold is a finite number of seconds, above 0"),
         ({"max_hold": [1]}, TypeError, "max_hold is a number"),
     ],
 )

@@ -55,9 +55,9 @@ class ThrottleMiddleware:
             `RetryMiddleware`.
         queue_timeout: Seconds that a request waits at the most. None: as long as aiohttp's own
             `total` allows, which runs meanwhile.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed.
-            None: as long as aiohttp keeps the connection, which is for ever if a response is
-            dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
+        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
+            above 0. None: as long as aiohttp keeps the connection, which is for ever if a response
+            is dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
         hold_websockets: Whether a websocket holds its slot until it is closed; by default only
             for the handshake.
         overload: As for `ThrottledSession`.
@@ -99,7 +99,7 @@ class ThrottleMiddleware:
             heed=heed,
             profiles=profiles,
         )
-        check_seconds("max_hold", max_hold)
+        check_seconds("max_hold", max_hold, above_zero=True)
         self._retry = retry
         self._trusting = trusts_successes(retry)
         self._max_hold = max_hold

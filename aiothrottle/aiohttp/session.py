@@ -76,9 +76,9 @@ class ThrottledSession:
             it is the usual one: ``"localhost:8080"``.
         retry: When to try again; ``Retry(attempts=1)`` for never.
         queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed.
-            By default the `total` of its `aiohttp.ClientTimeout`, after which nobody can read it
-            any more, but aiohttp keeps it if it was dropped half-read.
+        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
+            above 0. By default the `total` of its `aiohttp.ClientTimeout`, after which nobody can
+            read it any more, but aiohttp keeps it if it was dropped half-read.
         hold_websockets: Whether a websocket holds its slot until it is closed; by default only
             for the handshake.
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
@@ -129,7 +129,7 @@ class ThrottledSession:
             heed=heed,
             profiles=profiles,
         )
-        check_seconds("max_hold", max_hold)
+        check_seconds("max_hold", max_hold, above_zero=True)
         if session is not None and not isinstance(session, ClientSession):
             raise TypeError(f"session is an aiohttp.ClientSession, not {session!r}")
         if session is not None and client_session_arguments:

@@ -188,13 +188,13 @@ class _Watch:
         self._keys = keys
         # Of those without a label of their own.
         self._rest = _Series(len(bounds) + 1)
-        self._series: dict[Hashable, _Series] = {}
+        # By label and not by key: Prometheus would refuse the same one twice, as of 1 and "1".
+        self._series: dict[str, _Series] = {_OTHER if keys else "": self._rest}
 
     def items(self) -> Iterator[tuple[list[str], _Series]]:
         """Give all series with their labels."""
-        yield [self.name, _OTHER if self._keys else ""], self._rest
-        for key, series in list(self._series.items()):
-            yield [self.name, str(key)], series
+        for label, series in list(self._series.items()):
+            yield [self.name, label], series
 
     def hear(self, event: Event) -> None:
         """Count."""
@@ -224,11 +224,14 @@ class _Watch:
                 pass
 
     def _of(self, key: Hashable) -> _Series:
-        series = self._series.get(key)
+        if key is None:
+            return self._rest
+        label = str(key)
+        series = self._series.get(label)
         if series is None:
-            if key is None or len(self._series) >= self._keys:
+            if len(self._series) > self._keys:  # one is that of the others
                 return self._rest
-            series = self._series[key] = _Series(len(self._bounds) + 1)
+            series = self._series[label] = _Series(len(self._bounds) + 1)
         return series
 
 

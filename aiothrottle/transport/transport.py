@@ -72,7 +72,7 @@ class Transport(Generic[_Request, _Response]):
             heed=heed,
             profiles=profiles,
         )
-        check_seconds("max_hold", max_hold)
+        check_seconds("max_hold", max_hold, above_zero=True)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport is an {name}, not {transport!r}")
