@@ -67,7 +67,7 @@ TARGETS = {
     "headers": Target(
         "headers/*.py",
         "headers header_values dates header_memo header_fuzz profiles rate_limit_headers "
-        "rate_limit_drafts refusal_bodies header_edges corpus",
+        "rate_limit_drafts refusal_bodies header_edges header_choices corpus",
     ),
     "retry": Target(
         "retry.py budget.py attempts.py feedback.py",

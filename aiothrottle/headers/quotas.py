@@ -72,7 +72,7 @@ def join(
     remaining: float | None,
     reset_after: float | None,
     *,
-    same_remaining: bool = False,
+    same_remaining: bool,
 ) -> float | None:
     """Find the policy that the limit is of, if it is exactly one, and tell it what is left.
 

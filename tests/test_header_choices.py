@@ -1,0 +1,191 @@
+"""Where a response says a thing twice, or half: which of it counts."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from aiothrottle.headers import (
+    Policy,
+    Profile,
+    ServerLimits,
+    parse_http_date,
+    parse_retry_after,
+)
+from aiothrottle.headers.limits import binding
+from tests.reading import EPOCH, NOW, read
+
+DAY = 86400
+
+# --- two families of headers in one response ---
+
+
+def both(*lines: tuple[str, str]) -> ServerLimits:
+    """Read them in either order, which makes no difference."""
+    said = read(*lines)
+    assert said == read(*reversed(lines))
+    return said
+
+
+def test_what_one_family_does_not_say_is_taken_from_the_other() -> None:
+    said = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10"))
+    assert (said.limit, said.remaining) == (10, 5)
+    said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Window", "60"))
+    assert (said.limit, said.window) == (10, 60)
+    said = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10, 10;w=1, 50;w=60"))
+    assert said.policies == (Policy(None, 10, 1.0, 5), Policy(None, 50, 60.0))
+
+
+def test_of_what_both_families_say_the_first_one_is_believed() -> None:
+    said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Limit", "20"))
+    assert said.limit == 10
+    said = both(
+        ("RateLimit-Limit", "10"),
+        ("RateLimit-Window", "1"),
+        ("X-RateLimit-Limit", "10"),
+        ("X-RateLimit-Window", "60"),
+    )
+    assert said.window == 1
+    said = both(("RateLimit-Limit", "10, 10;w=1"), ("X-RateLimit-Limit", "10, 10;w=60"))
+    assert [policy.window for policy in said.policies] == [1.0]
+
+
+def test_of_both_families_the_least_is_left_and_the_later_reset_counts() -> None:
+    def of(first: tuple[int, int], second: tuple[int, int]) -> tuple[float | None, float | None]:
+        said = both(
+            ("RateLimit-Remaining", str(first[0])),
+            ("RateLimit-Reset", str(first[1])),
+            ("X-RateLimit-Remaining", str(second[0])),
+            ("X-RateLimit-Reset", str(second[1])),
+        )
+        return said.remaining, said.reset_after
+
+    assert of((5, 10), (4, 20)) == (4, 20)
+    assert of((4, 20), (5, 10)) == (4, 20)
+    # One that was rounded is the same one: the family believed most has it more exactly.
+    assert of((5, 10), (5, 12)) == (5, 10)
+    assert of((5, 10), (5, 13)) == (5, 13)
+
+
+# --- limits with names ---
+
+
+def test_the_first_window_of_a_limit_with_a_name_is_its_own() -> None:
+    (policy,) = read(("X-RateLimit-Limit-Search", "10;w=60, 100;w=3600")).policies
+    assert policy == Policy("search", 10, 60.0)
+
+
+def test_a_limit_that_cannot_be_read_leaves_the_rest_as_it_is_but_for_a_negative_one() -> None:
+    left = ("X-RateLimit-Remaining-Search", "5")
+    assert read(("X-RateLimit-Limit-Search", "unlimited"), left).policies == (
+        Policy("search", remaining=5),
+    )
+    assert read(("X-RateLimit-Limit-Search", "-1"), left).policies == ()
+
+
+def test_windows_of_a_profile_are_for_limits_that_name_theirs_and_do_not_say_how_long() -> None:
+    profile = Profile("Acme", windows=(("cycle", 600.0),))
+    lines = [("X-RateLimit-Limit-Cycle", "5"), ("X-RateLimit-Limit-Search", "6")]
+    assert read(*lines, profile=profile).policies == (
+        Policy("cycle", 5, 600.0),
+        Policy("search", 6),
+    )
+    said = read(("X-RateLimit-Limit-Cycle", "5;w=60"), profile=profile)
+    assert said.policies == (Policy("cycle", 5, 60.0),)
+
+
+def test_part_of_a_request_is_no_request() -> None:
+    said = read(("X-RateLimit-Limit", "10.5"), ("X-RateLimit-Remaining", "4.5"))
+    assert (said.limit, said.remaining) == (10, 4)
+
+
+# --- structured fields ---
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("r=4;t=10", "r=5;t=90"),
+        ("r=4", "r=5"),
+        ("r=5;t=90", "r=5;t=10"),
+        ("r=5;t=10", "r=5"),
+        ("r=5;t=0", "t=10"),
+    ],
+)
+def test_of_two_partitions_the_tighter_one_in_either_order(one: str, other: str) -> None:
+    tighter = read(("RateLimit", f'"a";{one}')).policies
+    assert read(("RateLimit", f'"a";{one}, "a";{other}')).policies == tighter
+    assert read(("RateLimit", f'"a";{other}, "a";{one}')).policies == tighter
+
+
+def test_a_reset_at_once_is_told_from_none() -> None:
+    said = read(("RateLimit", '"a";r=5;t=0, "a";r=5'))
+    assert said.policies == (Policy("a", remaining=5, reset_after=0.0),)
+
+
+def test_an_item_that_is_wrong_does_not_spoil_those_after_it() -> None:
+    # Section 3.1 of draft 10 has the parameter "q" be a non-negative integer.
+    said = read(("RateLimit-Policy", '"a";q=x, "b";q=-1, "c";q=5;w=60'), ("RateLimit", '"c";r=3'))
+    assert said.policies == (Policy("c", 5, 60.0, 3),)
+
+
+@pytest.mark.parametrize("policy", ["5;w=60", "5;Window=60", "5;W=60"])
+def test_policies_of_older_drafts_have_any_number_of_digits_and_either_case(policy: str) -> None:
+    assert read(("RateLimit-Policy", policy)).policies == (Policy(None, 5, 60.0),)
+
+
+# --- bodies and words ---
+
+
+def test_a_negative_wait_in_a_body_is_none() -> None:
+    assert read(status=429, body='{"retry_after":-0.5}').retry_after is None
+    assert read(status=429, body='{"retry_after":0.5}').retry_after == 0.5
+
+
+def test_a_second_to_be_waited_is_one() -> None:
+    assert read(status=429, body='{"ThrottleSeconds":1}').retry_after == 1
+    assert read(status=429, body='{"ThrottleSeconds":0.5}').retry_after == 0.5
+
+
+def test_a_word_is_at_most_64_characters_long() -> None:
+    assert read(("X-RateLimit-Resource", "x" * 64)).reason == "x" * 64
+    assert read(("X-RateLimit-Resource", "x" * 65)).reason is None
+
+
+def test_of_what_resets_soon_the_later_one_binds() -> None:
+    at_once, soon = Policy("at once", reset_after=0.0), Policy("soon", reset_after=0.5)
+    assert binding([at_once, soon]) == soon
+
+
+# --- instants ---
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [
+        (EPOCH - DAY, 0.0),
+        (EPOCH - DAY - 1, 2**31),
+        (EPOCH + 366 * DAY, 366 * DAY),
+        (EPOCH + 366 * DAY + 1, 2**31),
+        (999_999_999, 999_999_999),
+        (1_000_000_000, 2**31),
+    ],
+)
+def test_a_large_number_is_an_instant_if_it_is_near_and_else_no_short_wait(
+    number: int, seconds: float
+) -> None:
+    assert parse_retry_after(str(number), NOW) == seconds
+
+
+def test_a_wait_of_more_than_a_hundred_characters_is_not_read() -> None:
+    assert parse_retry_after("1" * 100, NOW) == 2**31
+    assert parse_retry_after("1" * 101, NOW) is None
+
+
+def test_a_year_of_two_digits_is_fifty_years_ahead_at_the_most() -> None:
+    # RFC 9110, section 5.6.7.
+    now = datetime(2080, 6, 1, tzinfo=UTC)
+    for year, meant in (("30", 2030), ("29", 2129), ("79", 2079), ("81", 2081)):
+        for month in ("Jan", "Nov"):
+            moment = parse_http_date(f"Sunday, 06-{month}-{year} 08:49:37 GMT", now)
+            assert moment is not None
+            assert moment.year == meant, (year, month)
