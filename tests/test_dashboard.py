@@ -179,6 +179,7 @@ async def test_of_many_keys_the_last_ones_are_kept_and_none_is_made_anew() -> No
         ("", {"Host": ""}, 403),
         ("", {"Host": "a b"}, 403),
         ("", {"Host": "me:[::1]:808.@"}, 403),
+        ("", {"Host": "xn--le99999999999999999es"}, 403),
         ("", {"Origin": "http://evil.example"}, 403),
         ("", {"Origin": "null"}, 403),
         ("", {"Host": "localhost:80", "Origin": "http://localhost:80"}, 200),

@@ -86,6 +86,7 @@ def test_a_url_is_read(line: bytes) -> None:
         (b"http://example.org:port/", "is no URL"),
         (b"http://[::1/", "is no URL"),
         (b"http://me:[::1]:808.@", "is no URL"),  # found by tests/fuzz_lines.py
+        (b"http://xn--le99999999999999999es/", "is no URL: its host cannot be read"),  # so was this
         (b"http://example.org/a b", "a space or a control character"),
         (b"http://example.org/\x1b[2J", "a space or a control character"),
         (b"http://example.org/\xff", "is not in UTF-8"),
@@ -355,9 +356,11 @@ def test_the_same_host_is_told_again() -> None:
     assert request.headers == POST.headers
 
 
-def test_a_redirect_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="its host cannot be read"):
-        redirected(POST, 302, "http://me:[::1]:808.@")
+@pytest.mark.parametrize("location", ["http://me:[::1]:808.@", "http://xn--le99999999999999999es/"])
+def test_a_redirect_that_cannot_be_read_is_refused(location: str) -> None:
+    for either in (location, location.removeprefix("http:")):
+        with pytest.raises(ValueError, match="its host cannot be read"):
+            redirected(POST, 302, either)
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/", "javascript:1"])

@@ -199,7 +199,8 @@ def _is_here(host: str) -> bool:
     """Tell whether a Host header names an address, and no name that others can point anywhere."""
     try:
         name = URL(f"http://{host}/").host or ""
-    except (ValueError, IndexError):  # the latter so yarl 1.25 says of "[::1]:8.@"
+    except (ValueError, IndexError, OverflowError):
+        # So say yarl 1.25 of "[::1]:8.@", and Python of punycode: "xn--le99999999999999es".
         return False
     return name == "localhost" or _address(name) is not None
 

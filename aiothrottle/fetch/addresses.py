@@ -45,15 +45,18 @@ def read_address(line: bytes) -> Address | None:
 
 
 def url_of(text: str) -> URL:
-    """Read a URL of a stranger's.
+    """Read a URL of a stranger's, of which the host can be read.
 
     Raises:
         ValueError: It is none.
     """
     try:
-        return URL(text)
-    except IndexError:  # so yarl 1.25 says of "http://[::1]:8.@"
+        url = URL(text)
+        _ = url.host  # decoded when it is first asked for, and kept
+    except (IndexError, OverflowError):
+        # So say yarl 1.25 of "http://[::1]:8.@", and Python of "http://xn--le99999999999999es".
         raise ValueError("its host cannot be read") from None
+    return url
 
 
 def _text(line: bytes) -> str:
