@@ -112,7 +112,7 @@ TABLE = """
     fetch.limits | fetch.store admission keyed limiter rate stores           |
     fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
     fetch.*      | fetch.* dashboard terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
-    cli          | __init__ cli.*                                            |
+    cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
     __init__     | adaptive keyed limiter permit decision sharing.concurrency statistics algorithms rate errors |

@@ -100,6 +100,30 @@ def test_what_makes_no_sense_is_refused_before_anything_happens(
     assert complaint in said
 
 
+@pytest.mark.parametrize("command", ["fetch", "probe", "simulate", "demo"])
+def test_an_unknown_option_is_told_with_the_usage_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--nonsense", *(["http://127.0.0.1/"] if command == "probe" else [])])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: aiothrottle {command} ")
+    assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in said
+
+
+def test_a_command_does_not_wait_for_what_only_others_need() -> None:
+    code = (
+        "import sys; from aiothrottle.cli import main\n"
+        "try: main(['fetch', '--help'])\n"
+        "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"
+    )
+    loaded = run("-c", code).stderr
+    assert "'aiothrottle.cli.fetch'" in loaded
+    for other in ("aiothrottle.cli.demo", "aiothrottle.simulation", "aiohttp.web"):
+        assert f"'{other}'" not in loaded
+
+
 def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     picture = tmp_path / "crawls.png"
     code = (

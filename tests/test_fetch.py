@@ -74,6 +74,13 @@ def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) 
     assert "20 fetched, 0 failed." in said
 
 
+def test_a_url_may_stand_behind_an_option(out: Path) -> None:
+    with background() as server:
+        first, second = f"{server.url}a", f"{server.url}b"
+        assert main(["fetch", first, "--silent", second, "-o", str(out)]) == 0
+    assert set(by_url(out)) == {first, second}
+
+
 def test_a_list_has_bad_lines_and_the_run_goes_on(
     tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,15 +3,19 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from aiothrottle import __version__
-from aiothrottle.cli.demo import add_demo
-from aiothrottle.cli.fetch import add_fetch
-from aiothrottle.cli.probe import add_probe
-from aiothrottle.cli.simulate import add_simulate
 
 __all__ = ["main"]
 
+# Each is a module here: `fill` gives a parser its arguments, `execute` does what they say.
+_COMMANDS = {
+    "fetch": "fetch lists of URLs, under limits",
+    "probe": "ask a server for its limits, and get the line of Python that keeps to them",
+    "simulate": "see how a law and a guard get on with a server, before anything is sent",
+    "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
+}
 # What a shell reports of a program that Ctrl-C has ended: 128 and the number of SIGINT.
 _INTERRUPTED = 130
 
@@ -22,25 +26,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help or the version (0), or make no sense (2).
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = _make_parser()
     try:
-        options = parser.parse_args(arguments)
-        if options.run is None:
+        name = parser.parse_args(arguments[:1]).command
+        if name is None:
             parser.print_help()
             return 0
-        return int(options.run(options))
+        # Only now: fetch is not to wait until all that simulate needs has been read.
+        module = import_module(f"{__name__}.{name}")
+        command = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
+        module.fill(command)
+        # Intermixed: a URL may also stand behind an option, as it may with curl.
+        return int(module.execute(command, command.parse_intermixed_args(arguments[1:])))
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return _INTERRUPTED
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    """Make the parser of what stands before the arguments of a command."""
     parser = argparse.ArgumentParser(
         prog="aiothrottle", description="Stay under the limits of the APIs you call."
     )
     parser.add_argument("--version", action="version", version=f"aiothrottle {__version__}")
-    parser.set_defaults(run=None)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add in (add_fetch, add_probe, add_simulate, add_demo):
-        add(commands)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, summary in _COMMANDS.items():
+        commands.add_parser(name, help=summary)
     return parser

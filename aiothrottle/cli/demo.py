@@ -6,7 +6,7 @@ from aiothrottle.cli.arguments import picture, whole_number, whole_rate
 from aiothrottle.demo import Terms, run_demo
 from aiothrottle.picture import SUFFIXES
 
-__all__ = ["add_demo"]
+__all__ = ["execute", "fill"]
 
 # A plain aiohttp session opens no more connections: above it, no crawler would notice the limit.
 _MOST_AT_ONCE = 100
@@ -14,14 +14,12 @@ _MOST_AT_ONCE = 100
 _MOST_PAGES = 100_000
 
 
-def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments, and what the help says of them."""
     defaults = Terms()
-    parser = commands.add_parser(
-        "demo",
-        help="crawl a server on this machine, without and with aiothrottle, and compare",
-        description="Start a server with a limit on this machine and crawl it three times: with no "
-        "limiter, with a semaphore, with aiothrottle. Needs no network.",
+    parser.description = (
+        "Start a server with a limit on this machine and crawl it three times: with no "
+        "limiter, with a semaphore, with aiothrottle. Needs no network."
     )
     parser.add_argument(
         "--rate",
@@ -50,9 +48,9 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         metavar="FILE",
         help=f"write a picture of the crawls ({', '.join(SUFFIXES)}); needs matplotlib",
     )
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def execute(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Do what the arguments say, and give the exit status."""
     terms = Terms(rate=options.rate, concurrency=options.concurrency, pages=options.pages)
     return run_demo(terms, options.plot)

@@ -22,7 +22,7 @@ from aiothrottle.suggestion import usual_guard
 if TYPE_CHECKING:
     from aiothrottle.rate import Rate
 
-__all__ = ["add_fetch"]
+__all__ = ["execute", "fill"]
 
 _DESCRIPTION = """\
 Fetch lists of URLs under limits. What became of each is a line of JSON:
@@ -57,21 +57,17 @@ examples:
 _LONGEST_BODY = 16 << 20
 
 
-def add_fetch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "fetch",
-        help="fetch lists of URLs, under limits",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="aiothrottle fetch [options] [URL ...]",
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments, and what the help says of them."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "aiothrottle fetch [options] [URL ...]"
     add_arguments(parser)
-    parser.set_defaults(run=partial(_run, parser))
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Do what the arguments say, and give the exit status."""
     if not options.urls and options.input_file is None:
         parser.error("no URLs: name some, or a list by --input-file, or - for standard input")
     if options.resume and options.output is None and options.output_dir is None:

@@ -5,7 +5,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import aiohttp
 from yarl import URL
@@ -19,7 +18,7 @@ from aiothrottle.rate import Rate
 from aiothrottle.suggestion import Sighting, announced, limiter_line, seen
 from aiothrottle.terminal import printable, without_credentials
 
-__all__ = ["add_probe"]
+__all__ = ["execute", "fill"]
 
 _EPILOG = """\
 exit status:
@@ -36,17 +35,15 @@ _MOST = 10_000
 _USUAL = 100
 
 
-def add_probe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "probe",
-        help="ask a server for its limits, and get the line of Python that keeps to them",
-        description="Ask a server what it says about its limits, by one request; with --find-limit "
-        "also see where it refuses. What is sent is told first, and only sent if you agree.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="aiothrottle probe [options] URL",
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments, and what the help says of them."""
+    parser.description = (
+        "Ask a server what it says about its limits, by one request; with --find-limit "
+        "also see where it refuses. What is sent is told first, and only sent if you agree."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "aiothrottle probe [options] URL"
     parser.add_argument("url", type=_url, metavar="URL", help="what to ask for")
     parser.add_argument(
         "-y", "--yes", action="store_true", help="you agree: send it, without a question"
@@ -103,7 +100,6 @@ def add_probe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="SECONDS",
         help="for one request (default: %(default)g)",
     )
-    parser.set_defaults(run=partial(_run, parser))
 
 
 def _url(text: str) -> URL:
@@ -114,7 +110,8 @@ def _url(text: str) -> URL:
     return address.url
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Do what the arguments say, and give the exit status."""
     if not options.find_limit and (options.max_requests or options.concurrency):
         parser.error("--max-requests and --concurrency are for --find-limit: give it as well")
     inquiry = Inquiry(

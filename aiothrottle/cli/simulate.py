@@ -28,7 +28,7 @@ from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
 from aiothrottle.suggestion import usual_guard
 from aiothrottle.testing.server import LawName
 
-__all__ = ["add_simulate"]
+__all__ = ["execute", "fill"]
 
 _NO_LIMITER = "none"
 # A picture shows so many periods: of more of them one would see none.
@@ -60,16 +60,12 @@ examples:
 """
 
 
-def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "simulate",
-        help="see how a law and a guard get on with a server, before anything is sent",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="aiothrottle simulate [options]",
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments, and what the help says of them."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "aiothrottle simulate [options]"
     _add_server(parser.add_argument_group("the server"))
     _add_clients(parser.add_argument_group("the clients"))
     parser.add_argument(
@@ -87,7 +83,6 @@ def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="FILE",
         help=f"draw the first {_SHOWN} periods ({', '.join(SUFFIXES)}); needs matplotlib",
     )
-    parser.set_defaults(run=partial(_run, parser))
 
 
 def _add_server(group: "argparse._ArgumentGroup") -> None:
@@ -179,7 +174,8 @@ def _add_clients(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Do what the arguments say, and give the exit status."""
     if options.seconds is None:
         options.seconds = max(_LEAST_SECONDS, _LEAST_PERIODS * options.rate.period)
     try:
