@@ -17,6 +17,7 @@ from aiothrottle import (
     RateLimiter,
     SharedConcurrency,
     bucket,
+    child,
     consumer,
     limiter,
     line,
@@ -47,7 +48,7 @@ LIMIT, SLOTS = 2, 2
 # With a store there are thousands of points: one in so many, but for who wants them all.
 EVERY = "AIOTHROTTLE_EVERY_INTERRUPT" in os.environ
 STRIDES = {"store": 5, "slots": 23}
-OURS = codes_of(bucket, consumer, limiter, line, permit, waiters)
+OURS = codes_of(bucket, child, consumer, limiter, line, permit, waiters)
 CODES = [*OURS, *codes_of(rolling_window)]
 # There the law is the store's, which is a part of this process only here.
 CODES_WITH_STORE = [*OURS, *codes_of(reserved, guarded, shared_line, slots)]
@@ -133,7 +134,8 @@ class Scene:
         ]
         tasks = [asyncio.create_task(each()) for each in come]
         await asyncio.sleep(0.6)
-        tasks[-1].cancel()
+        for task in (tasks[2], tasks[-1]):  # the head, and the last one
+            task.cancel()
         await asyncio.wait(tasks)
 
     async def crowd_again(self) -> int:

@@ -525,3 +525,17 @@ def test_those_who_waited_for_the_parent_on_a_dead_loop_count_no_more() -> None:
     loop.close()
     dead._log_destroy_pending = False  # type: ignore[attr-defined]
     assert asyncio.run(foretold()) == pytest.approx(180)
+
+
+@virtual
+async def test_a_wait_that_is_too_long_two_levels_up_is_refused_at_once() -> None:
+    top = RateLimiter("1/s")
+    middle = RateLimiter("10/s", parent=top)
+    limiter = RateLimiter("100/s", parent=middle)
+    waiting = visits(limiter, 3)
+    await turns()
+    with pytest.raises(ThrottleTimeout) as caught:
+        await limiter.acquire(timeout=2.5)
+    assert caught.value.retry_after == 3.0
+    assert now() == 0.0
+    assert await together([*waiting, *visits(limiter, 1, timeout=3.5)]) == [0, 1, 2, 3]
