@@ -44,6 +44,8 @@ LOOKS = 20
 FLAT = 2_000_000
 # Keys that nobody uses may stay until others come.
 FEW = 256
+# Of Python's memory: what is imported late and remembered on purpose, such as names of headers.
+FEW_BLOCKS = 100_000
 
 
 class Watch:
@@ -78,16 +80,20 @@ class Watch:
             f"{now:10.0f} s  {self.memory[-1] / 1e6:6.1f} MB  {len(keyed):6} keys{more}", flush=True
         )
 
-    def verdict(self, **left: int) -> bool:
-        """Tell how it went, and whether well: whether nothing is left, and memory is flat."""
+    def is_flat(self) -> bool:
+        """Tell whether no more memory is in use late than in the midst."""
         third = len(self.memory) // 3
         middle, late = max(self.memory[third : 2 * third]), max(self.memory[2 * third :])
-        print("ended as:", ", ".join(f"{n:,} {what}" for what, n in sorted(self.outcomes.items())))
         print(
             f"memory, at most: {middle / 1e6:.1f} MB in the second third, then {late / 1e6:.1f} MB"
         )
-        print("left behind:", ", ".join(f"{number} {what}" for what, number in left.items()))
-        return late - middle <= FLAT and not any(left.values())
+        return late - middle <= FLAT
+
+    def nothing_left(self, **left: int) -> bool:
+        """Tell how all ended, and whether nothing of it is left."""
+        print("ended as:", ", ".join(f"{n:,} {what}" for what, n in sorted(self.outcomes.items())))
+        print("left behind:", ", ".join(f"{n:,} {what}" for what, n in left.items()))
+        return not any(left.values())
 
 
 # ---- on virtual time -----------------------------------------------------------------------------
@@ -166,7 +172,8 @@ async def virtual(requests: int, seed: int) -> bool:
     await keyed.aclose()
     await asyncio.sleep(0)
     tasks, timers = len(asyncio.all_tasks()) - 1, _timers(loop)
-    return watch.verdict(keys=max(0, keys - FEW), tasks=tasks, timers=timers)
+    empty = watch.nothing_left(keys=max(0, keys - FEW), tasks=tasks, timers=timers)
+    return watch.is_flat() and empty
 
 
 def _timers(loop: asyncio.AbstractEventLoop) -> int:
@@ -213,6 +220,12 @@ def _resident() -> int:
 
 def _open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _blocks() -> int:
+    """Count what Python has allocated: unlike the size of the process it shrinks again."""
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 class Traffic:
@@ -269,7 +282,7 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
             granted += 1
             watch.granted(str(event.key), clock.last)
 
-    files = _open_files()
+    files, blocks = _open_files(), _blocks()
     stop = keyed.observe(hear)
     async with FaultyServer.running(seed) as server:
         session = ThrottledSession(
@@ -305,7 +318,10 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
     held = sum(limiter.statistics().in_flight for limiter in limiters)
     del limiters
     await asyncio.sleep(2 * REAL_PERIOD + 60.0)  # keys are forgotten by themselves
-    return watch.verdict(
+    watch.went.clear()
+    blocks = _blocks() - blocks
+    print(f"{blocks:,} blocks of memory more than before")
+    return blocks <= FEW_BLOCKS and watch.nothing_left(
         keys=len(keyed),
         tasks=len(asyncio.all_tasks()) - 1,
         timers=_timers(loop),
