@@ -132,12 +132,20 @@ class Tests:
     entered: Mapping[str, Sequence[Sequence[object]]]
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Give those that enter the changed function; outside of any, those that enter the file."""
+        """Give those that enter the changed function; outside of any, those that enter the file.
+
+        A file that nobody enters holds data: all may be about that.
+        """
         path, left = str(mutant.path), self.most
+        entered = {
+            test: [line for file, line in places if file == path]
+            for test, places in self.entered.items()
+        }
+        data = not any(entered.values())
         chosen: list[str] = []
         for test, seconds in self.seconds.items():
-            lines = [line for file, line in self.entered[test] if file == path]
-            if lines and mutant.function in {None, *lines}:
+            lines = entered[test]
+            if data or (lines and mutant.function in {None, *lines}):
                 left -= seconds
                 if chosen and left < 0:
                     break

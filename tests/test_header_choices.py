@@ -189,3 +189,18 @@ def test_a_year_of_two_digits_is_fifty_years_ahead_at_the_most() -> None:
             moment = parse_http_date(f"Sunday, 06-{month}-{year} 08:49:37 GMT", now)
             assert moment is not None
             assert moment.year == meant, (year, month)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("9" * 18, 10**18 - 1),
+        ("9" * 19, None),
+        ("9" * 18 + ".5", 10**18),  # as a float has it
+        ("9" * 19 + ".5", None),
+        ("1." + "5" * 18, 1),
+        ("1." + "5" * 19, None),
+    ],
+)
+def test_a_limit_has_at_most_eighteen_digits_on_either_side(text: str, limit: float | None) -> None:
+    assert read(("X-RateLimit-Limit", text)).limit == limit
