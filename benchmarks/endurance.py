@@ -156,10 +156,11 @@ async def virtual(requests: int, seed: int) -> bool:
             task = asyncio.ensure_future(one(keyed, lots, watch, loop.time))
             if lots.random() < 0.05:
                 loop.call_later(lots.expovariate(20), task.cancel)
-            try:
-                await task
-            except asyncio.CancelledError:
+            await asyncio.wait([task])  # whoever cancels this one means this one
+            if task.cancelled():
                 watch.count("cancelled")
+            else:
+                task.result()
 
     await asyncio.gather(*(worker() for _ in range(WORKERS)))
     print(f"virtual hours: {loop.time() / 3600:.1f}; at most {watch.most_keys} keys")
