@@ -56,13 +56,13 @@ class Admission:
         self,
         limiter: AnyLimiter,
         *,
-        key: Key | None,
+        key: Key | None = None,
         default_key: Key,
-        queue_timeout: float | None,
+        queue_timeout: float | None = None,
         retry: Retry,
-        overload: ClientThrottling | None,
-        heed: Heed,
-        profiles: Iterable[Profile],
+        overload: ClientThrottling | None = None,
+        heed: Heed = "at once",
+        profiles: Iterable[Profile] = (),
     ) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
             raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")

@@ -111,7 +111,7 @@ TABLE = """
     fetch        |                                                           |
     fetch.limits | fetch.store admission keyed limiter rate stores           |
     fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp aiohttp.response admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from aiothrottle import RateLimiter
-from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.admission import Admission
+from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
 from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.lines import Lines, Source
@@ -451,9 +453,10 @@ async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
         return b"no url\n" * (size // 7) if asked < 50_000_000 else b""
 
     sink = Sink()
-    async with ThrottledSession(RateLimiter()) as session:
+    async with ClientSession() as session:
+        sender = Sender(session, Admission(RateLimiter(), default_key=origin_of, retry=Retry()))
         lines = Lines([Source("endless", endless)], 100)
-        crawl = Crawl(Job(), session=session, retry=Retry(), lines=lines, output=sink)  # type: ignore[arg-type]
+        crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))
         while sink.count < 20_000:
             await asyncio.sleep(0.001)

@@ -4,37 +4,21 @@ Why a wrapper: what is waited before `ClientSession.request` is called is outsid
 timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Self
 
-import aiohttp
-from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse
+from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
-from yarl import URL
 
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_seconds
+from aiothrottle.admission import Admission, AnyLimiter, Key
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
-from aiothrottle.aiohttp.lease import Leases
-from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.aiohttp.response import (
-    FAILURES,
-    SWITCHING_PROTOCOLS,
-    discard,
-    hear,
-    is_certain,
-    is_plain,
-    judged,
-    origin_of,
-    trusts_successes,
-)
+from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.announcements import Heed
-from aiothrottle.attempts import Attempts, Outcome, failed
 from aiothrottle.headers import Profile
-from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
@@ -43,11 +27,6 @@ if TYPE_CHECKING:
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
 __all__ = ["ThrottledSession"]
-
-_Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
-
-# aiohttp rounds its own time-outs up to a whole second.
-_GRACE = 1.0
 
 
 class ThrottledSession:
@@ -119,17 +98,6 @@ class ThrottledSession:
         profiles: Iterable[Profile] = (),
         **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
     ) -> None:
-        self._admission = Admission(
-            limiter,
-            key=key,
-            default_key=origin_of,
-            queue_timeout=queue_timeout,
-            retry=retry,
-            overload=overload,
-            heed=heed,
-            profiles=profiles,
-        )
-        check_seconds("max_hold", max_hold, above_zero=True)
         if session is not None and not isinstance(session, ClientSession):
             raise TypeError(f"session is an aiohttp.ClientSession, not {session!r}")
         if session is not None and client_session_arguments:
@@ -138,27 +106,32 @@ class ThrottledSession:
                 "but session= is given as well; give one of them"
             )
         check_arguments(type(self), client_session_arguments)
-        self._retry = retry
-        self._trusting = trusts_successes(retry)
-        self._failures = FAILURES if retry.exceptions is None else retry.exceptions
-        self._leases = Leases()
-        self._max_hold = max_hold
-        self._hold_websockets = hold_websockets
+        self._sender = Sender(
+            client_session_arguments if session is None else session,
+            Admission(
+                limiter,
+                key=key,
+                default_key=origin_of,
+                queue_timeout=queue_timeout,
+                retry=retry,
+                overload=overload,
+                heed=heed,
+                profiles=profiles,
+            ),
+            max_hold=max_hold,
+            hold_websockets=hold_websockets,
+        )
         self._buffer_body = buffer_body
-        self._session = session if session is None else without_resending(session)
-        self._arguments = None if session is not None else client_session_arguments
 
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter that is waited for."""
-        return self._admission.limiter
+        return self._sender.admission.limiter
 
     @property
     def session(self) -> ClientSession:
         """The session that sends. One of our own is made here, as it needs a running loop."""
-        if self._session is None:
-            self._session = without_resending(ClientSession(**(self._arguments or {})))
-        return self._session
+        return self._sender.session
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the session has
         # What is private there could send past the limiter.
@@ -227,13 +200,12 @@ class ThrottledSession:
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
         """Open a websocket. The handshake pays a token; what follows does not."""
         return RequestContext(
-            self._try("GET", url, lambda session: session.ws_connect(url, **options))
+            self._sender.send("GET", url, lambda session: session.ws_connect(url, **options))
         )
 
     async def close(self) -> None:
         """Close the session that sends, if it was made here. The limiter stays as it is."""
-        if self._arguments is not None:
-            await self.session.close()  # made here if it never was: then it is closed for good
+        await self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -242,14 +214,14 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self.limiter!r}, {self._retry!r}>"
+        return f"<ThrottledSession {self.limiter!r}, {self._sender.admission.retry!r}>"
 
     def _send(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> Coroutine[Any, Any, ClientResponse]:
         if options.get("data") is not None:
             return self._send_body(method, url, options)
-        return self._try(
+        return self._sender.send(
             method,
             url,
             lambda session: session.request(method, url, **options),
@@ -265,7 +237,7 @@ class ThrottledSession:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
                 options["data"] = body.data
-            return await self._try(
+            return await self._sender.send(
                 method,
                 url,
                 lambda session: session.request(method, url, **options),
@@ -275,116 +247,3 @@ class ThrottledSession:
         finally:
             if body is not None:
                 await body.close()
-
-    async def _try(
-        self,
-        method: str,
-        url: StrOrURL,
-        send: Callable[[ClientSession], Awaitable[_Result]],
-        timeout: object = None,
-        body: Body | None = None,
-    ) -> _Result:
-        """Send until it ends well, or is not to be sent again."""
-        key, limiter = self._admission.only or self._target(method, url)
-        server = None if self._admission.overloads is None else self._server(url)
-        announcements = self._admission.announcements
-        attempts: Attempts | None = None
-        outcome: Outcome[Any] | None = None
-        while True:
-            permit = await self._admission.enter(limiter, server, outcome)
-            try:
-                response = await send(self.session)
-            except Exception as error:
-                permit.release()
-                if (failure := self._failed(error, server)) is None:
-                    raise
-                outcome = failure
-            except BaseException:
-                permit.release()
-                raise
-            else:
-                self._hold(permit, response, timeout)
-                if not isinstance(response, ClientResponse):
-                    self._admission.answered(server, SWITCHING_PROTOCOLS)
-                    return response
-                self._admission.answered(server, response.status)
-                if self._trusting and announcements.has_none(response.status, response.headers):
-                    permit.succeeded()
-                    return response
-                limits = hear(announcements, limiter, permit, response)
-                if is_plain(self._retry, response.status, limits):
-                    permit.succeeded()
-                    return response
-                outcome = await judged(self._retry, announcements, response, limits)
-            attempts = attempts or Attempts(self._retry, method, self._admission.quota, key)
-            delay = attempts.delay(outcome)
-            # Also if this request is not tried again: its siblings would be refused as well.
-            paused = self._admission.ended(permit, outcome, delay)
-            replayable = body is None or body.is_replayable()
-            if (
-                delay is None
-                or not replayable
-                or not self._admission.again(attempts, permit, outcome, delay)
-            ):
-                attempts.ended(outcome)
-                return cast("_Result", outcome.result())
-            if outcome.response is not None:
-                await discard(outcome.response)
-            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
-            if not paused:
-                await asyncio.sleep(delay)
-
-    def _failed(self, error: Exception, server: str | None) -> Outcome[Any] | None:
-        """Tell how an attempt ended that raised an error; None if that is the last word."""
-        if isinstance(error, aiohttp.ClientResponseError):  # as raise_for_status asks for
-            self._admission.answered(server, error.status)
-            host = error.request_info.url.raw_host or ""
-            limits = self._admission.announcements.read(host, error.status, error.headers or ())
-            return failed(error, error.status, limits)
-        if isinstance(error, self._failures) and not is_certain(self._retry, error):
-            return failed(error)
-        return None
-
-    def _target(self, method: str, url: StrOrURL) -> Target:
-        return self._admission.target(method, self._absolute(url))
-
-    def _server(self, url: StrOrURL) -> str:
-        return origin_of("", self._absolute(url))
-
-    def _absolute(self, url: StrOrURL) -> URL:
-        try:
-            url = URL(url)
-        except ValueError as error:
-            raise aiohttp.InvalidUrlClientError(url) from error  # as aiohttp says it
-        if not url.absolute:
-            # There is no public way to ask a session for its base_url.
-            base: URL | None = getattr(self.session, "_base_url", None)
-            url = url if base is None else base.join(url)
-        return url
-
-    def _hold(
-        self,
-        permit: Permit,
-        response: "ClientResponse | ClientWebSocketResponse[bool]",
-        timeout: object,
-    ) -> None:
-        """Release the permit when the response ends, whichever way it ends."""
-        if isinstance(response, ClientResponse):
-            if response.connection is None:  # the whole body came with the headers
-                permit.release()
-            else:
-                self._leases.hold(permit, response, self._longest_hold(timeout))
-            return
-        # There is no public way from a websocket to its connection.
-        handshake: ClientResponse | None = getattr(response, "_response", None)
-        if self._hold_websockets and handshake is not None:
-            self._leases.hold(permit, handshake, self._max_hold)
-        else:
-            permit.release()
-
-    def _longest_hold(self, timeout: object) -> float | None:
-        if self._max_hold is not None:
-            return self._max_hold
-        if not isinstance(timeout, ClientTimeout):
-            timeout = self.session.timeout
-        return timeout.total + _GRACE if timeout.total else None

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from yarl import URL
 
-from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.folder import Folder
 from aiothrottle.fetch.lines import Lines
@@ -16,7 +16,6 @@ from aiothrottle.fetch.record import Record
 from aiothrottle.fetch.tally import Tally
 from aiothrottle.fetch.worker import Job, Worker
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.retry import Retry
 
 __all__ = ["Crawl"]
 
@@ -26,8 +25,7 @@ class Crawl:
 
     Args:
         job: What is asked of each URL.
-        session: What asks. It has to have the middleware `worker.watched`.
-        retry: The session's.
+        sender: What asks.
         lines: The list.
         output: Gets a record of every URL.
         folder: Gets the bodies; None: they are in the records.
@@ -38,16 +36,15 @@ class Crawl:
         self,
         job: Job,
         *,
-        session: ThrottledSession,
-        retry: Retry,
+        sender: Sender,
         lines: Lines,
         output: Output,
         folder: Folder | None = None,
         on_failure: Callable[[Record], None] = lambda _: None,
     ) -> None:
         self.job = job
-        self.session = session
-        self.retry = retry
+        self.sender = sender
+        self.retry = sender.admission.retry
         self.lines = lines
         self.output = output
         self.folder = folder
@@ -106,7 +103,7 @@ class Crawl:
     @property
     def pauses(self) -> Pauses:
         """How many limiters are paused, and how long the longest pause goes on."""
-        limiter = self.session.limiter
+        limiter = self.sender.admission.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds

@@ -10,8 +10,9 @@ from typing import TextIO
 
 import aiohttp
 
-from aiothrottle.admission import AnyLimiter
-from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.admission import Admission, AnyLimiter
+from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.addresses import LONGEST
 from aiothrottle.fetch.crawl import Crawl
@@ -20,7 +21,7 @@ from aiothrottle.fetch.limits import Limiters, Limits
 from aiothrottle.fetch.lines import Lines, Source
 from aiothrottle.fetch.output import Output, OutputError
 from aiothrottle.fetch.report import Report
-from aiothrottle.fetch.worker import Job, watched
+from aiothrottle.fetch.worker import Job
 from aiothrottle.retry import Retry
 from aiothrottle.terminal import without_credentials
 
@@ -80,15 +81,12 @@ def _described(error: Exception) -> str:
 
 
 async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
-    async with (
-        _client(settings) as client,
-        ThrottledSession(limiters.to_wait_for, session=client, retry=settings.retry) as session,
-        contextlib.AsyncExitStack() as stack,
-    ):
+    async with _client(settings) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
             settings.job,
-            session=session,
-            retry=settings.retry,
+            sender=Sender(
+                client, Admission(limiters.to_wait_for, default_key=origin_of, retry=settings.retry)
+            ),
             lines=Lines(settings.sources, LONGEST),
             output=settings.output,
             folder=settings.folder,
@@ -147,7 +145,6 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(
             total=settings.max_time, sock_connect=settings.connect_timeout
         ),
-        middlewares=[watched],
     )
 
 

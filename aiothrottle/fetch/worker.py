@@ -4,12 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiohttp
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from aiohttp import ClientResponse, ClientSession
 
 from aiothrottle.aiohttp.response import discard
 from aiothrottle.errors import StoreUnavailable, ThrottleError
@@ -23,7 +22,7 @@ from aiothrottle.terminal import without_credentials
 if TYPE_CHECKING:
     from aiothrottle.fetch.crawl import Crawl
 
-__all__ = ["Job", "Worker", "watched"]
+__all__ = ["Job", "Worker"]
 
 _CHUNK = 1 << 16
 # Whatever one URL or its server can do wrong. The next one has nothing to do with it.
@@ -48,23 +47,6 @@ class Job:
     longest_body: int | None = None
 
 
-# Whose request it is: the middleware runs in the worker's task.
-_worker: "ContextVar[Worker]" = ContextVar("worker")
-
-
-async def watched(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Tell the worker of each of its attempts: a middleware, as it costs less than a trace."""
-    worker = _worker.get()
-    worker.sent()
-    try:
-        response = await handler(request)
-    except BaseException:
-        worker.rest()
-        raise
-    worker.answered(response)
-    return response
-
-
 class Worker:
     """A task of a crawl, and what its URL has been through.
 
@@ -72,7 +54,18 @@ class Worker:
         busy: A request is on its way, or its answer on the way to the output.
     """
 
-    __slots__ = ("_attempts", "_crawl", "_number", "_since", "_task", "_waited", "busy")
+    __slots__ = (
+        "_attempts",
+        "_crawl",
+        "_number",
+        "_request",
+        "_since",
+        "_task",
+        "_waited",
+        "busy",
+    )
+
+    _request: Request
 
     def __init__(self, crawl: "Crawl", number: int) -> None:
         self._crawl = crawl
@@ -91,7 +84,6 @@ class Worker:
             OutputError: The output cannot be written any more.
         """
         self._task = asyncio.current_task()
-        _worker.set(self)
         lines = self._crawl.lines
         async for line in lines:
             await self._handle(line)
@@ -103,16 +95,30 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
 
-    # ---- what the middleware tells
+    # ---- one attempt
 
-    def sent(self) -> None:
-        """A request goes out."""
+    async def _ask(self, session: ClientSession) -> ClientResponse:
+        """Send the request. It has had its turn."""
+        request = self._request
         self.busy = True
         self._attempts += 1
         self._waited += time.monotonic() - self._since
         self._crawl.tally.requests += 1
+        try:
+            response = await session.request(
+                request.method,
+                request.url,
+                headers=request.headers,
+                data=request.data,
+                allow_redirects=False,
+            )
+        except BaseException:
+            self._rest()
+            raise
+        self._answered(response)
+        return response
 
-    def answered(self, response: ClientResponse) -> None:
+    def _answered(self, response: ClientResponse) -> None:
         """An answer has begun; if it is one that is tried again, a wait has."""
         retry = self._crawl.retry
         if response.status in retry.statuses:
@@ -121,9 +127,9 @@ class Worker:
                 response.status, 0.0 if "Retry-After" in response.headers else None
             ):
                 self._crawl.refused(response.url)
-            self.rest()
+            self._rest()
 
-    def rest(self) -> None:
+    def _rest(self) -> None:
         """Nothing is under way: it waits for its turn, or to be tried again."""
         self._since = time.monotonic()
         self.busy = False
@@ -164,7 +170,7 @@ class Worker:
                 followed += 1
                 request = target
                 record.final_url = without_credentials(str(target.url))
-                self.rest()
+                self._rest()
         except StoreUnavailable as error:
             self._crawl.end(error)  # it is no failure of this URL, which stays to be fetched
             raise asyncio.CancelledError from error
@@ -176,15 +182,10 @@ class Worker:
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
         """Send one request. The answer goes to the record, or is a redirect to follow."""
-        # Awaited, and not entered: that would be two more coroutines for each URL.
-        async with await self._crawl.session.request(
-            request.method,
-            request.url,
-            headers=request.headers,
-            data=request.data,
-            allow_redirects=False,
-        ) as response:
-            self.busy = True
+        self._request = request
+        response = await self._crawl.sender.send(request.method, request.url, self._ask)
+        self.busy = True
+        try:
             record.status = response.status
             if self._crawl.job.redirects:
                 target = redirected(request, response.status, response.headers.get("Location"))
@@ -193,6 +194,9 @@ class Worker:
                     return target
             await self._keep(request, response, record)
             return None
+        finally:
+            if not response.closed:  # with most it is, since their bodies have come
+                response.release()
 
     async def _keep(self, request: Request, response: ClientResponse, record: Record) -> None:
         job, folder = self._crawl.job, self._crawl.folder
@@ -207,22 +211,24 @@ class Worker:
             record.file = await folder.keep(name, self._number, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
-        length = response.content_length
-        # As most are: short, and no longer when it is unpacked.
-        if length is not None and length <= _CHUNK and "Content-Encoding" not in response.headers:
-            most = self._crawl.job.longest_body
-            if most is None or length <= most:
-                return await response.read()
+        if response.content.is_eof():  # as with most: all of it is here
+            body = response.content.read_nowait()
+            self._check_size(len(body))
+            return body
         async with aclosing(self._chunks(response)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     async def _chunks(self, response: ClientResponse) -> AsyncGenerator[bytes, None]:
-        most, size = self._crawl.job.longest_body, 0
+        size = 0
         async for chunk in response.content.iter_chunked(_CHUNK):
             size += len(chunk)
-            if most is not None and size > most:
-                raise ValueError(f"the body is longer than {most} bytes (--max-filesize)")
+            self._check_size(size)
             yield chunk
+
+    def _check_size(self, size: int) -> None:
+        most = self._crawl.job.longest_body
+        if most is not None and size > most:
+            raise ValueError(f"the body is longer than {most} bytes (--max-filesize)")
 
 
 def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
