@@ -25,15 +25,15 @@ __all__ = ["AdaptiveRate", "RateState"]
 
 # ---- tuned with benchmarks/adaptive.py ----
 
-# Parts of the rate that a cut takes, at a refusal that comes late: if the limit is guessed, or was
-# expected to be higher, since others take of it; if it is known, and was just met.
-_GUESSED_CUT, _KNOWN_CUT = 0.1, 0.05
-_MET = 0.99
+# The part of the rate that a cut takes, at a refusal that comes late. The time scale alone makes
+# refusals rare; and those who share a limit lose what a cut takes to whoever comes by first, so the
+# less it is, the more evenly they go on sharing.
+_CUT = 0.03
 # If it comes "at once", before that part of the way back to the ceiling, or after so few seconds:
-# what the bounds tell, but no more than that; a quarter, if too little was admitted to tell. A
-# limit that is known is not doubted for three of them.
+# what the bounds tell, within these; a quarter, if too little was admitted to tell. A limit that is
+# known is not doubted for three of them.
 _SOON, _SOON_SECONDS = 0.12, 3.0
-_MOST_CUT, _BLIND_CUT, _GREATEST_CUT = 0.3, 0.25, 0.5
+_LEAST_CUT, _MOST_CUT, _BLIND_CUT, _GREATEST_CUT = 0.1, 0.3, 0.25, 0.5
 _LENIENT = 3
 _ENOUGH = 5
 # How far from the upper to the lower bound to go. While it grew, the lower one is that part of the
@@ -221,7 +221,7 @@ class AdaptiveRate:
             admitted_rate = state.admitted / elapsed
             if state.shut_for - _ROUNDING > _FAR * elapsed:
                 state.ceiling = min(state.ceiling, _HEADROOM * admitted_rate)
-                state.cut = _KNOWN_CUT
+                state.cut = _CUT
                 state.settled_at = state.reopens_at + longest
             elif state.is_between:
                 _cut_between(state, admitted_rate)
@@ -338,8 +338,7 @@ def _decide_cut(state: RateState) -> None:
     if state.is_guess:
         passed = _rate_after(state, max(0.0, state.used - _LATE))
         state.refused_rate = min(state.refused_rate, passed)
-    is_met = state.is_guess or state.rate >= _MET * state.ceiling
-    state.cut = _KNOWN_CUT if is_met else _GUESSED_CUT
+    state.cut = _CUT
     state.known = min(_KNOWN, state.known * _LEARN)
 
 
@@ -348,5 +347,5 @@ def _cut_between(state: RateState, admitted_rate: float) -> None:
     lower = min(max(admitted_rate, state.lower), state.ceiling)
     wanted = 1.0 - (lower / state.ceiling) ** _BETWEEN
     most = _MOST_CUT if state.soon else _GREATEST_CUT
-    state.cut = min(max(wanted, _GUESSED_CUT), most)
+    state.cut = min(max(wanted, _LEAST_CUT), most)
     state.known = min(_HALF_KNOWN, _KNOWN_BY_CUT / state.cut)
