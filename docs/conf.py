@@ -29,6 +29,7 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # "Retry()", not all that is in one
 autodoc_default_options = {"members": True, "show-inheritance": True}
 copybutton_prompt_text = "$ "
 
