@@ -117,4 +117,4 @@ def most_admitted(law: Law, seconds: float) -> int:
             return count
         law.count(now)
         count += 1
-    raise ValueError(f"{law!r} limits nothing: it admits {_NO_LIMIT} requests at one instant")
+    raise ValueError(f"a server that admits {_NO_LIMIT} requests at one instant limits nothing")
