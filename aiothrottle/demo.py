@@ -262,7 +262,8 @@ again after {_BACK_OFF:g} s. A crawl that is not complete after {terms.patience:
 
 def _words(terms: Terms) -> str:
     period = "second" if terms.rate.period == 1 else f"{terms.rate.period:g} s"
-    return f"{terms.rate.limit:g} requests in any {period}, {terms.concurrency} at once"
+    requests = "request" if terms.rate.limit == 1 else "requests"
+    return f"{terms.rate.limit:g} {requests} in any {period}, {terms.concurrency} at once"
 
 
 def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:

@@ -65,6 +65,11 @@ def test_the_options_reach_the_server(capsys: pytest.CaptureFixture[str]) -> Non
     assert "25 requests in any 0.5 s, 2 at once" in printed
 
 
+def test_one_request_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--pages", "2", "--rate", "1/20ms"]) == 0
+    assert "1 request in any 0.02 s" in capsys.readouterr().out
+
+
 def test_a_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--pages", "7", "--rate", "25"]) == 0
     assert "25 requests in any second" in capsys.readouterr().out
