@@ -107,11 +107,20 @@ class GuardControl:
         """Hear of a request that was answered."""
         before = self.measured.seconds
         if self.measured.observe(now - sent_at):
-            updated = bucket.updated
-            bucket.use(self._build(self.measured.seconds))
-            bucket.updated = updated
-            if bucket.listeners:
-                bucket.tell(events.Adapted(bucket.key, "guard", self.measured.seconds, before))
+            self._move(bucket, before)
+
+    def refused(self, bucket: "Bucket") -> None:
+        """Hear of a request that was refused."""
+        before = self.measured.seconds
+        if self.measured.refused():
+            self._move(bucket, before)
+
+    def _move(self, bucket: "Bucket", before: float) -> None:
+        updated = bucket.updated
+        bucket.use(self._build(self.measured.seconds))
+        bucket.updated = updated
+        if bucket.listeners:
+            bucket.tell(events.Adapted(bucket.key, "guard", self.measured.seconds, before))
 
 
 class Feedback:
@@ -168,6 +177,8 @@ class Feedback:
             self.rate.refused(bucket, now, sent_at, pause)
         if self.slots is not None:
             self.slots.refused(bucket, now, sent_at)
+        if self.guard is not None:
+            self.guard.refused(bucket)
 
     def pause(self, seconds: float | None, *, spread: float, longest: float) -> float:
         """Give the seconds of a pause after a refusal, with some jitter.

@@ -83,7 +83,8 @@ class RateLimiter:
         guard: Seconds by which the period is stretched, for the jitter of the network between
             here and the server: a request that is delayed more than the one a period later
             arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
-            as `Permit.succeeded` tells, and a quarter of the period at the most.
+            as `Permit.succeeded` tells. It takes no more than a tenth of the limit, or a fifth if
+            the server refuses in spite of that.
         parent: Another limiter that has to let each request go as well.
         max_queue: How many may wait. None: no limit.
         store: Where the rate limit is counted, if several processes share it, and a

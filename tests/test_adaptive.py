@@ -442,13 +442,32 @@ def test_slots_begin_between_their_bounds(
 # --- The guard ---
 
 
-def test_the_guard_is_at_least_the_spread_and_at_most_a_quarter_of_the_period() -> None:
+def test_the_guard_is_at_least_the_spread_and_takes_a_tenth_of_the_limit_at_the_most() -> None:
     guard = SelfTuningGuard(period=1.0)
     for i in range(100):
         guard.observe(0.1 + (i % 10) / 1000)
     assert 0.009 <= guard.seconds <= 0.011
     guard.observe(5.0)
-    assert guard.seconds == 0.25
+    assert 1.0 / (1.0 + guard.seconds) == pytest.approx(0.9)
+
+
+def test_the_guard_grows_to_a_quarter_of_the_period_once_less_was_refused() -> None:
+    guard = SelfTuningGuard(period=2.0)
+    guard.observe(0.1)
+    guard.observe(5.0)
+    assert guard.refused()
+    assert guard.seconds == 0.5
+    assert not guard.refused()
+
+
+def test_a_refusal_that_is_not_for_what_was_left_out_leaves_the_guard_alone() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    assert not guard.refused()  # nothing is measured yet
+    guard.observe(0.1)
+    guard.observe(0.11)
+    assert not guard.refused()
+    guard.observe(5.0)
+    assert guard.seconds < 0.12
 
 
 def test_the_guard_forgets_a_time_of_jitter() -> None:

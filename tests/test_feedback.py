@@ -17,6 +17,7 @@ from aiothrottle import (
     KeyedRateLimiter,
     RateLimiter,
     TokenBucket,
+    events,
 )
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.feedback import Feedback, RateControl, SlotsControl
@@ -309,6 +310,23 @@ async def test_the_guard_follows_the_round_trips() -> None:
     assert guard is not None
     assert 0.02 <= guard <= 0.025
     assert f"period={1 + guard!r}" in repr(limiter)
+
+
+@virtual
+async def test_a_refusal_lets_the_guard_cover_what_it_left_out() -> None:
+    limiter = RateLimiter("10/s", guard="auto")
+    heard: list[events.Event] = []
+    limiter.observe(heard.append)
+    for took in (0.1, 0.6):
+        await send(limiter, took=took)
+    assert limiter.statistics().guard == pytest.approx(1 / 9)
+    async with limiter.throttle() as permit:
+        permit.refused(1.0)
+    assert limiter.statistics().guard == 0.25
+    assert f"period={1.25!r}" in repr(limiter)
+    adapted = [event for event in heard if isinstance(event, events.Adapted)]
+    assert [event.what for event in adapted] == ["guard", "guard"]
+    assert adapted[-1].value == 0.25
 
 
 def test_a_guard_needs_a_rate() -> None:

@@ -10,8 +10,9 @@ __all__ = ["SelfTuningGuard"]
 _LAST = 500
 # The spread of a few is smaller than that of many: so much is added, divided by their number.
 _FEW = 3.0
-# Longer than this part of the period it is not the network that is slow, but some answers are.
-_LONGEST = 0.25
+# Longer than this part of the period it is hardly the network that is slow: some answers are. So it
+# takes a tenth of the limit at the most; and once the server has refused in spite of that, a fifth.
+_LONGEST, _LONGEST_IF_REFUSED = 1 / 9, 1 / 4
 # A guard that is so much too long is not worth a change.
 _WORTH = 0.1
 
@@ -25,9 +26,12 @@ class SelfTuningGuard:
     longest round trip less the shortest: a period that is stretched by as much is never too short,
     as long as no round trip is longer or shorter than those seen.
 
+    The round trip is all that a client sees, and in it is the time that the server took to answer.
+    So what is beyond a ninth of the period is left out, until the server refuses in spite of that.
+
     Args:
         period: Seconds, the shortest of the periods that it guards: it is never longer than a
-            quarter of that.
+            ninth of that, and than a quarter once that was not enough.
 
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
@@ -42,14 +46,25 @@ class SelfTuningGuard:
     #: The guard, in seconds.
     seconds: float = 0.0
     _times: Extremes = field(default_factory=lambda: Extremes(_LAST))
+    _longest: float = _LONGEST
 
     def observe(self, round_trip: float) -> bool:
         """Take down how long a request took until its response; tell whether the guard changed."""
+        self._times.add(max(0.0, round_trip))
+        return self._follow()
+
+    def refused(self) -> bool:
+        """Hear that the server has refused a request; tell whether the guard changed."""
+        if self.seconds < self._longest * self.period:
+            return False  # it is not for what was left out
+        self._longest = _LONGEST_IF_REFUSED
+        return self._follow()
+
+    def _follow(self) -> bool:
         times = self._times
-        times.add(max(0.0, round_trip))
         if times.count < 2:
             return False
-        wanted = min(times.spread * (1.0 + _FEW / times.count), _LONGEST * self.period)
+        wanted = min(times.spread * (1.0 + _FEW / times.count), self._longest * self.period)
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted
