@@ -176,10 +176,11 @@ def seconds_for(work: Callable[[], object]) -> float:
 def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
     """Of 25 times as much time in proportion is 25 times, and that of its square 625 times.
 
-    Caches, and neighbours on a busy machine, make it more than 25.
+    Caches, and neighbours on a busy machine, make it more than 25. Clocks of processor time may
+    tick in hundredths of a second; the square of 20,000 steps takes longer than that.
     """
     few, many = seconds_for(work(20_000)), seconds_for(work(500_000))
-    assert many <= 150 * max(few, 0.0005), (few, many)
+    assert many <= 150 * max(few, 0.01), (few, many)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
