@@ -333,9 +333,10 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
 
 
 async def _budget(limiter: RateLimiter) -> int:
-    """Give how many may go at once, one after the other."""
+    """Give how many may go at once, one after the other; what was refused last is forgotten so."""
     went = 0
     while permit := (await limiter.try_acquire()).permit:
+        permit.succeeded()
         permit.release()
         went += 1
     return went
