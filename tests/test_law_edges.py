@@ -218,7 +218,7 @@ def test_what_is_all_spent_lets_nothing_go_at_once_and_all_in_time(law: Algorith
 
 
 def test_what_knows_no_limit_or_what_a_server_said_is_not_spent_by_an_interrupt() -> None:
-    endless = Unlimited()
+    endless: Algorithm[Any] = Unlimited()
     assert endless.delay(endless.spent(endless.start(), 7.0), 7.0, 1e9) == 0.0
     law = AllOf(Unlimited(), Announced())
     state = law.start()
