@@ -184,6 +184,10 @@ class GuardedStore(Store):
         """Forget the record of the key, in the store."""
         await self._guarded.clear(key)
 
+    def keep(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Have the store keep a connection."""
+        return self._guarded.keep()
+
     def _instead(self, algorithm: Algorithm[Any], costs: Sequence[float]) -> Answer:
         return self._stand_in.reserve(algorithm, self._clock(), costs)
 

@@ -150,22 +150,31 @@ class Talk(Line):
         self._talk.add_done_callback(self._talk_ended, context=Context())
 
     async def _say_all(self) -> None:
-        while True:
-            self._lingers = False
-            if self._has_news:
-                await self._settle_up()
-            elif costs := self._wanted(self._pace.batch):
-                await self._reserve(costs)
-            elif self._resuming and self._consumer is None:
-                # Who was alone, and has just been let go, may come again within a turn.
-                self._lingers = True
-                await asyncio.sleep(0)
-            else:
-                self._talk = None  # now: whoever comes in this turn starts another one
-                # The consumer has to find out when to ask again; one who is alone may need one.
-                if self._consumer is not None or not self._resuming:
-                    self.wake()
-                return
+        said = True
+        while said:  # something may come up while the connection is given back
+            said = False
+            async with self._store.keep():
+                while await self._say_next():
+                    said = True
+        self._talk = None  # now: whoever comes in this turn starts another one
+        # The consumer has to find out when to ask again; one who is alone may need one.
+        if self._consumer is not None or not self._resuming:
+            self.wake()
+
+    async def _say_next(self) -> bool:
+        """Say what there is to say, if there is anything."""
+        self._lingers = False
+        if self._has_news:
+            await self._settle_up()
+        elif self._resuming and self._consumer is None:
+            # Who was alone, and has just been let go, may come again within a turn.
+            self._lingers = True
+            await asyncio.sleep(0)
+        elif costs := self._wanted(self._pace.batch):
+            await self._reserve(costs)
+        else:
+            return False
+        return True
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
         if self._talk is talk:  # it was cancelled, but who still waits still needs an answer

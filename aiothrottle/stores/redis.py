@@ -7,6 +7,7 @@ A law of one's own lives there as well, by compare and swap.
 import asyncio
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias, cast
@@ -23,6 +24,7 @@ from redis.asyncio.cluster import ClusterPipeline
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.request import (
     LOAD,
     RECORD,
@@ -80,7 +82,7 @@ class RedisStore(SwapStore):
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
 
-    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_requests", "_timeout", "_wakes")
+    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_kept", "_requests", "_timeout", "_wakes")
 
     def __init__(
         self,
@@ -97,7 +99,12 @@ class RedisStore(SwapStore):
         self._requests = Requests(prefix, timeout, clock)
         self._wakes = Wakes(client, prefix, self._errors.all)
         self._timeout = timeout
+        self._kept = KeptConnection(client, self._errors.all, timeout)
         self._checked = False
+
+    def keep(self) -> AbstractAsyncContextManager[None]:
+        """Keep a connection of the client's, while one call follows another."""
+        return self._kept
 
     async def reserve(
         self,
@@ -157,7 +164,15 @@ class RedisStore(SwapStore):
         request = self._requests.make(verb, key, algorithm, *numbers)
         if request is None:
             return None
-        return read_answer(await self._run(RECORD, *request), key, algorithm)
+        reply = None
+        if self._checked and self._kept.is_free:
+            try:
+                reply = await self._kept.ask("EVALSHA", RECORD.digest, *request)
+            except TimeoutError as error:
+                raise StoreUnavailable(f"EVALSHA: {error}") from error
+        if reply is None:
+            reply = await self._run(RECORD, *request)
+        return read_answer(reply, key, algorithm)
 
     # ---- slots -----------------------------------------------------------------------------------
 
