@@ -231,7 +231,7 @@ class Consumer(Pauses):
     def fail_all(self, error: Exception) -> None:
         """Have all who wait raise the error."""
         for permit in self._waiters:
-            fail(permit, twin(error))
+            fail(permit, twin(error, self.key))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -133,10 +133,15 @@ class StoreUnavailable(ThrottleError):
     """
 
 
-def twin(error: Exception) -> Exception:
-    """Give each who waits an error of its own: what is raised twice collects two tracebacks."""
+def twin(error: Exception, key: Hashable) -> Exception:
+    """Give each who waits an error of its own: what is raised twice collects two tracebacks.
+
+    The store's own says of which limiter it is: the store does not know.
+    """
     if type(error) not in {StoreUnavailable, TypeError, ValueError}:
         return error
     other = type(error)(*error.args)
     other.__cause__ = error
+    if isinstance(other, StoreUnavailable):
+        other.key = key
     return other

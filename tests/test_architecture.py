@@ -79,6 +79,7 @@ TABLE = """
     stores.port  | algorithms algorithms.*                                   |
     stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.wakes | stores.store                                              | asyncio random
+    stores.kept  |                                                           | asyncio
     stores.redis | stores.* algorithms errors                                | asyncio redis importlib
     stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |

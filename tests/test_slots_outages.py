@@ -8,7 +8,13 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
+from aiothrottle import (
+    KeyedRateLimiter,
+    RateLimiter,
+    SharedConcurrency,
+    StoreUnavailable,
+    ThrottleTimeout,
+)
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores.redis import RedisStore
 from tests.servers import FaultProxy, Valkey, need, why_no_valkey
@@ -117,6 +123,17 @@ async def test_a_pause_of_the_store_that_nobody_notices_changes_nothing() -> Non
     assert not await trying
     assert not await peeking
     assert now() < 0.3
+
+
+@virtual
+async def test_the_error_says_of_which_key_it_is() -> None:
+    link = Link(Shared())
+    link.error = GONE
+    limiters = KeyedRateLimiter(None, SharedConcurrency(3), store=link)
+    for verb in (limiters.acquire, limiters.try_acquire, limiters.peek):
+        with pytest.raises(StoreUnavailable) as caught:
+            await verb("a host")
+        assert caught.value.key == "a host"
 
 
 @pytest.mark.parametrize("choice", ["raise", "local", "open", "closed"])

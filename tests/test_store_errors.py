@@ -106,6 +106,23 @@ async def test_raise_tells_those_who_wait_and_asks_no_more_often_than_it_has_to(
     assert limiter.statistics().store_up is True
 
 
+@virtual
+async def test_the_error_says_of_which_key_it_is() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiters = KeyedRateLimiter("20/s", store=Client(server))
+    verbs: list[Any]
+    verbs = [limiters.acquire, limiters.try_acquire, limiters.peek, limiters.record]
+    for place, verb in enumerate(verbs):
+        key = f"host {place}"
+        with pytest.raises(StoreUnavailable) as caught:
+            await verb(key)
+        assert caught.value.key == key
+    with pytest.raises(StoreUnavailable) as caught:
+        await limiter_on(server, "raise").acquire()
+    assert caught.value.key is None
+
+
 @pytest.mark.parametrize("mode", OUTAGES)
 @pytest.mark.parametrize("rate", ["20/s", ["20/s", "60/5s"]])
 @virtual

@@ -14,10 +14,12 @@ from aiothrottle import events
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, Slot
 from aiothrottle.decision import Decision
-from aiothrottle.errors import LimiterClosed
+from aiothrottle.errors import LimiterClosed, StoreUnavailable
 from aiothrottle.sharing.talk import Talk
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from aiothrottle.permit import Permit
     from aiothrottle.stores.store import Answer
 
@@ -172,13 +174,13 @@ class SharedLine(Talk):
         """Tell what `try_acquire` would say."""
         if not self._has_room():
             return await self._refusal(permit)
-        answer = await self._store.peek(self._key, self._law, permit._tokens)
+        answer = await self._told(self._store.peek(self._key, self._law, permit._tokens))
         self._note(answer)
         return self._decide(answer, allowed=answer.retry_after == 0.0)
 
     async def count(self, cost: float) -> None:
         """Count in the store what has happened already."""
-        self._note(await self._store.record(self._key, self._law, cost))
+        self._note(await self._told(self._store.record(self._key, self._law, cost)))
 
     def _has_room(self) -> bool:
         """Tell whether all but the store would let somebody go now."""
@@ -190,7 +192,7 @@ class SharedLine(Talk):
         """Refuse what would not be the next to go."""
         permit._at = now = self.now()
         wait = self.delay(now, permit)
-        answer = await self._store.peek(self._key, self._law, permit._tokens)
+        answer = await self._told(self._store.peek(self._key, self._law, permit._tokens))
         return self._decide(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
@@ -200,9 +202,17 @@ class SharedLine(Talk):
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         try:
-            return await asyncio.shield(asking)
+            return await self._told(asyncio.shield(asking))
         except asyncio.CancelledError:
             asking.add_done_callback(lambda _: self._return(asking, cost))
+            raise
+
+    async def _told(self, asked: "Awaitable[Answer]") -> "Answer":
+        """Wait for the answer; an error of the store says of which limiter it is."""
+        try:
+            return await asked
+        except StoreUnavailable as error:
+            error.key = self.key
             raise
 
     def _return(self, asking: "asyncio.Task[Answer]", cost: float) -> None:

@@ -355,7 +355,7 @@ class LeasedSlots:
         self._line.fail_all(error)
         for asked in tries:
             if not asked.done():
-                asked.set_exception(twin(error))
+                asked.set_exception(twin(error, self._line.key))
 
     # ---- without the store -----------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ class KeptConnection:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._keepers -= 1
+        # One that a closed loop has left behind may leave late, and counts no more.
+        self._keepers = max(0, self._keepers - 1)
         if not (self._keepers or self._asking):
             await self._give_back()
 
@@ -85,7 +86,7 @@ class KeptConnection:
             and self._loop is asyncio.get_running_loop()
         )
 
-    async def ask(self, *command: str | bytes | int) -> bytes | None:
+    async def ask(self, *command: str | bytes | int) -> Any:  # noqa: ANN401 - as the driver has it
         """Send the command and give the reply; None if the driver has to ask by its own ways.
 
         The server may have done what it was asked also then.
@@ -93,8 +94,7 @@ class KeptConnection:
         Raises:
             TimeoutError: There was no reply in time.
         """
-        self._asking = True
-        reply: bytes | None = None
+        self._asking, reply, silent = True, None, False
         try:
             connection = self._connection
             if connection is None:
@@ -104,10 +104,9 @@ class KeptConnection:
             patience = min(self._timeout, connection.socket_timeout or self._timeout)
             await connection.send_packed_command(_packed(command))
             reply = await connection.read_response(disable_decoding=True, timeout=patience)
-            if reply is None and patience == self._timeout:
-                raise TimeoutError(f"no reply for {patience:g} s")
-        except TimeoutError:
-            raise
+            silent = reply is None and patience == self._timeout
+        except TimeoutError:  # our own: no connection was to be had
+            silent = True
         except self._errors:
             pass
         finally:
@@ -115,6 +114,8 @@ class KeptConnection:
             self._calls += 1
             if reply is None or not self._keepers or self._calls >= _MOST:
                 await self._give_back(sound=reply is not None)
+        if silent:
+            raise TimeoutError(f"no reply for {self._timeout:g} s")
         return reply
 
     async def _give_back(self, *, sound: bool = True) -> None:

@@ -23,8 +23,8 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.kept import KeptConnection
+from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.request import (
     LOAD,
     RECORD,
@@ -82,7 +82,16 @@ class RedisStore(SwapStore):
     >>> store = RedisStore(Redis(), prefix="crawler")
     """
 
-    __slots__ = ("_checked", "_clock", "_driver", "_errors", "_kept", "_requests", "_timeout", "_wakes")
+    __slots__ = (
+        "_checked",
+        "_clock",
+        "_driver",
+        "_errors",
+        "_kept",
+        "_requests",
+        "_timeout",
+        "_wakes",
+    )
 
     def __init__(
         self,
