@@ -146,16 +146,22 @@ async def test_who_waits_for_a_connection_gets_one_while_calls_follow_each_other
 ) -> None:
     async with one_connection(valkey.port) as client:
         limiter = RateLimiter(algorithm=PLENTY, store=RedisStore(client))
-        stop = False
+        stop, begun = False, asyncio.Event()
 
         async def work() -> None:
+            gone = 0
             while not stop:
                 async with limiter.throttle():
-                    pass
+                    gone += 1
+                if gone == 50:
+                    begun.set()
 
         working = asyncio.create_task(work())
-        for _ in range(10):
+        await begun.wait()
+        before = client.sent
+        for _ in range(3):
             await is_given_back(client)
+        assert client.sent == before + 3
         stop = True
         await working
         await limiter.aclose()
@@ -173,13 +179,16 @@ async def test_two_at_once_do_not_share_a_connection(valkey: Valkey) -> None:
 
 @pytest.mark.parametrize("mode", ["blackhole", "drop reply", "cut", "reset", "refuse"])
 async def test_a_call_that_fails_is_told_and_the_next_one_works(valkey: Valkey, mode: str) -> None:
-    async with through_proxy(valkey) as (proxy, _, store):
+    async with through_proxy(valkey) as (proxy, client, store):
+        before = client.sent
         if mode == "refuse":
             proxy.stop()
         proxy.mode = mode
         with pytest.raises(StoreUnavailable) as caught:
             await store.reserve("key", WINDOW, [1])
         assert caught.value.__cause__ is not None
+        if mode in {"blackhole", "drop reply"}:  # who is silent is not asked for as long again
+            assert client.sent == before
         if mode == "refuse":
             await proxy.start()
         proxy.mode = "pass"
@@ -197,6 +206,17 @@ async def test_a_connection_that_was_cut_is_no_failure(valkey: Valkey) -> None:
             writer.transport.abort()
         assert (await store.reserve("key", WINDOW, [1])).remaining == 8.0
         assert client.sent == before + 1
+
+
+async def test_a_reply_that_comes_too_late_is_taken_for_no_other(valkey: Valkey) -> None:
+    async with through_proxy(valkey) as (proxy, _, store):
+        proxy.delay = 0.5
+        with pytest.raises(StoreUnavailable):
+            await store.reserve("key", WINDOW, [1])
+        proxy.delay = 0.0
+        for place in range(20):
+            law = TokenBucket(f"{100 + place}/s")
+            assert (await store.peek(f"another {place}", law)).remaining == 100 + place
 
 
 async def test_the_drivers_own_time_out_is_heeded(valkey: Valkey) -> None:
