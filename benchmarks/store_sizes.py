@@ -121,9 +121,10 @@ async def memory(found: Report, client: Client, keys: int) -> None:
         for number in range(MADE):
             # Only a window keeps an entry for each.
             costs = [1.0] * 50 if isinstance(law, RollingWindow) else [50.0]
-            request: Any = requests.make("reserve", ("user", f"{number:07}"), law, 3600.0, *costs)
-            answers.append(request[2])
-            pipe.execute_command("EVALSHA", RECORD.digest, *request)
+            request = requests.make("reserve", ("user", f"{number:07}"), law, 3600.0, *costs)
+            assert request is not None
+            answers.append(request.id)
+            pipe.execute_command("EVALSHA", RECORD.digest, *request.arguments)
         await pipe.execute()
         await client.delete(*answers)
         names = requests.name(("user", "NUMBER")).replace("NUMBER", "%07d")

@@ -30,6 +30,8 @@ MODES = ["up", "refuses", "stalls", "drops", "reads"]
 class Processes(InterleavingLoop):
     """Three limiters of one key, their guests, and a store with moods."""
 
+    limit = LIMIT
+
     def __init__(self, schedule: Schedule, chance: random.Random) -> None:
         super().__init__(schedule)
         self.chance = chance
@@ -85,7 +87,7 @@ class Processes(InterleavingLoop):
         for _ in self.inside:
             store = Client(self.server)
             self.limiters.append(
-                RateLimiter(LIMIT, SLOTS, store=store, key="k", on_store_error=how)
+                RateLimiter(self.limit, SLOTS, store=store, key="k", on_store_error=how)
             )
         self.server.latency = pick([0.0, LATENCY])
         for _ in range(self.chance.randint(3, 20)):
@@ -114,7 +116,7 @@ class Processes(InterleavingLoop):
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, harmless):
                 raise outcome
-        assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= LIMIT
+        assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= self.limit
         for limiter in self.limiters:
             figures = limiter.statistics()
             assert (figures.in_flight, figures.waiting) == (0, 0)
@@ -123,15 +125,27 @@ class Processes(InterleavingLoop):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await asyncio.sleep(5)  # more than any horizon
-        law = RollingWindow(Quota(LIMIT))
-        assert (await Client(self.server).peek("k", law)).remaining == LIMIT
+        law = RollingWindow(Quota(self.limit))
+        assert (await Client(self.server).peek("k", law)).remaining == self.limit
 
 
-def tell(number: int) -> None:
+class Hasty(Processes):
+    """Of a greater limit, and guests who come again at once: for them more is asked for ahead."""
+
+    limit = 200
+
+    async def visit(self, where: int, cost: float, stay: float, *, tries: bool) -> None:
+        for _ in range(self.chance.choice([1, 4, 40])):
+            async with self.limiters[where].throttle(min(cost, 1.0)):
+                self.entered += [self.time()] * int(min(cost, 1.0))
+        await super().visit(where, cost, stay, tries=tries)
+
+
+def tell(number: int, kind: type[Processes] = Processes) -> None:
     chance = random.Random(number)
     random.seed(number)  # the pauses between two tries are made up as well
     kinds = ("o", "oc", "c", "i", "oci")  # a busy machine may be late as long as it likes
-    loop = Processes(made_up(chance, 300, kinds), chance)
+    loop = kind(made_up(chance, 300, kinds), chance)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         try:
             runner.run(loop.run_wild())
@@ -145,6 +159,12 @@ def tell(number: int) -> None:
 def test_whatever_the_store_does_all_promises_hold(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
         tell(number)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_whatever_is_asked_for_ahead_all_promises_hold(share: int) -> None:
+    for number in range(share, SCHEDULES // 4, SHARES):
+        tell(number, Hasty)
 
 
 # One who was alone waited for ever: the talk had something to give back first, which a sweep of all

@@ -289,8 +289,8 @@ def test_a_forked_child_has_ids_of_its_own() -> None:
     one, other = (requests.make("peek", "key", RollingWindow(1), 1) for _ in range(2))
     assert one is not None
     assert other is not None
-    assert f"#{os.getpid():x}-" in str(one[2])
-    assert one[2] != other[2]
+    assert f"#{os.getpid():x}-" in one.id
+    assert one.id != other.id
 
 
 async def test_a_client_that_decodes_its_replies_is_as_good(valkey: Valkey) -> None:

@@ -95,7 +95,7 @@ class SharedLine(Talk):
         super()._move_to(loop)
         self._store.restart(loop, self.clock)
         self._talk = self._lease_timer = None
-        self._lingers = False
+        self._lingers, self._hasty = False, 0
         self._asking.clear()
         self.now()  # whoever has just started has used a slot
         self._reserved.give_back()
@@ -117,6 +117,15 @@ class SharedLine(Talk):
             if self._lingers:
                 return
         super()._see_to_newcomer()
+
+    def try_now(self, permit: "Permit", now: float) -> bool:
+        """Grant at once if nobody waits and enough is reserved that is still fresh."""
+        if self._lease is None:
+            self._reserved.give_back_older(now - self._patience)
+        went = super().try_now(permit, now)
+        if self._lease is None:
+            self.room = 0  # the next one is looked at as closely: its turn may be a long one
+        return went
 
     def give_up(self, permit: "Permit") -> None:
         """Take the permit out of line at any point, as if it had never come."""

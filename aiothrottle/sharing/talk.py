@@ -37,6 +37,8 @@ _SHORTEST_BREAK = 0.001
 # Seconds that a slot may be used late. The store counts it at its instant: what goes much later
 # goes together with what the store lets go then.
 _PATIENCE = 0.02
+# Tokens that are asked for ahead, at the most, for one who comes again within a turn each time.
+_MOST_HASTY = 63
 
 
 class Talk(Line):
@@ -46,6 +48,7 @@ class Talk(Line):
         "_ask_at",
         "_asking",
         "_given_horizon",
+        "_hasty",
         "_key",
         "_lease",
         "_lease_timer",
@@ -85,6 +88,8 @@ class Talk(Line):
     def _learn_pace(self, algorithm: Algorithm[Any]) -> None:
         """Find out how much to ask for, and forget what the store said of another law."""
         self._pace = Pace.of(algorithm, self._given_horizon)
+        # So many are asked for beside the one who is alone: see `_learn_haste`.
+        self._hasty = 0
         # The store has refused this cost, until that instant: until shortly before it need not be
         # asked.
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
@@ -164,21 +169,39 @@ class Talk(Line):
     async def _say_next(self) -> bool:
         """Say what there is to say, if there is anything."""
         self._lingers = False
-        if self._has_news:
-            await self._settle_up()
-        elif self._resuming and self._consumer is None:
+        if self._resuming and self._consumer is None:
             # Who was alone, and has just been let go, may come again within a turn.
             self._lingers = True
             await asyncio.sleep(0)
+            self._learn_haste()
+        elif self._has_news:
+            await self._settle_up()
         elif costs := self._wanted(self._pace.batch):
             await self._reserve(costs)
         else:
             return False
         return True
 
+    def _learn_haste(self) -> None:
+        """Ask for twice as much ahead if all of it was used within the turn; else for nothing.
+
+        What was not used goes back: nothing that was asked for ahead is used later than that.
+        """
+        if self._resuming or self._consumer is not None or self._lease is not None:
+            return
+        self.now()  # whoever has just started has used a slot
+        if self._waiters.count and not self._reserved.ready:
+            self._hasty = min(2 * self._hasty + 1, self._pace.batch - 1, _MOST_HASTY)
+        else:
+            self._hasty = 0
+            if not self._waiters.count:
+                self._reserved.give_back()
+
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
         if self._talk is talk:  # it was cancelled, but who still waits still needs an answer
             self._talk, self._lingers = None, False
+            if not self._waiters.count and self._consumer is None:
+                self._give_back(talk=False)  # whoever sweeps up all tasks wants no new one
             self.wake()
 
     async def _settle_up(self) -> None:
@@ -210,13 +233,15 @@ class Talk(Line):
         try:
             answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
+            self._hasty = 0
             self.fail_all(error)
             return
         now = self._note(answer)
         taken = len(answer.instants)
         law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
         if taken > wanted:
-            self._watch_lease()
+            if self._lease is not None:
+                self._watch_lease()
         elif taken < wanted:
             self._refused_cost = costs[taken]
             self._refused_until = now + answer.retry_after
@@ -230,12 +255,18 @@ class Talk(Line):
             self._give_back()
 
     def _ahead(self, costs: list[float]) -> list[float]:
-        """Give the cost to take for those who come later: one, of what is left after these."""
-        if self._lease is None:
+        """Give the costs to take for those who come later, of what is left after these."""
+        if self._lease is not None:
+            most = math.floor(self._lease.limit)
+        else:
+            most = self._hasty if self._consumer is None else 0
+        if not most:
             return []
         left = self._reserved.left if self.now() < self._reserved.known_until else self.capacity
-        more = min(math.floor(self._lease.limit), math.floor(left - math.fsum(costs)))
-        return [float(more)] if more >= 1 else []
+        more = min(most, math.floor(left - math.fsum(costs)))
+        if more < 1:
+            return []
+        return [1.0] * more if self._lease is None else [float(more)]
 
     def _let_go_alone(self) -> None:
         """Grant to the only one who waits, for whom there is no consumer; or have one wait.

@@ -176,11 +176,11 @@ class RedisStore(SwapStore):
         reply = None
         if self._checked and self._kept.is_free:
             try:
-                reply = await self._kept.ask("EVALSHA", RECORD.digest, *request)
+                reply = await self._kept.ask(request.command)
             except TimeoutError as error:
                 raise StoreUnavailable(f"EVALSHA: {error}") from error
         if reply is None:
-            reply = await self._run(RECORD, *request)
+            reply = await self._run(RECORD, *request.arguments)
         return read_answer(reply, key, algorithm)
 
     # ---- slots -----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class RedisPipeline:
         if request is None:
             raise TypeError(f"a pipeline can only take laws of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm)
-        self._pipe.execute_command("EVAL", RECORD.text, *request)
+        self._pipe.execute_command("EVAL", RECORD.text, *request.arguments)
         return queued
 
 

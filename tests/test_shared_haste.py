@@ -1,0 +1,293 @@
+"""One task that comes again within the turn: more is asked for ahead, and nothing is used late."""
+
+import asyncio
+
+import pytest
+
+from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable
+from aiothrottle.stores import MemoryStore
+from aiothrottle.testing import VirtualTimeLoop
+from tests.test_shared import Watched, cancel, others, rest, visit, visits
+from tests.virtually import now, turns, virtual
+
+# Of this so many are asked for in one call at the most: those of 30 ms.
+LAW, MOST = "1000/s", 30
+
+
+async def hurry(limiter: RateLimiter, count: int) -> None:
+    """Go through the limiter again and again, without a rest."""
+    for _ in range(count):
+        async with limiter.throttle():
+            pass
+
+
+async def asked(store: Watched, times: int) -> None:
+    """Wait until the store was asked so often. It sets no event."""
+    while len(store.costs) < times:  # noqa: ASYNC110
+        await asyncio.sleep(store.latency / 10)
+
+
+@virtual
+async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter(LAW, store=store)
+    await hurry(limiter, 100)
+    assert [len(costs) for costs in store.costs] == [1, 2, 4, 8, 16, MOST, MOST, MOST]
+    assert store.most_open == 1
+    await rest()
+    assert await store.left(LAW) == 900
+    assert limiter.statistics().granted == 100
+
+
+@virtual
+async def test_one_who_rests_between_two_gets_one_at_a_time() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    for _ in range(5):
+        await visit(limiter)
+        await turns(3)
+    assert store.costs == [[1.0]] * 5
+    assert not store.refunds
+
+
+@virtual
+async def test_what_was_not_used_within_the_turn_goes_back_and_one_is_asked_for_again() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    await hurry(limiter, 4)  # one, two, and the first of four
+    await rest()
+    assert [len(costs) for costs in store.costs] == [1, 2, 4]
+    assert store.refunds == [(store.instants[-1], 3.0)]
+    assert await store.left(LAW) == 996
+    assert not limiter._line.state.ready
+    await hurry(limiter, 1)
+    assert len(store.costs[-1]) == 1
+
+
+@virtual
+async def test_of_a_small_limit_nothing_is_asked_for_ahead() -> None:
+    store = Watched()
+    await hurry(RateLimiter("20/s", store=store), 20)
+    assert store.costs == [[1.0]] * 20
+
+
+@virtual
+async def test_no_more_is_asked_for_ahead_than_is_left() -> None:
+    store = Watched()
+    limiter = RateLimiter("100/s", store=store)
+    assert limiter._line.is_forgettable()
+    await hurry(limiter, 99)
+    assert [len(costs) for costs in store.costs][:4] == [1, 2, 3, 3]
+    begin = now()
+    await hurry(limiter, 2)
+    assert now() - begin == pytest.approx(1.0)
+    assert [len(costs) for costs in store.costs][-2:] == [1, 1]
+    assert max(store.instants) <= now()
+
+
+@virtual
+async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
+    """It was not known here: so some of what is asked for ahead may go only later."""
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    await hurry(limiter, 3)
+    await MemoryStore.record(store, "default", RollingWindow(LAW), 995)
+    await hurry(limiter, 3)
+    assert now() == pytest.approx(1.0)
+    assert [len(costs) for costs in store.costs] == [1, 2, 4]
+    await rest()
+    assert len(store.refunds) == 1
+    assert not limiter._line.state.ready
+    await asyncio.sleep(2)
+    assert await store.left(LAW) == 1000
+
+
+def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
+    """Within one turn, which was a long one."""
+    time = 0.0
+
+    async def work() -> None:
+        nonlocal time
+        store = Watched()
+        limiter = RateLimiter(LAW, store=store, clock=lambda: time)
+        for _ in range(10):
+            async with limiter.throttle():
+                time += 0.015
+        await rest()
+        assert await store.left(LAW) == 990
+        # The second of each four at the most: the third would be later than 20 ms.
+        assert sum(cost for _, cost in store.refunds) > 0
+        assert len(store.costs) >= 5
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(work())
+
+
+@virtual
+async def test_others_who_come_meanwhile_share_what_was_asked_for_ahead() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    went: list[int] = []
+
+    async def come(name: int) -> None:
+        for _ in range(20):
+            async with limiter.throttle():
+                went.append(name)
+
+    await asyncio.gather(*(come(name) for name in range(3)))
+    await rest()
+    assert sorted(went) == sorted([0, 1, 2] * 20)
+    assert await store.left(LAW) == 940
+    assert not limiter._line.state.ready
+
+
+@virtual
+async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    await hurry(limiter, 2)
+    await visit(limiter, 5)
+    await rest()
+    assert await store.left(LAW) == 993
+
+
+@pytest.mark.parametrize("step", range(12))
+@virtual
+async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter(LAW, store=store)
+    hurrying = asyncio.create_task(hurry(limiter, 100))
+    await asked(store, 4)
+    await turns(step)
+    await asyncio.sleep(0.001 * step)
+    await turns(step)
+    hurrying.cancel()
+    await asyncio.gather(hurrying, return_exceptions=True)
+    await rest()
+    granted = limiter.statistics().granted
+    assert await store.left(LAW) == 1000 - granted
+    assert not limiter._line.state.ready
+    assert limiter.statistics().in_flight == 0
+
+
+@pytest.mark.parametrize("step", range(8))
+@virtual
+async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    await asyncio.create_task(hurry(limiter, 3))
+    await turns(step)
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("aiothrottle"):
+            task.cancel()
+    await turns()
+    assert not limiter._line.state.ready
+    await visit(limiter)
+    await rest()
+    assert await store.left(LAW) == 996
+
+
+@virtual
+async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    hurrying = asyncio.create_task(hurry(limiter, 100))
+    await asked(store, 5)
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        await hurrying
+    store.error = None
+    await rest()
+    await hurry(limiter, 1)
+    assert len(store.costs[-1]) == 1
+    await rest()
+    assert not limiter._line.state.ready
+
+
+@virtual
+async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    await hurry(limiter, 6)
+    limiter.pause(0.5)
+    assert await visit(limiter) == 0.5
+    await rest()
+    assert await store.left(LAW) == 993
+
+
+@virtual
+async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store, max_queue=1)
+    for _ in range(20):
+        async with limiter.throttle(timeout=0.1):
+            pass
+    assert max(map(len, store.costs)) == 16
+    await rest()
+    assert await store.left(LAW) == 980
+
+
+@virtual
+async def test_each_is_seen_by_who_observes() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    seen: list[object] = []
+    limiter.observe(seen.append)
+    await hurry(limiter, 50)
+    assert len(seen) == 50
+
+
+@virtual
+async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, 1, store=store)
+    await hurry(limiter, 5)
+    async with limiter.throttle():
+        (waiting,) = visits(limiter, 1)
+        await turns()
+        assert not waiting.done()
+        assert not limiter._line.state.ready
+    await waiting
+    await rest()
+    assert await store.left(LAW) == 993
+
+
+def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store)
+    first = VirtualTimeLoop()
+    hurrying = first.create_task(hurry(limiter, 100))
+    while len(store.costs) < 5:
+        first.call_soon(first.stop)
+        first.run_forever()
+    hurrying.cancel()
+    first.run_until_complete(asyncio.gather(hurrying, return_exceptions=True))
+    first.close()
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(hurry(limiter, 1))
+        runner.run(rest())
+        granted = limiter.statistics().granted
+        assert runner.run(store.left(LAW)) == 1000 - granted
+    assert len(store.costs[-1]) == 1
+
+
+@virtual
+async def test_closing_leaves_nothing() -> None:
+    store = Watched()
+    async with RateLimiter(LAW, store=store) as limiter:
+        hurrying = asyncio.create_task(hurry(limiter, 100))
+        await asked(store, 5)
+    await asyncio.gather(hurrying, return_exceptions=True)
+    assert not others()
+    assert await store.left(LAW) == 1000 - limiter.statistics().granted
+
+
+@virtual
+async def test_a_lease_is_what_it_was() -> None:
+    store = Watched()
+    limiter = RateLimiter(LAW, store=store, lease="50/100ms")
+    await hurry(limiter, 51)
+    assert store.costs == [[1.0, 50.0]]
+    await cancel(*visits(limiter, 1))
+    await limiter.aclose()
+    assert await store.left(LAW) == 949
