@@ -35,12 +35,58 @@ def connect(port: int) -> Redis:
     return Redis.from_pool(pool)
 
 
+# The least that keeps a limit: one call, no costs, no line, nobody asked twice is noticed.
+BUCKET = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local interval, ahead = tonumber(ARGV[1]), tonumber(ARGV[2])
+local empty_at = math.max(now, tonumber(redis.call('GET', KEYS[1]) or now))
+local wait = empty_at + interval - ahead - now
+if wait > 0 then return tostring(wait) end
+empty_at = empty_at + interval
+local milliseconds = math.ceil((empty_at - now) * 1000) + 1
+redis.call('SET', KEYS[1], string.format('%.6f', empty_at), 'PX', milliseconds)
+return '0'
+"""
+WINDOW = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local limit, period = tonumber(ARGV[1]), tonumber(ARGV[2])
+if redis.call('LLEN', KEYS[1]) >= limit then
+  local wait = redis.call('LINDEX', KEYS[1], 0) + period - now
+  if wait > 0 then return tostring(wait) end
+  redis.call('LPOP', KEYS[1])
+end
+redis.call('RPUSH', KEYS[1], string.format('%.6f', now))
+redis.call('PEXPIRE', KEYS[1], period * 1000 + 1)
+return '0'
+"""
+
+
 @asynccontextmanager
 async def bare(port: int) -> AsyncGenerator[Take]:
     """Increment a number by a script."""
     async with connect(port) as client:
         script = await client.script_load("return redis.call('INCR', KEYS[1])")
         yield lambda: cast("Awaitable[object]", client.evalsha(script, 1, "bare"))
+
+
+def by_hand(key: str, text: str, *numbers: float) -> Taker:
+    """Give a taker that keeps a limit by a bare call of a script, as one writes it by hand."""
+
+    @asynccontextmanager
+    async def taker(port: int) -> AsyncGenerator[Take]:
+        async with connect(port) as client:
+            call: Any = client.evalsha
+            script = await client.script_load(text)
+
+            async def take() -> None:
+                while wait := float(await call(script, 1, key, *numbers)):  # noqa: ASYNC110
+                    await asyncio.sleep(wait)
+
+            yield take
+
+    return taker
 
 
 def ours(law: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
@@ -143,6 +189,8 @@ def throttled(algorithm: str) -> Taker:
 
 CONTESTANTS: dict[str, Taker] = {
     "bare EVALSHA": bare,
+    "window by hand": by_hand("a window", WINDOW, PLENTY, 1),
+    "bucket by hand": by_hand("a bucket", BUCKET, 1 / PLENTY, 1),
     "RollingWindow": ours(RollingWindow),
     "TokenBucket": ours(TokenBucket),
     "RollingWindow, lease": ours(RollingWindow, lease="1000/100ms"),

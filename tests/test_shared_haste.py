@@ -175,7 +175,7 @@ async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
 async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> None:
     store = Watched()
     limiter = RateLimiter(LAW, store=store)
-    await asyncio.create_task(hurry(limiter, 3))
+    await hurry(limiter, 4)  # three are left of four
     await turns(step)
     for task in asyncio.all_tasks():
         if task.get_name().startswith("aiothrottle"):
@@ -184,7 +184,8 @@ async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> No
     assert not limiter._line.state.ready
     await visit(limiter)
     await rest()
-    assert await store.left(LAW) == 996
+    # What the talk was just giving back stays spent.
+    assert await store.left(LAW) in {995, 992}
 
 
 @virtual
@@ -198,10 +199,11 @@ async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again()
         await hurrying
     store.error = None
     await rest()
-    await hurry(limiter, 1)
-    assert len(store.costs[-1]) == 1
-    await rest()
-    assert not limiter._line.state.ready
+    for _ in range(3):
+        await hurry(limiter, 1)
+        assert len(store.costs[-1]) == 1
+        await rest()
+        assert not limiter._line.state.ready
 
 
 @virtual
@@ -286,7 +288,9 @@ async def test_closing_leaves_nothing() -> None:
 async def test_a_lease_is_what_it_was() -> None:
     store = Watched()
     limiter = RateLimiter(LAW, store=store, lease="50/100ms")
-    await hurry(limiter, 51)
+    await hurry(limiter, 1)
+    await turns()
+    await hurry(limiter, 50)
     assert store.costs == [[1.0, 50.0]]
     await cancel(*visits(limiter, 1))
     await limiter.aclose()
