@@ -4,7 +4,8 @@ Strategy. While there is something to say to the store one task says it, the tal
 the other, and then it ends: an idle limiter has none. It gives back what was not needed, charges
 what is owed, and then reserves for those at the head of the line, in one call. What it has reserved
 belongs to no one: whoever is the head when it is ready goes. Who is alone in line is let go by the
-talk itself; for more there is the consumer.
+talk itself; for more there is the consumer. If it comes again within the turn, each time, the next
+call asks for twice as much: what is not used within its turn goes back, so nothing is used late.
 
 The store answers with durations. Here they begin when the answer is read, which is later than when
 it was given: so nobody goes too early, however long it was under way.
