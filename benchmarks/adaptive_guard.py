@@ -2,8 +2,8 @@
 
 A session against a server on 127.0.0.1 that counts in an exact rolling window, in real time: with
 a network that jitters, and with answers some of which take longer. One case after the other, since
-whole bursts of others in this process would be jitter as well: it takes eight minutes. `--write` puts
-the table into docs/adaptive.md, between the markers there.
+whole bursts of others in this process would be jitter as well: it takes eight minutes. `--write`
+puts the table into docs/adaptive.md, between the markers there.
 """
 
 import argparse
