@@ -226,3 +226,28 @@ def test_what_knows_no_limit_or_what_a_server_said_is_not_spent_by_an_interrupt(
     kept = law.spent(state, 7.0)
     assert law.remaining(kept, 7.0) == 3
     assert law.delay(kept, 7.0, 4) == 23.0
+
+
+def test_behind_so_many_the_window_turns_over_so_often() -> None:
+    law = RollingWindow("3/min")
+    state = law.start()
+    # Three go in each minute: the fourth a minute from now, the seventh two, the tenth three.
+    assert [law.delay_behind(state, 0.0, 1, ahead) for ahead in (2, 3, 5, 6, 9)] == [
+        0.0,
+        60.0,
+        60.0,
+        120.0,
+        180.0,
+    ]
+
+
+def test_the_room_of_a_window_is_what_has_left_it() -> None:
+    law = RollingWindow("3/min")
+    state = law.start()
+    for now in (0.0, 10.0, 20.0):
+        law.take(state, now, 1)
+    rooms = [law.allowance(state, now, 9) for now in (59.0, 60.0, 70.0, 80.0)]
+    assert rooms == [0, 1, 2, 3]
+    assert law.allowance(state, 80.0, 2) == 2
+    law.take(state, 61.0, 1)  # what is gone is let go of
+    assert [law.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]

@@ -157,3 +157,22 @@ def test_a_new_law_keeps_what_is_reserved_and_takes_over_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["used", "charged"])
 def test_what_was_used_is_remembered_up_to_a_bound(name: str) -> None:
     assert getattr(LAW.start(), name).maxlen == 4096
+
+
+def test_many_that_go_after_each_other_use_what_one_by_one_would() -> None:
+    slots = [(2.5, 5.0, 1.0), (1, 6.0, 2.0), (3, 9.0, 3.0)]
+    at_once, one_by_one = holding(*slots), holding(*slots)
+    instants = [5.0, 5.5, 6.0, 6.5, 6.5, 9.0]
+    LAW.take_each(at_once, instants)
+    for now in instants:
+        LAW.take(one_by_one, now, 1.0)
+    assert ready(at_once) == ready(one_by_one)
+    assert list(at_once.used) == list(one_by_one.used)
+    owed = [(slot.at, slot.cost) for slot in one_by_one.owed]
+    assert [(slot.at, slot.cost) for slot in at_once.owed] == owed
+    assert sum(cost for _, cost, _ in at_once.used) + sum(cost for _, cost in owed) == 6
+
+
+def test_what_is_ready_is_not_used_after_an_interrupt() -> None:
+    state = LAW.spent(holding((1, 5.0, 1.0)), 6.0)
+    assert LAW.delay(state, 6.0, 1) == math.inf
