@@ -120,3 +120,10 @@ def test_whatever_is_said_a_wait_is_finite_and_after_it_the_cost_goes(
             if delay == 0.0:
                 break
         assert law.admit(state, now, cost)
+
+
+def test_less_than_a_token_is_spread_no_further_than_a_whole_one() -> None:
+    law = Announced(evenly=True)
+    state = told(law, 0.0, 0.5, 30.0)
+    law.take(state, 0.0, 0.25)
+    assert law.delay(state, 10.0, 0.25) == 0.0

@@ -251,3 +251,11 @@ def test_the_room_of_a_window_is_what_has_left_it() -> None:
     assert law.allowance(state, 80.0, 2) == 2
     law.take(state, 61.0, 1)  # what is gone is let go of
     assert [law.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
+
+
+def test_bytes_of_something_else_are_told_by_how_they_begin() -> None:
+    law = AllOf(RollingWindow("3/s"), TokenBucket("20/min"))
+    with pytest.raises(ValueError, match="the bytes are none at all"):
+        law.load(b"")
+    with pytest.raises(ValueError, match="the bytes begin with 01 02"):
+        law.load(b"\x01\x02")
