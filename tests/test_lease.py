@@ -572,8 +572,10 @@ async def total_timeout_while_iterating(scene: Scene) -> None:
 @pytest.mark.parametrize("front", FRONTS, ids=lambda front: front.__name__)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.run.__name__)
 async def test_the_slot_is_back_when_it_has_to_be(
-    case: Case, front: Front, max_hold: float | None
+    case: Case, front: Front, max_hold: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A busy machine may take longer than the usual second to look.
+    monkeypatch.setattr("aiothrottle.aiohttp.sender._GRACE", 60.0)
     back = case.back
     if case.run is raise_for_status_function and LEAVES_OPEN and front is throttled_session:
         back = Back.NEVER
