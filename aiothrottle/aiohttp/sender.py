@@ -71,7 +71,7 @@ class Sender:
         hold_websockets: bool = False,
     ) -> None:
         check_seconds("max_hold", max_hold, above_zero=True)
-        self.admission = admission
+        self.admission: Admission = admission
         self._retry = admission.retry
         self._trusting = trusts_successes(self._retry)
         self._failures = FAILURES if self._retry.exceptions is None else self._retry.exceptions

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -16,6 +17,9 @@ from aiothrottle.fetch.record import Record
 from aiothrottle.fetch.tally import Tally
 from aiothrottle.fetch.worker import Job, Worker
 from aiothrottle.limiter import RateLimiter
+
+if TYPE_CHECKING:
+    from aiothrottle.retry import Retry
 
 __all__ = ["Crawl"]
 
@@ -44,7 +48,7 @@ class Crawl:
     ) -> None:
         self.job = job
         self.sender = sender
-        self.retry = sender.admission.retry
+        self.retry: Retry = sender.admission.retry
         self.lines = lines
         self.output = output
         self.folder = folder
