@@ -9,7 +9,8 @@ in any time t for a bucket.
 
 Who promises that no two follow each other closer than 1/rate cannot make up for a late timer, and
 the timers of asyncio are late by up to a millisecond: the bare timer, a lock and `asyncio.sleep`,
-shows what is left. LeakyBucket keeps an absolute schedule, and may make up for 2 ms.
+shows what is left, but for the tens of microseconds in which a line wakes its head; so ours are to
+use 95 % of what it does. LeakyBucket keeps an absolute schedule, and may make up for 2 ms.
 """
 
 import asyncio
@@ -89,7 +90,7 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
         found.want_share(f"{label}: share used, worst rate", used, 0.995)
     for name, ratio in beside.items():
         what = f"{name}, burst 1: share used, beside a bare timer, worst rate"
-        found.want_least(what, ratio, 0.995)
+        found.want_least(what, ratio, 0.95)
     for label, early in longest.items():
         found.want(f"{label}: ahead of the promise, worst rate", early * 1e6, SIGHT * 1e6, " us")
     return found

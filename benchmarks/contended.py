@@ -165,7 +165,7 @@ def ideal(name: str, waiters: int, gone: float = 0.0, granted: int = 0) -> float
 
 
 def report(
-    rounds: int = 3,
+    rounds: int = 7,
     peer_rounds: int = 1,
     patience: float = 8.0,
     sizes: tuple[int, ...] = SIZES,
@@ -277,7 +277,7 @@ def main() -> None:
     """Measure and print."""
     options = arguments(
         __doc__,
-        rounds=(3, "rounds of ours and the gate"),
+        rounds=(7, "rounds of ours and the gate"),
         peers=(1, "rounds of the peers"),
         patience=(8.0, "seconds over the ideal after which a contestant is stopped"),
     )
