@@ -1,7 +1,7 @@
-"""Everything, one after the other: `uv run benchmarks/all.py [--quick] [--write]`.
+"""Everything, one after the other: `uv run benchmarks/all.py [--quick] [--only NAME] [--write]`.
 
 With `--write` the tables become docs/benchmarks.md, and beside each target stands what was
-measured, reached or not.
+measured, reached or not. With `--only` some of it is measured again: the rest of the page stays.
 """
 
 import argparse
@@ -62,7 +62,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
 HEAD = """\
 # Benchmarks
 
-Generated, not written: `{command}` made this page.
+Generated, not written: `{command}` made this page, and, with `--only`, parts of it anew.
 {machine}.
 {versions}.
 
@@ -82,15 +82,38 @@ def page(reports: dict[ModuleType, Report], command: str) -> str:
     parts = [HEAD.format(command=command, machine=machine(), versions=", ".join(versions))]
     rows = [["", "wanted", "measured", ""]]
     for found in reports.values():
-        for target in found.targets:
-            reached = "reached" if target.reached else "**missed**"
-            rows.append([f"{found.title}: {target.what}", target.wanted, target.found, reached])
+        rows += target_rows(found)
     parts.append(markdown(rows) + "\n")
-    for module, found in reports.items():
-        about = (module.__doc__ or "").strip().partition("\n\n")[2]
-        parts.append(f"\n## {found.title}\n\n{about.strip()}\n")
-        parts += [f"\n{caption}\n\n{markdown(table)}\n" for caption, table in found.tables]
+    parts += [section(module, found) for module, found in reports.items()]
     return "".join(parts)
+
+
+def target_rows(found: Report) -> list[list[str]]:
+    """Give what was to be reached, as rows of the table of targets."""
+    signs = {True: "reached", False: "**missed**"}
+    return [
+        [f"{found.title}: {target.what}", target.wanted, target.found, signs[target.reached]]
+        for target in found.targets
+    ]
+
+
+def section(module: ModuleType, found: Report) -> str:
+    """Give the part of the page that is about one benchmark."""
+    about = (module.__doc__ or "").strip().partition("\n\n")[2]
+    parts = [f"\n## {found.title}\n\n{about.strip()}\n"]
+    parts += [f"\n{caption}\n\n{markdown(table)}\n" for caption, table in found.tables]
+    return "".join(parts)
+
+
+def renewed(text: str, module: ModuleType, found: Report) -> str:
+    """Give the page with one benchmark measured again, which it has to have already."""
+    lines, mark = text.split("\n"), f"| {found.title}: "
+    first = next(number for number, line in enumerate(lines) if line.startswith(mark))
+    lines = [line for line in lines if not line.startswith(mark)]
+    lines[first:first] = markdown([[""] * 4, *target_rows(found)]).split("\n")[2:]
+    before, rest = "\n".join(lines).split(f"\n## {found.title}\n")
+    _, head, after = rest.partition("\n## ")
+    return before + section(module, found) + head + after
 
 
 def main() -> None:
@@ -98,15 +121,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute, for a first look")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    names = [module.__name__ for module in FULL]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     options = parser.parse_args()
+    if options.quick and options.only and options.write:
+        parser.error("a page of the full run is not to have a part of the quick one")
     print(machine())
     begun = time.monotonic()
     reports: dict[ModuleType, Report] = {}
     for module, report in (QUICK if options.quick else FULL).items():
+        if options.only and module.__name__ not in options.only:
+            continue
         reports[module] = report()
         show(reports[module])
     print(f"\n{time.monotonic() - begun:.0f} s in all")
-    if options.write:
+    if options.write and options.only:
+        text = PAGE.read_text(encoding="utf-8")
+        for module, found in reports.items():
+            text = renewed(text, module, found)
+        PAGE.write_text(text, encoding="utf-8")
+    elif options.write:
         flags = "--quick --write" if options.quick else "--write"
         PAGE.write_text(page(reports, f"uv run benchmarks/all.py {flags}"), encoding="utf-8")
 
