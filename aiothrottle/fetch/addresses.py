@@ -53,8 +53,9 @@ def url_of(text: str) -> URL:
     try:
         url = URL(text)
         _ = url.host  # decoded when it is first asked for, and kept
-    except (IndexError, OverflowError):
-        # So say yarl 1.25 of "http://[::1]:8.@", and Python of "http://xn--le99999999999999es".
+    except (IndexError, OverflowError, UnicodeError):
+        # So say yarl 1.25 of "http://[::1]:8.@", and Python of "http://xn--le99999999999999es", the
+        # last one up to 3.12.
         raise ValueError("its host cannot be read") from None
     return url
 
