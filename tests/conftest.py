@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.servers import Valkey, need, why_no_valkey
 
 # A slow machine must not fail a property, and every run must try the same examples:
 # a test that fails for a colleague has to fail here too.
@@ -31,6 +33,15 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
     if item.get_closest_marker("uvloop") and "AIOTHROTTLE_TEST_NO_UVLOOP" not in os.environ:
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+@pytest.fixture
+def valkey() -> Iterator[Valkey]:
+    """A server of its own for each test, which may stop it."""
+    need("valkey", why_no_valkey())
+    server = Valkey()
+    yield server
+    server.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,22 +3,13 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aiothrottle.cli import main
 from tests.background import background
-from tests.servers import Valkey, need, why_no_valkey
-
-
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
-    server = Valkey()
-    yield server
-    server.stop()
+from tests.servers import Valkey
 
 
 def address(valkey: Valkey) -> str:

@@ -3,14 +3,14 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.stores.redis import RedisStore
 from tests.background import ENVIRONMENT
-from tests.servers import Valkey, need, why_no_valkey
+from tests.servers import Valkey
 
 LIMIT = 5
 
@@ -36,14 +36,6 @@ async def main(port, limit, lease, seconds, count):
 port, limit, count = map(int, sys.argv[1:4])
 asyncio.run(main(port, limit, float(sys.argv[4]), float(sys.argv[5]), count))
 """
-
-
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
-    server = Valkey()
-    yield server
-    server.stop()
 
 
 async def start(valkey: Valkey, count: int, *, lease: float, seconds: float) -> Process:

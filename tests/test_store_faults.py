@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,14 +26,6 @@ WINDOW = RollingWindow("10/min")
 # Seconds: beside "never" only, since a busy machine may take its time.
 PATIENCE = 20.0
 LIBFAKETIME = "vendor/libfaketime/src/libfaketime.so.1"
-
-
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
-    server = Valkey()
-    yield server
-    server.stop()
 
 
 @asynccontextmanager

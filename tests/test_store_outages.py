@@ -8,7 +8,7 @@ still for half a second before a count could be wrong. Deadlines are ten times w
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
@@ -28,14 +28,6 @@ Deed: TypeAlias = Callable[[], Awaitable[object]]
 
 LIMIT, PERIOD = 20, 0.5
 DEADLINE = 60.0
-
-
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
-    server = Valkey()
-    yield server
-    server.stop()
 
 
 class Crew:

@@ -32,14 +32,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
-    server = Valkey()
-    yield server
-    server.stop()
-
-
 class Keeping(RedisStore):
     """Makes each call on a kept connection."""
 
