@@ -21,7 +21,7 @@ import selectors
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import ours
@@ -201,7 +201,10 @@ def report(
         return min(map(figure, runs[name, size]))
 
     def beside_gate(
-        name: str, size: int, figure: Callable[[Run], float], of: Callable[..., float] = min
+        name: str,
+        size: int,
+        figure: Callable[[Run], float],
+        of: Callable[[Iterable[float]], float] = min,
     ) -> float:
         mine = runs[name, size]
         gates = runs[GATE, size][: len(mine)]  # of a peer, in as many rounds as the peer had
