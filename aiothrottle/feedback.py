@@ -147,8 +147,12 @@ class Feedback:
         return bool(self.rate or self.slots or self.guard or self.streak)
 
     def is_forgettable(self, now: float) -> bool:
-        """Tell whether what was learned is too old to be worth anything."""
-        return now - self.heard_at >= _MEMORY
+        """Tell whether what was learned is worth nothing any more.
+
+        A guard is for two requests a period apart, and there is none for a limit that is free.
+        """
+        learned = self.rate or self.slots or self.streak
+        return not learned or now - self.heard_at >= _MEMORY
 
     def restart(self) -> None:
         """Begin anew, for a clock of which no instant is known."""

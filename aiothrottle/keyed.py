@@ -210,7 +210,7 @@ class KeyedRateLimiter:
             limiter._line.listeners = self._listeners
             self._alive[key] = limiter._line
         else:
-            law = (options.get("burst"), options.get("algorithm"), options.get("guard", 0.0))
+            law = (options.get("burst"), options.get("algorithm"), options.get("guard"))
             limiter = RateLimiter._around(line, law, options.get("concurrency_limit"))
         self._limiters[key] = limiter
         self._keep_tidy()

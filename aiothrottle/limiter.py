@@ -83,8 +83,9 @@ class RateLimiter:
         guard: Seconds by which the period is stretched, for the jitter of the network between
             here and the server: a request that is delayed more than the one a period later
             arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
-            as `Permit.succeeded` tells. It takes no more than a tenth of the limit, or a fifth if
-            the server refuses in spite of that.
+            as `Permit.succeeded` tells, which the sessions of this package call. It takes no more
+            than a tenth of the limit, or a fifth if the server refuses in spite of that. None:
+            ``"auto"``, or 0 where a store keeps the rate or nobody tells.
         parent: Another limiter that has to let each request go as well.
         max_queue: How many may wait. None: no limit.
         store: Where the rate limit is counted, if several processes share it, and a
@@ -122,7 +123,7 @@ class RateLimiter:
         *,
         burst: float | None = None,
         algorithm: Law | None = None,
-        guard: Guard = 0.0,
+        guard: Guard | None = None,
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
         store: Store | None = None,
@@ -141,7 +142,7 @@ class RateLimiter:
         follows = rate_limit == SERVER
         plan = Plan(Unlimited())
         if not follows:
-            plan = make_plan(rate_limit, self._law)
+            plan = make_plan(rate_limit, self._law, shared=store is not None)
         if follows and store is not None:
             raise ValueError("what a server says is of one process: a store needs a fixed rate")
         shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
@@ -158,7 +159,7 @@ class RateLimiter:
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None
         if follows:
-            check_law(burst, algorithm, 0.0 if guard == AUTO else guard)
+            check_law(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
             # Whatever the server will say, there has to be a law of it.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
             self._line.followed = ()
@@ -342,7 +343,7 @@ class RateLimiter:
         if rate_limit is None and not isinstance(self._law[1], Algorithm):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
-            plan = make_plan(rate_limit, self._law)
+            plan = make_plan(rate_limit, self._law, shared=isinstance(self._line, SharedLine))
         line = self._line
         if plan is not None and isinstance(line, SharedLine):
             check_shareable(plan)

@@ -1,9 +1,9 @@
 """What the user said of rate, law and guard, checked, and made into one law."""
 
-import functools
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
@@ -32,7 +32,7 @@ __all__ = [
 
 Law: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]
-LawChoice: TypeAlias = tuple[float | None, Law | None, Guard]
+LawChoice: TypeAlias = tuple[float | None, Law | None, Guard | None]
 RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
 ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
@@ -48,21 +48,63 @@ class Plan(NamedTuple):
     guard: GuardControl | None = None
 
 
-def make_plan(rate_limit: RateLimit | None, law: LawChoice) -> Plan:
-    """Make a law of what the user said, and what is to move it, if anything."""
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What the user said of rate, burst and law: makes a law of it for each guard.
+
+    Each of many keys may have one, so it is none of Python's partials, which take three times as
+    much.
+    """
+
+    rate_limit: RateLike | Sequence[RateLike] | None
+    burst: float | None
+    algorithm: Law | None
+
+    def __call__(self, guard: float) -> Algorithm[Any]:
+        """Make one algorithm of it."""
+        rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
+        check_law(burst, algorithm, guard)
+        if rate_limit is None:
+            if guard or burst is not None:
+                raise ValueError("guard and burst say how a rate_limit is used: give one")
+            if algorithm is None:
+                return Unlimited()
+            if isinstance(algorithm, type):
+                raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
+            algorithm.start()  # one that lacks a rate says so
+            return algorithm
+        rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
+        laws = [_apply(algorithm, rate) for rate in rates]
+        if burst is not None:
+            fastest = max(rates, key=lambda rate: rate.limit / rate.period)
+            if burst > max(1, fastest.limit):
+                raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
+            pace = TokenBucket(fastest, burst=burst)
+            laws = [pace] if algorithm is TokenBucket and len(laws) == 1 else [*laws, pace]
+        return laws[0] if len(laws) == 1 else AllOf(*laws)
+
+
+def make_plan(rate_limit: RateLimit | None, law: LawChoice, *, shared: bool = False) -> Plan:
+    """Make a law of what the user said, and what is to move it, if anything.
+
+    Of a guard nothing may have been said: then it is measured, unless the rate is kept in a store
+    that several processes share, or there is none.
+    """
     burst, algorithm, guard = law
     if isinstance(rate_limit, AdaptiveRate):
         if guard or burst is not None or algorithm is not None:
             raise ValueError("an AdaptiveRate has a law of its own: no burst, algorithm or guard")
         pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
         return Plan(pace, rate=RateControl(rate_limit))
+    if guard is None:
+        guard = 0.0 if shared or rate_limit is None else AUTO
+    make = _Recipe(rate_limit, burst, algorithm)
     if guard != AUTO:
-        return Plan(_build(rate_limit, burst, algorithm, guard))
+        return Plan(make(guard))
     if rate_limit is None:
         raise ValueError("guard says how a rate_limit is used: give one")
     period = min(rate.period for rate in _rates(rate_limit))
-    build = functools.partial(_build, rate_limit, burst, algorithm)
-    return Plan(build(0.0), guard=GuardControl(period, build))
+    return Plan(make(0.0), guard=GuardControl(period, make))
 
 
 def check_shareable(plan: Plan) -> None:
@@ -107,34 +149,6 @@ def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
     if isinstance(concurrency_limit, SharedConcurrency):
         return 0  # but what is leased
     return concurrency_limit
-
-
-def _build(
-    rate_limit: RateLike | Sequence[RateLike] | None,
-    burst: float | None,
-    algorithm: Law | None,
-    guard: float,
-) -> Algorithm[Any]:
-    """Make one algorithm of what the user said of rate, burst, law and guard."""
-    check_law(burst, algorithm, guard)
-    if rate_limit is None:
-        if guard or burst is not None:
-            raise ValueError("guard and burst say how a rate_limit is used: give one")
-        if algorithm is None:
-            return Unlimited()
-        if isinstance(algorithm, type):
-            raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
-        algorithm.start()  # one that lacks a rate says so
-        return algorithm
-    rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
-    laws = [_apply(algorithm, rate) for rate in rates]
-    if burst is not None:
-        fastest = max(rates, key=lambda rate: rate.limit / rate.period)
-        if burst > max(1, fastest.limit):
-            raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
-        pace = TokenBucket(fastest, burst=burst)
-        laws = [pace] if algorithm is TokenBucket and len(laws) == 1 else [*laws, pace]
-    return laws[0] if len(laws) == 1 else AllOf(*laws)
 
 
 def check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:

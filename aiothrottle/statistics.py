@@ -47,7 +47,7 @@ class Statistics:
     rate_limit: float | None = None
     #: How many permits may be out now; None if there is no limit.
     concurrency_limit: int | None = None
-    #: The guard that ``guard="auto"`` has come to; None if it is not left to that.
+    #: The guard in seconds, where it tunes itself; None where it was given, or there is none.
     guard: float | None = None
     #: Whether the store answered when it was last asked; None without a store.
     store_up: bool | None = None

@@ -62,7 +62,7 @@ class AwsCubic(Rival):
 
     def __init__(self) -> None:
         super().__init__()
-        self.limiter = RateLimiter(_NO_LIMIT, algorithm=TokenBucket(burst=1))
+        self.limiter = RateLimiter(_NO_LIMIT, algorithm=TokenBucket(burst=1), guard=0.0)
         self._enabled = False
         self._measured = self._fill = self._ceiling = self._k = self._cut_at = 0.0
         self._counted, self._slice = 0, 0.0
@@ -100,7 +100,7 @@ class AutoThrottle(Rival):
         super().__init__()
         self._target = target
         self._delay = 5.0
-        self.limiter = RateLimiter(1.0 / self._delay, algorithm=TokenBucket(burst=1))
+        self.limiter = RateLimiter(1.0 / self._delay, algorithm=TokenBucket(burst=1), guard=0.0)
 
     def succeeded(self, now: float, took: float) -> None:  # noqa: D102, ARG002
         wanted = took / self._target

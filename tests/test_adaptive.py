@@ -470,6 +470,27 @@ def test_a_refusal_that_is_not_for_what_was_left_out_leaves_the_guard_alone() ->
     assert guard.seconds < 0.12
 
 
+def test_the_guard_of_a_long_period_is_no_longer_than_a_second_until_that_was_refused() -> None:
+    guard = SelfTuningGuard(period=60.0)
+    guard.observe(0.1)
+    guard.observe(5.1)
+    assert guard.seconds == 1.0
+    assert guard.refused()
+    assert guard.seconds == pytest.approx(5.0 * (1 + 3 / 2))
+    guard.observe(50.1)
+    assert guard.seconds == 15.0
+
+
+def test_the_guard_comes_down_as_the_few_become_many() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    guard.observe(0.10)
+    guard.observe(0.11)
+    assert guard.seconds == pytest.approx(0.01 * (1 + 3 / 2))
+    for _ in range(62):
+        guard.observe(0.105)
+    assert guard.seconds == pytest.approx(0.01 * (1 + 3 / 64))
+
+
 def test_the_guard_forgets_a_time_of_jitter() -> None:
     guard = SelfTuningGuard(period=1.0)
     guard.observe(0.1)
@@ -483,7 +504,9 @@ def test_the_guard_forgets_a_time_of_jitter() -> None:
 def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> None:
     extremes = Extremes(size)
     for value in values:
-        extremes.add(value)
+        before = (extremes.least, extremes.greatest)
+        if not extremes.add(value):
+            assert (extremes.least, extremes.greatest) == before
     assert extremes.least <= min(values[-size:])
     assert extremes.greatest >= max(values[-size:])
     assert extremes.least >= min(values[-2 * size :])

@@ -24,6 +24,7 @@ from aiothrottle.feedback import Feedback, RateControl, SlotsControl
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate
+from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop
 from tests.virtually import now, virtual
 
@@ -82,7 +83,7 @@ async def test_of_many_at_once_the_first_makes_the_pause_and_others_lengthen_it_
 
 @virtual
 async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() -> None:
-    limiter = RateLimiter(1000)
+    limiter = RateLimiter(1000, guard=0.0)
     pauses: list[float] = []
     for _ in range(3):
         async with limiter.throttle() as permit:
@@ -259,7 +260,7 @@ def test_an_adaptive_rate_has_a_law_of_its_own() -> None:
 
 @virtual
 async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
-    limiter = RateLimiter(AdaptiveRate(10, 1, 100), 4)
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100), 4, guard=0.0)
     limiter.update(rate_limit=5)
     assert limiter.statistics().rate_limit is None
     limiter.update(
@@ -327,6 +328,60 @@ async def test_a_refusal_lets_the_guard_cover_what_it_left_out() -> None:
     adapted = [event for event in heard if isinstance(event, events.Adapted)]
     assert [event.what for event in adapted] == ["guard", "guard"]
     assert adapted[-1].value == 0.25
+
+
+@virtual
+async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
+    limiter = RateLimiter(["10/s", "1000/min"], burst=5, algorithm=TokenBucket)
+    limiter.update(rate_limit="10/s")
+    for took in (0.1, 0.15):
+        await send(limiter, took=took)
+    guard = limiter.statistics().guard
+    assert guard is not None
+    assert guard > 0.05
+    followed = RateLimiter("server")
+    followed.follow("10/s")
+    assert followed.statistics().guard == 0.0
+    keyed = KeyedRateLimiter("10/s", overrides={"b": {"guard": 0.25}})
+    assert [keyed[key].statistics().guard for key in ("a", "b")] == [0.0, None]
+
+
+@pytest.mark.parametrize(
+    "limiter",
+    [
+        RateLimiter("10/s", guard=0.0),
+        RateLimiter(None, 4),
+        RateLimiter(algorithm=TokenBucket("10/s")),
+        RateLimiter(AdaptiveRate(10, 1, 100)),
+        RateLimiter("server"),
+        RateLimiter("10/s", store=MemoryStore()),
+        KeyedRateLimiter("10/s", store=MemoryStore())["a"],
+    ],
+    ids=str,
+)
+@virtual
+async def test_there_is_no_guard_to_tune_where(limiter: RateLimiter) -> None:
+    async with limiter:
+        for took in (0.1, 0.15):
+            await send(limiter, took=took)
+        assert limiter.statistics().guard is None
+
+
+@virtual
+async def test_what_shares_its_rate_has_no_guard_after_an_update_either() -> None:
+    async with RateLimiter("10/s", store=MemoryStore()) as limiter:
+        limiter.update(rate_limit="20/s")
+        assert limiter.statistics().guard is None
+
+
+@virtual
+async def test_a_key_is_forgotten_with_its_guard_when_its_limit_is_free() -> None:
+    keyed = KeyedRateLimiter("10/s")
+    for took in (0.1, 0.15):
+        await send(keyed["a"], took=took)
+    assert "a" in keyed
+    await asyncio.sleep(10)
+    assert "a" not in keyed
 
 
 def test_a_guard_needs_a_rate() -> None:
@@ -403,14 +458,16 @@ def test_a_pause_doubles_up_to_its_bound_and_is_longer_by_chance(
 
 
 def test_what_was_learned_is_kept_for_ten_minutes() -> None:
-    feedback = Feedback()
-    assert not feedback.is_needed
-    feedback.heard_at = 100.0
-    assert not feedback.is_forgettable(699.9)
-    assert feedback.is_forgettable(700.0)
-    feedback.streak = 1
-    assert feedback.is_needed
-    assert Feedback(rate=RateControl(AdaptiveRate(10, 1, 100))).is_needed
+    refused = Feedback()
+    assert not refused.is_needed
+    refused.streak = 1
+    rate = Feedback(rate=RateControl(AdaptiveRate(10, 1, 100)))
+    slots = Feedback(slots=SlotsControl(AdaptiveConcurrency(4, 1, 100)))
+    for feedback in (refused, rate, slots):
+        assert feedback.is_needed
+        feedback.heard_at = 100.0
+        assert not feedback.is_forgettable(699.9)
+        assert feedback.is_forgettable(700.0)
 
 
 def test_what_was_learned_by_another_clock_is_forgotten() -> None:
@@ -456,7 +513,7 @@ async def report(limiter: RateLimiter) -> None:
 
 def test_a_limiter_without_a_controller_keeps_nothing_of_outcomes() -> None:
     async def main() -> None:
-        limiter = RateLimiter(1_000_000)
+        limiter = RateLimiter(1_000_000, guard=0.0)
         for _ in range(100):
             await report(limiter)
         assert limiter._line.feedback is None
@@ -491,6 +548,19 @@ async def test_sessions_tell_how_requests_ended() -> None:
             rate = limiter.statistics().rate_limit
             assert rate is not None
             assert rate < 100
+
+
+async def test_sessions_measure_the_guard_of_a_limiter_that_was_given_none() -> None:
+    async with RateLimitedServer() as server:
+        for make in (ThrottledSession, throttled_session):
+            limiter = RateLimiter(100)
+            async with make(limiter) as session:
+                for _ in range(2):
+                    async with session.get(server.url) as response:
+                        assert response.status == 200
+            guard = limiter.statistics().guard
+            assert guard is not None
+            assert guard > 0.0  # no two round trips take the same time
 
 
 async def test_a_transport_tells_how_requests_ended() -> None:

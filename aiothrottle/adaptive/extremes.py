@@ -26,14 +26,18 @@ class Extremes:
     _old_least: float = math.inf
     _old_greatest: float = -math.inf
 
-    def add(self, value: float) -> None:
-        """Take down a value."""
-        if self.count and self.count % self.size == 0:
+    def add(self, value: float) -> bool:
+        """Take down a value; tell whether one of the two may be another now."""
+        count = self.count
+        self.count = count + 1
+        if self._least <= value <= self._greatest and count % self.size:
+            return False
+        if count and count % self.size == 0:
             self._old_least, self._old_greatest = self._least, self._greatest
             self._least, self._greatest = math.inf, -math.inf
-        self.count += 1
         self._least = min(self._least, value)
         self._greatest = max(self._greatest, value)
+        return True
 
     @property
     def least(self) -> float:

@@ -10,9 +10,10 @@ __all__ = ["SelfTuningGuard"]
 _LAST = 500
 # The spread of a few is smaller than that of many: so much is added, divided by their number.
 _FEW = 3.0
-# Longer than this part of the period it is hardly the network that is slow: some answers are. So it
-# takes a tenth of the limit at the most; and once the server has refused in spite of that, a fifth.
-_LONGEST, _LONGEST_IF_REFUSED = 1 / 9, 1 / 4
+# Longer than this part of the period, or so many seconds, it is hardly the network that is slow:
+# some answers are. So it takes a tenth of the limit at the most; and once the server has refused in
+# spite of that, a fifth.
+_LONGEST, _LONGEST_SECONDS, _LONGEST_IF_REFUSED = 1 / 9, 1.0, 1 / 4
 # A guard that is so much too long is not worth a change.
 _WORTH = 0.1
 
@@ -27,11 +28,12 @@ class SelfTuningGuard:
     as long as no round trip is longer or shorter than those seen.
 
     The round trip is all that a client sees, and in it is the time that the server took to answer.
-    So what is beyond a ninth of the period is left out, until the server refuses in spite of that.
+    So what is beyond a second, or a ninth of the period, is left out, until the server refuses in
+    spite of that.
 
     Args:
         period: Seconds, the shortest of the periods that it guards: it is never longer than a
-            ninth of that, and than a quarter once that was not enough.
+            ninth of that, nor than a second, and than a quarter once that was not enough.
 
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
@@ -46,25 +48,32 @@ class SelfTuningGuard:
     #: The guard, in seconds.
     seconds: float = 0.0
     _times: Extremes = field(default_factory=lambda: Extremes(_LAST))
-    _longest: float = _LONGEST
+    # The longest that it may be, in seconds.
+    _most: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._most = min(_LONGEST * self.period, _LONGEST_SECONDS)
 
     def observe(self, round_trip: float) -> bool:
         """Take down how long a request took until its response; tell whether the guard changed."""
-        self._times.add(max(0.0, round_trip))
+        times = self._times
+        # Most lie between those seen. What is added for a few is looked at when they are doubled.
+        if not times.add(round_trip) and times.count & (times.count - 1):
+            return False
         return self._follow()
 
     def refused(self) -> bool:
         """Hear that the server has refused a request; tell whether the guard changed."""
-        if self.seconds < self._longest * self.period:
+        if self.seconds < self._most:
             return False  # it is not for what was left out
-        self._longest = _LONGEST_IF_REFUSED
+        self._most = _LONGEST_IF_REFUSED * self.period
         return self._follow()
 
     def _follow(self) -> bool:
         times = self._times
         if times.count < 2:
             return False
-        wanted = min(times.spread * (1.0 + _FEW / times.count), self._longest * self.period)
+        wanted = min(times.spread * (1.0 + _FEW / times.count), self._most)
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

@@ -39,7 +39,8 @@ class ThrottledSession:
     - holds its slot until the body is read, released, closed or lost;
     - is tried again as `retry` says, and each attempt pays its token. A refusal (429, or 503 with
       Retry-After) pauses the limiter, and so all who share it. A body that cannot be sent twice
-      is not: the refusal is given back.
+      is not: the refusal is given back;
+    - tells the limiter how it ended: by that its guard tunes itself, and whatever else adapts.
 
     A chain of redirects is one request, of the host that it begins at.
 
