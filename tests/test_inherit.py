@@ -7,12 +7,14 @@ import pytest
 from aiothrottle import Rate
 from aiothrottle.algorithms import (
     AllOf,
+    Cooldown,
     FixedWindow,
     LeakyBucket,
     RollingWindow,
     SlidingWindow,
     TokenBucket,
     Unlimited,
+    WaitUntil,
 )
 
 
@@ -41,9 +43,38 @@ def test_after_another_law_what_was_spent_was_spent_now() -> None:
     assert small.reset_after(small.inherit(old, state, 1.0), 1.0) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "spent", "wait"),
+    [
+        (TokenBucket("10/s"), TokenBucket("10/1.25s"), 13, 0.5),
+        (TokenBucket("10/s"), TokenBucket("5/s"), 13, 0.8),  # full, and three of a debt
+        (LeakyBucket("10/s"), LeakyBucket("10/1.25s"), 2, 0.25),
+        (SlidingWindow("4/s", buckets=4), SlidingWindow("4/2s", buckets=4), 5, 2.0),
+        (FixedWindow("4/s"), FixedWindow("4/2s"), 5, 2.0),
+        (Cooldown(10, 1), TokenBucket("10/s"), 13, 0.4),
+        (WaitUntil(0.1, 1, 2), LeakyBucket("10/s"), 2, 0.2),
+        (RollingWindow("10/s"), TokenBucket("10/s"), 13, 0.4),
+        (TokenBucket("10/s"), RollingWindow("10/s"), 13, 1.0),
+    ],
+    ids=str,
+)
+def test_as_much_counts_as_before_and_a_debt_stays_one(
+    old: TokenBucket, new: TokenBucket, spent: int, wait: float
+) -> None:
+    state = old.start()
+    old.take(state, 4.0, spent)
+    assert old.used(state, 4.0) == pytest.approx(spent)
+    fresh = new.inherit(old, state, 4.0)
+    assert new.used(fresh, 4.0) == pytest.approx(
+        min(spent, new.capacity) + max(0, spent - old.capacity)
+    )
+    assert new.delay(fresh, 4.0, 1) == pytest.approx(wait, abs=0.003)  # LeakyBucket's tolerance
+
+
 def test_of_nothing_spent_and_of_an_endless_law_nothing_goes_on() -> None:
     old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
     assert new.inherit(old, old.start(), 1.0) == new.start()
+    assert Unlimited().used(None, 1.0) == 0.0
     assert new.inherit(Unlimited(), None, 1.0) == new.start()
 
 

@@ -126,6 +126,11 @@ class Algorithm(ABC, Generic[State]):
         """
         raise two_rates(rate, self)
 
+    def used(self, state: State, now: float) -> float:
+        """Tokens that count at `now`: more than the capacity where there is a debt."""
+        left = self.remaining(state, now)
+        return 0.0 if math.isinf(left) else self.capacity - left
+
     def inherit(self, old: "Algorithm[Any]", state: object, now: float) -> State:
         """Give the state that goes on where `old` stands: what was spent there is spent here.
 
@@ -181,11 +186,12 @@ class Algorithm(ABC, Generic[State]):
 
 
 def all_spent_now(new: Algorithm[State], old: Algorithm[Any], state: object, now: float) -> State:
-    """Give a state of `new` in which what was spent of `old` went at `now`."""
+    """Give a state of `new` in which what was spent of `old` went at `now`: a debt stays one."""
     fresh = new.start()
-    spent = old.capacity - old.remaining(state, now)
+    spent = old.used(state, now)
     if 0.0 < spent < math.inf:
-        new.take(fresh, now, min(spent, new.capacity))
+        debt = max(0.0, spent - old.capacity)
+        new.take(fresh, now, min(spent - debt, new.capacity) + debt)
     return fresh
 
 

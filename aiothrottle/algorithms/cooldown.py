@@ -103,7 +103,11 @@ class Cooldown(Algorithm[CooldownState]):
 
     def remaining(self, state: CooldownState, now: float) -> float:
         """Hits that stay under the ceiling now."""
-        return max(0.0, self.n - max(0.0, state.score - now) / self._step)
+        return max(0.0, self.n - self.used(state, now))
+
+    def used(self, state: CooldownState, now: float) -> float:
+        """Hits that the score is ahead."""
+        return max(0.0, state.score - now) / self._step
 
     def reset_after(self, state: CooldownState, now: float) -> float:
         """Seconds until the score is cool."""

@@ -103,7 +103,11 @@ class FixedWindow(Algorithm[FixedWindowState]):
 
     def remaining(self, state: FixedWindowState, now: float) -> float:
         """What this period has left."""
-        return max(0.0, self._limit - self._seen(state, now)[1])
+        return max(0.0, self._limit - self.used(state, now))
+
+    def used(self, state: FixedWindowState, now: float) -> float:
+        """What this period has counted."""
+        return self._seen(state, now)[1]
 
     def reset_after(self, state: FixedWindowState, now: float) -> float:
         """Seconds until the next period, if anything is counted in this one."""

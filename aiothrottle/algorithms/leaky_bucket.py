@@ -107,6 +107,10 @@ class LeakyBucket(Algorithm[LeakyBucketState]):
         """All or nothing: the next cost may go, of whatever size, or it may not."""
         return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
 
+    def used(self, state: LeakyBucketState, now: float) -> float:
+        """Places of the schedule that have not come yet."""
+        return max(0.0, state.empty_at - now) / self._interval
+
     def reset_after(self, state: LeakyBucketState, now: float) -> float:
         """Seconds until the schedule is used up."""
         return until(state.empty_at, now)

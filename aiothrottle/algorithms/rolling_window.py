@@ -160,10 +160,14 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def remaining(self, state: RollingWindowState, now: float) -> float:
         """What the log of the last period leaves of the limit."""
+        return min(self._limit, max(0.0, self._limit - self.used(state, now)))
+
+    def used(self, state: RollingWindowState, now: float) -> float:
+        """What the log of the last period holds."""
         left: float = self._leaving(state, now)
         if state.costs is not None:
             left = math.fsum(state.costs[state.gone : state.gone + int(left)])
-        return min(self._limit, max(0.0, self._limit - self._used(state) + left))
+        return self._used(state) - left
 
     def reset_after(self, state: RollingWindowState, now: float) -> float:
         """Seconds until the last token has left the window."""

@@ -126,7 +126,11 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
 
     def remaining(self, state: SlidingWindowState, now: float) -> float:
         """What the last stretches leave of the limit."""
-        return max(0.0, self._limit - math.fsum(islice(state.counts, self._gone(state, now), None)))
+        return max(0.0, self._limit - self.used(state, now))
+
+    def used(self, state: SlidingWindowState, now: float) -> float:
+        """What the last stretches have counted."""
+        return math.fsum(islice(state.counts, self._gone(state, now), None))
 
     def reset_after(self, state: SlidingWindowState, now: float) -> float:
         """Seconds until the last stretch with anything in it is out."""

@@ -133,8 +133,11 @@ class TokenBucket(Algorithm[TokenBucketState]):
 
     def remaining(self, state: TokenBucketState, now: float) -> float:
         """Tokens that find room now."""
-        filled = max(0.0, state.empty_at - now) / self._interval
-        return max(0.0, self.burst - filled)
+        return max(0.0, self.burst - self.used(state, now))
+
+    def used(self, state: TokenBucketState, now: float) -> float:
+        """Tokens in the bucket."""
+        return max(0.0, state.empty_at - now) / self._interval
 
     def reset_after(self, state: TokenBucketState, now: float) -> float:
         """Seconds until the bucket is empty."""

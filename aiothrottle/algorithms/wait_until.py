@@ -141,6 +141,10 @@ class WaitUntil(Algorithm[WaitUntilState]):
         """All or nothing: the stamp has come, or it has not."""
         return 0.0 if self.delay(state, now, min(1.0, self.capacity)) > 0.0 else self.capacity
 
+    def used(self, state: WaitUntilState, now: float) -> float:
+        """Intervals that the stamp is ahead."""
+        return max(0.0, state.stamp - now) / self.interval
+
     def reset_after(self, state: WaitUntilState, now: float) -> float:
         """Seconds until the stamp."""
         return until(state.stamp, now)
