@@ -160,14 +160,12 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def remaining(self, state: RollingWindowState, now: float) -> float:
         """What the log of the last period leaves of the limit."""
-        return min(self._limit, max(0.0, self._limit - self.used(state, now)))
+        free = self._limit - self._used(state) + self._left(state, now)
+        return min(self._limit, max(0.0, free))
 
     def used(self, state: RollingWindowState, now: float) -> float:
         """What the log of the last period holds."""
-        left: float = self._leaving(state, now)
-        if state.costs is not None:
-            left = math.fsum(state.costs[state.gone : state.gone + int(left)])
-        return self._used(state) - left
+        return self._used(state) - self._left(state, now)
 
     def reset_after(self, state: RollingWindowState, now: float) -> float:
         """Seconds until the last token has left the window."""
@@ -265,6 +263,13 @@ class RollingWindow(Algorithm[RollingWindowState]):
 
     def _used(self, state: RollingWindowState) -> float:
         return len(state.log) - state.gone if state.costs is None else state.used
+
+    def _left(self, state: RollingWindowState, now: float) -> float:
+        """Add up what has left the window and is not `gone`."""
+        entries = self._leaving(state, now)
+        if state.costs is None:
+            return entries
+        return math.fsum(state.costs[state.gone : state.gone + entries])
 
     def _leaves_at(self, state: RollingWindowState, missing: float) -> float:
         """Give the instant at which `missing` tokens, counted from the oldest, are out."""
