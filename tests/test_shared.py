@@ -167,6 +167,29 @@ async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
 
 
 @virtual
+async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_before() -> None:
+    store = Watched()
+    limiter = RateLimiter("1000000/s", store=store)
+    went = 0
+    went_when_asked: list[int] = []
+
+    async def reserve(*args: Any, **options: Any) -> Answer:  # noqa: ANN401 - passed on
+        went_when_asked.append(went)
+        return await Watched.reserve(store, *args, **options)
+
+    store.reserve = reserve  # type: ignore[method-assign]
+
+    async def visitor() -> None:
+        nonlocal went
+        async with limiter.throttle():
+            went += 1
+
+    await asyncio.gather(*(visitor() for _ in range(2000)))
+    # 1,024 in a call, 256 of whom go in a turn: the server has two turns for its answer.
+    assert went_when_asked == [0, 512]
+
+
+@virtual
 async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_twice() -> None:
     store = Watched()
     limiters = [RateLimiter("20/s", algorithm=LeakyBucket, store=store) for _ in range(16)]

@@ -140,14 +140,14 @@ class SharedLine(Talk):
             self._reserved.give_back()
         elif not self._resuming:
             self._reserved.give_back_older(now - self._patience)
-        seconds = super()._serve()
         wait = math.inf
         if self._talk is None:
             costs = [] if self._turned_away or now < self.paused_until else self._missing(1)
             if costs:
                 wait = self._wait_to_ask(now, costs[0])
             if not wait or self._has_news:
-                self._begin_talk()
+                self._begin_talk()  # it asks before those run who are let go now
+        seconds = super()._serve()
         if seconds is None:
             return None
         seconds = min(seconds, wait or math.inf)

@@ -9,7 +9,7 @@ from aiothrottle.algorithms.algorithm import Algorithm
 __all__ = ["Pace"]
 
 # One call asks for as many as go in so many seconds, and for this number at the most.
-_SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1000
+_SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
 # Seconds ahead. Enough for sixteen processes that have reserved one each, the first of them when
 # all is spent: with less they would be refused in turns, and ask again.
 _PROCESSES = 16
