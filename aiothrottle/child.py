@@ -139,10 +139,10 @@ class Child(Line):
         super().record(cost)
         self._parent.record(cost)
 
-    def succeeded(self, age: float, cost: float) -> None:
+    def succeeded(self, permit: "Permit", age: float) -> None:
         """Hear of a request that was not refused, here and above."""
-        super().succeeded(age, cost)
-        self._parent.succeeded(age, cost)
+        super().succeeded(permit, age)
+        self._parent.succeeded(permit, age)
 
     def hear_refusal(self, age: float, pause: float) -> None:
         """Hear of a request that was refused, here and above."""

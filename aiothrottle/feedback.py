@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.bucket import Bucket
+    from aiothrottle.permit import Permit
 
 __all__ = ["LONGEST_PAUSE", "SPREAD", "Feedback", "GuardControl", "RateControl", "SlotsControl"]
 
@@ -97,30 +98,20 @@ class SlotsControl:
 class GuardControl:
     """A `SelfTuningGuard` that stretches the periods of a bucket's law."""
 
-    __slots__ = ("_build", "measured")
+    __slots__ = ("_build", "_held", "measured")
 
     def __init__(self, period: float, build: "Callable[[float], Algorithm[Any]]") -> None:
         self.measured: SelfTuningGuard = SelfTuningGuard(period)
         self._build = build
+        self._held = 0.0  # what the bucket keeps to
 
-    def succeeded(self, bucket: "Bucket", now: float, sent_at: float) -> None:
-        """Hear of a request that was answered."""
-        before = self.measured.seconds
-        if self.measured.observe(now - sent_at):
-            self._move(bucket, before)
-
-    def refused(self, bucket: "Bucket") -> None:
-        """Hear of a request that was refused."""
-        before = self.measured.seconds
-        if self.measured.refused():
-            self._move(bucket, before)
-
-    def _move(self, bucket: "Bucket", before: float) -> None:
-        updated = bucket.updated
-        bucket.use(self._build(self.measured.seconds))
+    def move(self, bucket: "Bucket") -> None:
+        """Have the bucket keep to the guard that is measured."""
+        before, self._held, updated = self._held, self.measured.seconds, bucket.updated
+        bucket.use(self._build(self._held))
         bucket.updated = updated
         if bucket.listeners:
-            bucket.tell(events.Adapted(bucket.key, "guard", self.measured.seconds, before))
+            bucket.tell(events.Adapted(bucket.key, "guard", self._held, before))
 
 
 class Feedback:
@@ -162,17 +153,18 @@ class Feedback:
             self.slots.state = self.slots.adaptive.start()
         self.heard_at = 0.0
 
-    def succeeded(self, bucket: "Bucket", now: float, sent_at: float, cost: float) -> None:
+    def succeeded(self, bucket: "Bucket", permit: "Permit", now: float, sent_at: float) -> None:
         """Hear of a request that was answered, and not refused."""
         self.heard_at = now
         if self.streak and sent_at > bucket.paused_at:
             self.streak = 0
         if self.rate is not None:
-            self.rate.succeeded(bucket, now, sent_at, cost)
+            self.rate.succeeded(bucket, now, sent_at, permit.cost)
         if self.slots is not None:
             self.slots.succeeded(bucket, now, sent_at, max(1, bucket.in_flight))
-        if self.guard is not None:
-            self.guard.succeeded(bucket, now, sent_at)
+        # Nearly every request of a session comes by here: the fewer calls the better.
+        if self.guard is not None and self.guard.measured.observe(now - sent_at):
+            self.guard.move(bucket)
 
     def refused(self, bucket: "Bucket", now: float, sent_at: float, pause: float) -> None:
         """Hear of a request that was refused, after which nothing is sent for so long."""
@@ -181,8 +173,8 @@ class Feedback:
             self.rate.refused(bucket, now, sent_at, pause)
         if self.slots is not None:
             self.slots.refused(bucket, now, sent_at)
-        if self.guard is not None:
-            self.guard.refused(bucket)
+        if self.guard is not None and self.guard.measured.refused():
+            self.guard.move(bucket)
 
     def pause(self, seconds: float | None, *, spread: float, longest: float) -> float:
         """Give the seconds of a pause after a refusal, with some jitter.

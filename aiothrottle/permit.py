@@ -213,7 +213,7 @@ class Permit:
         if line.feedback is None and line.parent is None:
             return
         if self._report():
-            line.succeeded(line.clock() - self._at, self.cost)
+            line.succeeded(self, line.clock() - self._at)
 
     def refused(self, retry_after: float | None = None) -> None:
         """Say that the server has refused the request: it was one too many.

@@ -483,12 +483,13 @@ def test_what_was_learned_by_another_clock_is_forgotten() -> None:
 
 
 def test_what_is_heard_says_when_and_a_success_ends_the_streak_if_it_was_sent_since() -> None:
-    line, feedback = RateLimiter(10)._line, Feedback()
+    limiter, feedback = RateLimiter(10), Feedback()
+    line, permit = limiter._line, limiter.throttle()
     assert feedback.heard_at == 0.0
     line.paused_at, feedback.streak = 4.0, 3
-    feedback.succeeded(line, 5.0, 4.0, 1.0)  # sent before the pause began
+    feedback.succeeded(line, permit, 5.0, 4.0)  # sent before the pause began
     assert (feedback.streak, feedback.heard_at) == (3, 5.0)
-    feedback.succeeded(line, 6.0, 4.5, 1.0)
+    feedback.succeeded(line, permit, 6.0, 4.5)
     assert (feedback.streak, feedback.heard_at) == (0, 6.0)
     feedback.refused(line, 7.0, 6.0, 1.0)
     assert feedback.heard_at == 7.0
