@@ -127,11 +127,10 @@ def show_crowds(report: Report, found: dict[int, Figures]) -> None:
         report.add(title if size else "1 task that rests for two turns of the loop between.", rows)
         for name, by_hand in OURS.items():
             rate, calls, _ = rates[name]
-            if size <= 1:
-                rests = "" if size else " that rests"
+            if size == 1:
                 time_of_one = rates[by_hand][0] / rate
-                report.want(f"{name}, one task{rests}: time beside a bare call", time_of_one, 1.15)
-            else:
+                report.want(f"{name}, one task: time beside a bare call", time_of_one, 1.15)
+            elif size > 1:
                 least = 20 if size >= 1000 else 8
                 report.want_least(
                     f"{name}, {size:,} tasks, beside the best peer", rate / best, least

@@ -41,7 +41,7 @@ TABLE = """
     admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
-    feedback     | bucket events permit adaptive.* algorithms                              | random
+    feedback     | bucket events permit adaptive.* algorithms                       | random
     decision     | permit                                                    |
     statistics   |                                                           |
     permit       | events feedback line errors                                               | asyncio threading
