@@ -131,6 +131,7 @@ class Place:
 
 def places(node: ast.AST, function: int | None = None, *, top: bool = True) -> Iterator[Place]:
     """Give whatever is below it, in the order of the text."""
+    around = function
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and function is None:
         decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
         function = min([node.lineno, *(decorator.lineno for decorator in decorators)])
@@ -138,6 +139,8 @@ def places(node: ast.AST, function: int | None = None, *, top: bool = True) -> I
         if name in SKIPPED:
             continue
         children = cast("list[object]", value) if isinstance(value, list) else [value]
+        # What arguments are by default is reckoned where the function is defined, not in it.
+        inside = around if isinstance(value, ast.arguments) else function
         for index, child in enumerate(children):
             if not isinstance(child, ast.AST) or is_left_alone(child, top=top):
                 continue
@@ -150,8 +153,8 @@ def places(node: ast.AST, function: int | None = None, *, top: bool = True) -> I
                 else:
                     setattr(node, name, other)
 
-            yield Place(child, put, function)
-            yield from places(child, function, top=top and isinstance(child, ast.Module))
+            yield Place(child, put, inside)
+            yield from places(child, inside, top=top and isinstance(child, ast.Module))
 
 
 def is_left_alone(node: ast.AST, *, top: bool) -> bool:

@@ -29,6 +29,8 @@ def test_so_many_go_as_are_left_and_the_next_when_the_server_counts_anew() -> No
     assert [law.admit(state, 100.0, 1) for _ in range(4)] == [True, True, True, False]
     assert law.delay(state, 110.0, 1) == 20.0
     assert law.remaining(state, 110.0) == 0
+    law.take(state, 110.0, 5)  # it had happened already
+    assert law.remaining(state, 110.0) == 0
     assert law.admit(state, 130.0, 1)
     assert law.remaining(state, 130.0) == math.inf
 

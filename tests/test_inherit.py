@@ -48,6 +48,8 @@ def test_after_another_law_what_was_spent_was_spent_now() -> None:
     [
         (TokenBucket("10/s"), TokenBucket("10/1.25s"), 13, 0.5),
         (TokenBucket("10/s"), TokenBucket("5/s"), 13, 0.8),  # full, and three of a debt
+        (TokenBucket("10/s"), TokenBucket("10/1.25s"), 1, 0.0),
+        (TokenBucket("10/s"), TokenBucket("10/s", burst=2), 4, 0.1),
         (LeakyBucket("10/s"), LeakyBucket("10/1.25s"), 2, 0.25),
         (SlidingWindow("4/s", buckets=4), SlidingWindow("4/2s", buckets=4), 5, 2.0),
         (FixedWindow("4/s"), FixedWindow("4/2s"), 5, 2.0),
@@ -69,6 +71,29 @@ def test_as_much_counts_as_before_and_a_debt_stays_one(
         min(spent, new.capacity) + max(0, spent - old.capacity)
     )
     assert new.delay(fresh, 4.0, 1) == pytest.approx(wait, abs=0.003)  # LeakyBucket's tolerance
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        RollingWindow("10/s"),
+        TokenBucket("10/s"),
+        LeakyBucket("10/s"),
+        FixedWindow("10/s"),
+        SlidingWindow("10/s"),
+        WaitUntil(0.1, 1, 2),
+        Cooldown(10, 1),
+        AllOf(RollingWindow("10/s"), FixedWindow("20/s")),
+        Unlimited(),
+    ],
+    ids=str,
+)
+def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(law: TokenBucket) -> None:
+    state = law.start()
+    assert law.used(state, 4.0) == 0.0
+    law.take(state, 4.0, 2)
+    assert law.used(state, 4.0 + law.reset_after(state, 4.0)) == 0.0
+    assert law.used(state, 9.0) == 0.0
 
 
 def test_of_nothing_spent_and_of_an_endless_law_nothing_goes_on() -> None:

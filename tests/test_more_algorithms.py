@@ -641,29 +641,41 @@ def test_a_sliding_window_without_a_rate_cannot_start() -> None:
         SlidingWindow(buckets=20).start()
 
 
+def test_a_refused_hit_counts_as_far_as_the_limit() -> None:
+    law = WaitUntil(0.5, raise_after=2, limit=4)
+    state = law.start()
+    law.take(state, 0.0, 3)
+    # The stamp is 1.5 s ahead, and four wait: two seconds more.
+    assert law.cost_of_refusal(state, 0.0, 1, ahead=4) == 1
+    assert law.cost_of_refusal(state, 0.0, 2, ahead=4) == 1
+    assert law.cost_of_refusal(state, 0.0, 20) == 5
+    assert law.cost_of_refusal(state, 0.0, 1, ahead=9) == 0
+
+
 def test_who_refuses_for_good_is_asked_of_all() -> None:
     both = AllOf(RollingWindow("10/s"), WaitUntil(1, 5, 10))
     assert both.longest_wait == pytest.approx(5)
     assert both.cost_of_refusal(both.start(), 0.0, 2) == 2
+    assert both.cost_of_refusal(both.start(), 0.0, 20) == 10  # nobody is ahead
     assert AllOf(RollingWindow("10/s")).longest_wait == math.inf
     assert AllOf(RollingWindow("10/s")).cost_of_refusal(both.start()[:1], 0.0, 2) == 0.0
 
 
 def test_the_delay_of_all_holds_where_a_law_admits_now_and_not_then() -> None:
     class Night(Unlimited):
-        """Open in even seconds."""
+        """Open in even quarters of a second."""
 
         def delay_behind(self, state: None, now: float, cost: float, ahead: float) -> float:
             del state, cost, ahead
-            return 0.0 if now % 2 < 1 else 2 - now % 2
+            return 0.0 if now % 0.5 < 0.25 else 0.5 - now % 0.5
 
         def delay(self, state: None, now: float, cost: float) -> float:
             return self.delay_behind(state, now, cost, 0.0)
 
-    law = AllOf(Night(), RollingWindow("1/1500ms"))
+    law = AllOf(Night(), RollingWindow("1/375ms"))
     state = law.start()
     assert law.admit(state, 0.0, 1)
-    assert law.delay(state, 0.0, 1) == 2.0
+    assert law.delay(state, 0.0, 1) == 0.5
 
 
 class LateLoop(VirtualTimeLoop):

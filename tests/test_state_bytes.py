@@ -20,6 +20,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.algorithms.fixed_window import FixedWindowState
 from aiothrottle.algorithms.rolling_window import RollingWindowState
 from aiothrottle.algorithms.token_bucket import TokenBucketState
 
@@ -69,6 +70,32 @@ def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]
         algorithm.reset_after(state, now),
         algorithm.cost_of_refusal(state, now, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept"),
+    [
+        (RollingWindow("3/s"), "11 0200 0000000000000040 0000000000000000 0000000000000040"),
+        (TokenBucket("4/s", burst=2), "21 0000000000000240"),
+        (LeakyBucket("4/s"), "31 0000000000000240"),
+        (FixedWindow("3/s"), "41 0000000000000040 000000000000f03f"),
+        (SlidingWindow("4/2s", buckets=2), f"51 0000000000000040 {'00' * 8} 000000000000f03f"),
+        (WaitUntil(1, 5, 10), "61 0000000000000840"),
+        (Cooldown(3, 60), "71 0000000000003640"),
+        (
+            AllOf(TokenBucket("4/s", burst=2), LeakyBucket("4/s")),
+            "81 0200 09000000 210000000000000240 09000000 310000000000000240",
+        ),
+        (Unlimited(), "01"),
+    ],
+    ids=repr,
+)
+def test_what_a_store_holds_is_read_by_any_version(algorithm: Algorithm[Any], kept: str) -> None:
+    state = algorithm.start()
+    algorithm.take(state, 2.0, 1)
+    found = algorithm.load(bytes.fromhex(kept))
+    assert answers(algorithm, found, 2.0) == answers(algorithm, state, 2.0)
+    assert algorithm.dump(state) == bytes.fromhex(kept)
 
 
 @every_algorithm
@@ -204,6 +231,12 @@ def test_bytes_too_many_are_refused() -> None:
         law.load(data[:17])
     with pytest.raises(ValueError, match="ends in the midst of Cooldown"):
         law.load(data[:-1])
+
+
+def test_tokens_of_no_period_are_refused() -> None:
+    law = FixedWindow("3/s")
+    with pytest.raises(ValueError, match="tokens without a period"):
+        law.load(law.dump(FixedWindowState(-math.inf, 1.0)))
 
 
 def test_other_counters_are_refused() -> None:
