@@ -208,6 +208,7 @@ class RateLimiter:
         permit = Permit()
         permit._line = self._line
         permit._held = None
+        permit._reported = False
         return permit
 
     async def acquire(

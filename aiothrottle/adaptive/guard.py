@@ -1,5 +1,6 @@
 """The guard that tunes itself: as long as deliveries spread."""
 
+import math
 from dataclasses import dataclass, field
 
 from aiothrottle.adaptive.extremes import Extremes
@@ -14,8 +15,9 @@ _FEW = 3.0
 # some answers are. So it takes a tenth of the limit at the most; and once the server has refused in
 # spite of that, a fifth.
 _LONGEST, _LONGEST_SECONDS, _LONGEST_IF_REFUSED = 1 / 9, 1.0, 1 / 4
-# A guard that is so much too long is not worth a change.
-_WORTH = 0.1
+# A guard that is so much too long is not worth a change. Nor is each microsecond that it is too
+# short: it is a whole number of these parts of the period.
+_WORTH, _STEP, _ROUNDING = 0.1, 0.001, 1e-9
 
 
 @dataclass(slots=True)
@@ -73,7 +75,9 @@ class SelfTuningGuard:
         times = self._times
         if times.count < 2:
             return False
-        wanted = min(times.spread * (1.0 + _FEW / times.count), self._most)
+        wanted = times.spread * (1.0 + _FEW / times.count)
+        step = self.period * _STEP
+        wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

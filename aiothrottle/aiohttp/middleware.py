@@ -128,7 +128,8 @@ class ThrottleMiddleware:
         except BaseException:
             permit.release()
             raise
-        self._admission.answered(server, response.status)
+        if server is not None:
+            self._admission.answered(server, response.status)
         self._hold(permit, request, response)
         announcements = self._admission.announcements
         if self._trusting and announcements.has_none(response.status, response.headers):
