@@ -10,6 +10,7 @@ from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.announcements import Announcements, Heed
 from aiothrottle.attempts import Attempts, Outcome, chain
 from aiothrottle.budget import RetryQuota
+from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
@@ -18,7 +19,7 @@ from aiothrottle.overload import Overloads
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 
-__all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "check_seconds", "origin"]
+__all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "origin"]
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 # Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
@@ -71,7 +72,7 @@ class Admission:
         if key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
         check_retry(retry)
-        check_seconds("queue_timeout", queue_timeout)
+        check_number("queue_timeout", queue_timeout, "seconds", none="None")
         self.limiter = limiter
         self.retry = retry
         self.queue_timeout = queue_timeout
@@ -185,14 +186,3 @@ def check_retry(retry: Retry) -> None:
     """Refuse what is no `Retry`."""
     if not isinstance(retry, Retry):
         raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {retry!r}")
-
-
-def check_seconds(name: str, seconds: float | None, *, above_zero: bool = False) -> None:
-    """Refuse what is neither None nor a duration; one that is to be more than none at all."""
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"{name} is a number of seconds or None, not {seconds!r}")
-    if not 0 <= seconds < float("inf") or (above_zero and not seconds):
-        least = "above 0" if above_zero else "0 or more"
-        raise ValueError(f"{name} is a finite number of seconds, {least}, not {seconds!r}")

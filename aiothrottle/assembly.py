@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiothrottle.checks import check_choice, check_number
 from aiothrottle.child import Child
 from aiothrottle.line import Line
-from aiothrottle.plan import Plan, check_number, check_shareable
+from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.line import SharedLine
@@ -89,8 +90,7 @@ def make_line(
 def _check(sharing: Sharing, parent: Line | None) -> None:
     """Refuse what is of no use without a store, or cannot be a record in one."""
     store, on_store_error = sharing.store, sharing.on_store_error
-    if on_store_error not in CHOICES:
-        raise ValueError(f"on_store_error is one of {CHOICES}, not {on_store_error!r}")
+    check_choice("on_store_error", on_store_error, CHOICES)
     if store is None:
         if on_store_error != "raise":
             raise ValueError("on_store_error says what to do when a store fails: give a store")
@@ -102,8 +102,7 @@ def _check(sharing: Sharing, parent: Line | None) -> None:
     if not isinstance(store, Store):
         raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
     name_of(sharing.key)
-    if sharing.horizon is not None:
-        check_number("horizon", sharing.horizon)
+    check_number("horizon", sharing.horizon, "seconds", none="None")
     if parent is not None:
         raise ValueError(
             "a limiter with a store has no parent: tokens of both cannot be had at once"

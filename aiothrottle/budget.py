@@ -1,9 +1,10 @@
 """A budget for second attempts: when everything fails, more attempts make it worse."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+
+from aiothrottle.checks import check_number
 
 __all__ = ["RetryBudget", "RetryQuota"]
 
@@ -47,11 +48,7 @@ class RetryBudget:
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         for name in ("capacity", "cost", "refusal_cost", "refund"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name} of a retry budget is a number, not {value!r}")
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} of a retry budget is 0 or more, not {value!r}")
+            check_number(f"{name} of a retry budget", getattr(self, name))
 
 
 class RetryQuota:

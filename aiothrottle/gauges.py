@@ -6,6 +6,7 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.algorithm import until
 from aiothrottle.algorithms.reserved import Reserved
+from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.line import Line
@@ -30,10 +31,7 @@ def check(limiter: object, name: object = "", keys: object = 0) -> None:
         raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
     if not isinstance(name, str):
         raise TypeError(f"the name of a limiter is a text, not {name!r}")
-    if isinstance(keys, bool) or not isinstance(keys, int):
-        raise TypeError(f"keys is how many of them are told apart, such as 20, not {keys!r}")
-    if keys < 0:
-        raise ValueError(f"keys is how many of them are told apart, 0 or more, not {keys!r}")
+    check_whole("keys", keys, "keys to tell apart", least=0)
 
 
 def in_flight(limiter: AnyLimiter) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import inspect
-import sys
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 from aiothrottle import events
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.assembly import KEY, Sharing, make_line
+from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh
 from aiothrottle.feedback import Feedback
@@ -26,9 +27,7 @@ from aiothrottle.plan import (
     Plan,
     RateLimit,
     check_law,
-    check_number,
     check_shareable,
-    check_whole,
     make_plan,
     number_of,
     slots_of,
@@ -134,7 +133,7 @@ class RateLimiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         slots = slots_of(concurrency_limit)
-        check_whole("max_queue", max_queue)
+        check_whole("max_queue", max_queue, none="None for no limit")
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent is a RateLimiter, not {parent!r}")
         # Kept for `update`, which changes the rate alone.
@@ -269,7 +268,7 @@ class RateLimiter:
 
     async def record(self, cost: float = ONE) -> None:
         """Count what has happened already, without asking: there may be a debt afterwards."""
-        check_number("a cost", cost)
+        check_number("a cost", cost, "tokens")
         line = self._line
         line.bind()
         if isinstance(line, SharedLine):
@@ -319,7 +318,7 @@ class RateLimiter:
             ValueError: `seconds` is below zero or not finite.
             RuntimeError: The limiter belongs to another event loop that is open.
         """
-        check_number("a pause", seconds)
+        check_number("a pause", seconds, "seconds")
         self._bind_if_running()
         self._line.pause(seconds)
 
@@ -473,11 +472,13 @@ class RateLimiter:
 
     def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
         """Make a permit that is not just any, if it is none."""
-        self._check_cost(cost)
+        check_number("a cost", cost, "tokens")
+        if cost > self._line.capacity:
+            raise CostTooHigh(cost, self._line.capacity, key=self._line.key)
         if priority:
-            check_number("priority", priority, least=-sys.float_info.max)
+            check_number("priority", priority, least=-math.inf)
         if timeout is not None:
-            check_number("timeout", timeout)
+            check_number("timeout", timeout, "seconds")
         if cost == ONE and not priority and timeout is None:
             return self.throttle()
         return make_permit(self._line, cost, priority, timeout)
@@ -488,14 +489,6 @@ class RateLimiter:
         except RuntimeError:
             return  # before any loop runs: as good a time as any
         self._line.bind()
-
-    def _check_cost(self, cost: float) -> None:
-        if isinstance(cost, bool) or not isinstance(cost, int | float):
-            raise TypeError(f"a cost is a number of tokens, not {cost!r}")
-        if not cost >= 0:
-            raise ValueError(f"a cost is a number of tokens, 0 or more, not {cost!r}")
-        if cost > self._line.capacity:
-            raise CostTooHigh(cost, self._line.capacity, key=self._line.key)
 
     def _decide(
         self, now: float, wait: float, *, allowed: bool = False, permit: Permit | None = None

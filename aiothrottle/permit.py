@@ -1,12 +1,12 @@
 """A permit: one slot and the tokens of one request, from the moment they are granted."""
 
 import asyncio
-import math
 from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 from aiothrottle import events
+from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.feedback import LONGEST_PAUSE, SPREAD
 
@@ -154,10 +154,7 @@ class Permit:
         ...         answer = await model(prompt)
         ...         permit.settle(answer.tokens_used)
         """
-        if isinstance(cost, bool) or not isinstance(cost, int | float):
-            raise TypeError(f"a cost is a number of tokens, not {cost!r}")
-        if not (math.isfinite(cost) and cost >= 0):
-            raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
+        check_number("a cost", cost, "tokens")
         if not self._held:
             raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
         self._line.settle(self, cost)
@@ -184,11 +181,8 @@ class Permit:
         ...     async with limiter.throttle() as permit, session.get(url) as response:
         ...         permit.told(float(response.headers["X-RateLimit-Remaining"]), reset_after=60)
         """
-        for name, number in (("left", left), ("reset_after", reset_after)):
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise TypeError(f"{name} is a number, not {number!r}")
-            if not (math.isfinite(number) and number >= 0):
-                raise ValueError(f"{name} is a finite number, 0 or more, not {number!r}")
+        check_number("left", left, "tokens")
+        check_number("reset_after", reset_after, "seconds")
         if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
         self._line.learn(self, left, reset_after, evenly=evenly)

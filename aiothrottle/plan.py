@@ -1,7 +1,6 @@
 """What the user said of rate, law and guard, checked, and made into one law."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -9,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
+from aiothrottle.checks import check_number, check_whole
 from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
@@ -22,9 +22,7 @@ __all__ = [
     "Plan",
     "RateLimit",
     "check_law",
-    "check_number",
     "check_shareable",
-    "check_whole",
     "make_plan",
     "number_of",
     "slots_of",
@@ -138,7 +136,7 @@ def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
         return SlotsControl(concurrency_limit)
     if isinstance(concurrency_limit, SharedConcurrency):
         return None
-    check_whole("concurrency_limit", concurrency_limit)
+    check_whole("concurrency_limit", concurrency_limit, "slots", none="None for no limit")
     return None
 
 
@@ -155,9 +153,8 @@ def check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:
     """Refuse what cannot be a burst, a law or a guard, whatever the rate."""
     if not isinstance(guard, int | float):
         raise TypeError(f'guard is a number of seconds, or "auto", not {guard!r}')
-    check_number("guard", guard)
-    if burst is not None:
-        check_number("burst", burst, least=1.0)
+    check_number("guard", guard, "seconds")
+    check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
     is_law = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
     if not (algorithm is None or is_law or isinstance(algorithm, Algorithm)):
         raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {algorithm!r}")
@@ -175,21 +172,3 @@ def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:
         raise TypeError(
             f"{algorithm.__name__} is made of more than a rate: give an instance, and no rate_limit"
         ) from error
-
-
-def check_whole(name: str, value: int | None) -> None:
-    """Refuse what is no count of 1 or more, nor None."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a whole number, 1 or more, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} is 1 or more (None for no limit), not {value!r}")
-
-
-def check_number(name: str, value: float, *, least: float = 0.0) -> None:
-    """Refuse what is no finite number, or is less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number, not {value!r}")
-    if not least <= value <= sys.float_info.max:
-        raise ValueError(f"{name} is a finite number, {least:g} or more, not {value!r}")

@@ -1,9 +1,10 @@
 """A rate: so many tokens per period, as a value and as the string that people write."""
 
 import re
-import sys
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from aiothrottle.checks import check_number
 
 __all__ = ["Rate", "RateLike", "as_rate"]
 
@@ -58,8 +59,8 @@ class Rate:
 
     def __post_init__(self) -> None:
         """Refuse what is no rate, before anything is built on it."""
-        _check_positive("limit", self.limit, "tokens")
-        _check_positive("period", self.period, "seconds")
+        check_number("the limit of a rate", self.limit, "tokens", above=0)
+        check_number("the period of a rate", self.period, "seconds", above=0)
 
     @classmethod
     def parse(cls, text: str) -> "Rate":
@@ -110,18 +111,9 @@ def as_rate(value: RateLike) -> Rate:
         return value
     if isinstance(value, str):
         return Rate.parse(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no rate: {_ACCEPTED}")
     try:
         return Rate(value)
+    except TypeError:
+        raise TypeError(f"{value!r} is no rate: {_ACCEPTED}") from None
     except ValueError:
         raise ValueError(f"{value!r} is no rate: it has to be finite and above zero") from None
-
-
-def _check_positive(name: str, value: float, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"the {name} of a rate is a number of {unit}, not {value!r}")
-    if not 0 < value <= sys.float_info.max:
-        raise ValueError(
-            f"the {name} of a rate is a finite number of {unit} above zero, not {value!r}"
-        )

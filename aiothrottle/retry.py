@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from aiothrottle.budget import RetryBudget
+from aiothrottle.checks import check_choice, check_number, check_whole
 
 __all__ = ["Retry", "RetryBudget"]
 
@@ -77,17 +78,10 @@ class Retry:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, before the first request."""
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
-            raise TypeError(f"attempts is a whole number, 1 or more, not {self.attempts!r}")
-        if self.attempts < 1:
-            raise ValueError(f"attempts is 1 or more (1: never again), not {self.attempts!r}")
-        for name in ("backoff", "max_backoff", "max_retry_after", "spread"):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise TypeError(f"{name} is a number, not {number!r}")
-            if not (math.isfinite(number) and (number > 0 or (name == "spread" and number == 0))):
-                least = "0 or more" if name == "spread" else "above 0"
-                raise ValueError(f"{name} is a finite number, {least}, not {number!r}")
+        check_whole("attempts (1: never again)", self.attempts)
+        for name in ("backoff", "max_backoff", "max_retry_after"):
+            check_number(name, getattr(self, name), "seconds", above=0)
+        check_number("spread", self.spread)
         for name in ("statuses", "methods"):
             values = getattr(self, name)
             kind = int if name == "statuses" else str
@@ -99,8 +93,7 @@ class Retry:
         # As a set, so that a retry can be hashed, and a list that changes later changes nothing.
         object.__setattr__(self, "statuses", frozenset(self.statuses))
         object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))
-        if self.jitter not in get_args(Jitter):
-            raise ValueError(f"jitter is one of {get_args(Jitter)}, not {self.jitter!r}")
+        check_choice("jitter", self.jitter, get_args(Jitter))
         if self.budget is not None and not isinstance(self.budget, RetryBudget):
             raise TypeError(f"budget is a RetryBudget, not {self.budget!r}")
         if self.should_retry is not None and not callable(self.should_retry):

@@ -334,7 +334,7 @@ async def test_a_cost_above_the_limit_is_refused_before_any_waiting() -> None:
     with pytest.raises(CostTooHigh):
         await limiter.acquire(3.5)
     with pytest.raises(CostTooHigh):
-        await limiter.try_acquire(math.inf)
+        await limiter.try_acquire(1e300)
     assert await visit(limiter, cost=3) == 0.0
 
 
@@ -600,7 +600,9 @@ def test_bad_arguments_are_refused_by_name(
         (-1, ValueError),
         (-1e-9, ValueError),
         (math.nan, ValueError),
+        (math.inf, ValueError),
         (-math.inf, ValueError),
+        pytest.param(10**400, ValueError, id="more than a float"),
         ("1", TypeError),
         (None, TypeError),
         (False, TypeError),

@@ -467,13 +467,13 @@ MAKERS: list[Front] = [ThrottledSession, throttled_session, ThrottleMiddleware]
         ({"key": str}, ValueError, "key= needs a KeyedRateLimiter"),
         ({"retry": 3}, TypeError, "retry is a Retry"),
         ({"retry": None}, TypeError, "retry is a Retry"),
-        ({"queue_timeout": "1"}, TypeError, "queue_timeout is a number"),
-        ({"queue_timeout": True}, TypeError, "queue_timeout is a number"),
+        ({"queue_timeout": "1"}, TypeError, "queue_timeout is a finite number"),
+        ({"queue_timeout": True}, TypeError, "queue_timeout is a finite number"),
         ({"queue_timeout": -1}, ValueError, "queue_timeout is a finite number"),
         ({"queue_timeout": float("nan")}, ValueError, "queue_timeout is a finite number"),
         ({"max_hold": float("inf")}, ValueError, "max_hold is a finite number"),
         ({"max_hold": 0.0}, ValueError, "max_hold is a finite number of seconds, above 0"),
-        ({"max_hold": [1]}, TypeError, "max_hold is a number"),
+        ({"max_hold": [1]}, TypeError, "max_hold is a finite number"),
     ],
 )
 async def test_arguments_of_the_wrong_kind_are_named(

@@ -124,7 +124,7 @@ def test_a_key_needs_a_limiter_with_keys() -> None:
         ({"queue_timeout": -1}, ValueError, "queue_timeout"),
         ({"max_hold": float("nan")}, ValueError, "max_hold"),
         ({"max_hold": True}, TypeError, "max_hold"),
-        ({"max_hold": 0}, ValueError, "max_hold is a finite number of seconds, above 0, not 0"),
+        ({"max_hold": 0}, ValueError, "max_hold is a finite number of seconds, above 0, or None"),
         ({"retry": 5}, TypeError, "retry"),
         ({"session": "https://example.org"}, TypeError, "session"),
     ],

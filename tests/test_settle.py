@@ -241,6 +241,7 @@ async def test_only_a_permit_that_is_held_can_be_settled() -> None:
         (-1, ValueError),
         (math.nan, ValueError),
         (math.inf, ValueError),
+        pytest.param(10**400, ValueError, id="more than a float"),
         ("1", TypeError),
         (None, TypeError),
         (True, TypeError),

@@ -847,8 +847,8 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
         (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
         ((), {"algorithm": WaitUntil(1, 5, 10)}, r"ask the store itself, by its reserve\(\)"),
         (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
-        (("1/s",), {"horizon": -1}, "horizon is a finite number, 0 or more"),
-        (("1/s",), {"horizon": math.nan}, "horizon is a finite number, 0 or more"),
+        (("1/s",), {"horizon": -1}, "horizon is a finite number of seconds, 0 or more"),
+        (("1/s",), {"horizon": math.nan}, "horizon is a finite number of seconds, 0 or more"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(

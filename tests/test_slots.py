@@ -514,11 +514,11 @@ def test_wrong_arguments_are_refused() -> None:
         unchecked(True)
     with pytest.raises(TypeError, match="per_process is a whole number"):
         unchecked(2, per_process="2")
-    with pytest.raises(ValueError, match="limit is 1 or more"):
+    with pytest.raises(ValueError, match="limit is a whole number of slots, 1 or more, not 0"):
         unchecked(0)
-    with pytest.raises(ValueError, match="per_process is 1 or more"):
+    with pytest.raises(ValueError, match="per_process is a whole number of slots, 1 or"):
         unchecked(2, per_process=0)
-    with pytest.raises(TypeError, match="lease is a number"):
+    with pytest.raises(TypeError, match="lease is a finite number of seconds, above 0"):
         unchecked(2, "30")
     for lease in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="lease is a finite number"):

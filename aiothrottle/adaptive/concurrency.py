@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from aiothrottle.adaptive.extremes import Extremes
+from aiothrottle.checks import check_choice, check_number, check_whole
 
 __all__ = ["AdaptiveConcurrency", "Controller", "SlotsState"]
 
@@ -90,19 +91,11 @@ class AdaptiveConcurrency:
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         for name in ("initial", "minimum", "maximum"):
-            slots = getattr(self, name)
-            if isinstance(slots, bool) or not isinstance(slots, int):
-                raise TypeError(f"{name} is a whole number of slots, not {slots!r}")
+            check_whole(name, getattr(self, name), "slots")
         if not 1 <= self.minimum <= self.initial <= self.maximum:
             raise ValueError(f"it is 1 <= minimum <= initial <= maximum, not {self!r}")
-        if self.controller not in get_args(Controller):
-            raise ValueError(
-                f"controller is one of {get_args(Controller)}, not {self.controller!r}"
-            )
-        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
-            raise TypeError(f"tolerance is a number, not {self.tolerance!r}")
-        if not 1.0 < self.tolerance < math.inf:
-            raise ValueError(f"tolerance is a finite number above 1, not {self.tolerance!r}")
+        check_choice("controller", self.controller, get_args(Controller))
+        check_number("tolerance", self.tolerance, above=1)
 
     def start(self) -> SlotsState:
         """Give the state of a search that begins."""

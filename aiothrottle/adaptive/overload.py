@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from aiothrottle.checks import check_number
+
 __all__ = ["ClientThrottling", "OverloadState"]
 
 
@@ -48,12 +50,8 @@ class ClientThrottling:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name, least in (("k", 1.0), ("window", 0.001)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name} is a number, not {value!r}")
-            if not least <= value < math.inf:
-                raise ValueError(f"{name} is a finite number, {least:g} or more, not {value!r}")
+        check_number("k", self.k, least=1)
+        check_number("window", self.window, "seconds", least=0.001)
 
     def start(self) -> OverloadState:
         """Give the state of a server of which nothing is known."""

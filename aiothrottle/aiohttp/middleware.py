@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_retry, check_seconds
+from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_retry
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
@@ -31,6 +31,7 @@ from aiothrottle.aiohttp.response import (
 from aiothrottle.announcements import Announcements, Heed, check_profiles
 from aiothrottle.attempts import Attempts, Outcome, chain, failed
 from aiothrottle.budget import RetryQuota
+from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.permit import Permit
@@ -99,7 +100,7 @@ class ThrottleMiddleware:
             heed=heed,
             profiles=profiles,
         )
-        check_seconds("max_hold", max_hold, above_zero=True)
+        check_number("max_hold", max_hold, "seconds", above=0, none="None")
         self._retry = retry
         self._trusting = trusts_successes(retry)
         self._max_hold = max_hold

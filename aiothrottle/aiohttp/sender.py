@@ -9,7 +9,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocke
 from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
-from aiothrottle.admission import Admission, Target, check_seconds
+from aiothrottle.admission import Admission, Target
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.resending import without_resending
@@ -25,6 +25,7 @@ from aiothrottle.aiohttp.response import (
     trusts_successes,
 )
 from aiothrottle.attempts import Attempts, Outcome, failed
+from aiothrottle.checks import check_number
 from aiothrottle.permit import Permit
 
 __all__ = ["Sender"]
@@ -70,7 +71,7 @@ class Sender:
         max_hold: float | None = None,
         hold_websockets: bool = False,
     ) -> None:
-        check_seconds("max_hold", max_hold, above_zero=True)
+        check_number("max_hold", max_hold, "seconds", above=0, none="None")
         self.admission: Admission = admission
         self._retry = admission.retry
         self._trusting = trusts_successes(self._retry)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from aiothrottle.algorithms.algorithm import Algorithm, check_number, edge, two_rates, unpack, until
+from aiothrottle.checks import check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["SlidingWindow", "SlidingWindowState"]
@@ -61,10 +62,7 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
     _rounding: float = field(repr=False, compare=False)
 
     def __init__(self, rate: RateLike | None = None, *, buckets: int = 10) -> None:
-        if isinstance(buckets, bool) or not isinstance(buckets, int):
-            raise TypeError(f"buckets is a whole number, not {buckets!r}")
-        if buckets < 1:
-            raise ValueError(f"buckets is a whole number, 1 or more, not {buckets!r}")
+        check_whole("buckets", buckets)
         given = None if rate is None else as_rate(rate)
         limit = max(1, given.limit) if given else math.nan
         set_field = object.__setattr__  # frozen

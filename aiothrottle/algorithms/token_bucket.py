@@ -14,6 +14,7 @@ from aiothrottle.algorithms.algorithm import (
     two_rates,
     until,
 )
+from aiothrottle.checks import check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["TokenBucket", "TokenBucketState"]
@@ -73,7 +74,7 @@ class TokenBucket(Algorithm[TokenBucketState]):
             # A rate below one per period still lets a single token through, in its time.
             burst = max(1, drained.limit) if drained else math.nan
         else:
-            _check_burst(burst)
+            check_number("burst", burst, "tokens", least=1)
         interval = drained.period / drained.limit if drained else math.nan
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", drained)
@@ -171,10 +172,3 @@ class TokenBucket(Algorithm[TokenBucketState]):
     def _drained_in(self, state: TokenBucketState, now: float, cost: float) -> float:
         brim, spent = self.burst * self._interval, cost * self._interval
         return drained_in(state.empty_at, now, spent, brim, self._brim)
-
-
-def _check_burst(burst: float) -> None:
-    if isinstance(burst, bool) or not isinstance(burst, int | float):
-        raise TypeError(f"burst is a number of tokens, not {burst!r}")
-    if not (math.isfinite(burst) and burst >= 1):
-        raise ValueError(f"burst is a finite number of tokens, 1 or more, not {burst!r}")

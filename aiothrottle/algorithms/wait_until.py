@@ -14,6 +14,7 @@ from aiothrottle.algorithms.algorithm import (
     load_instant,
     until,
 )
+from aiothrottle.checks import check_number
 
 __all__ = ["WaitUntil", "WaitUntilState"]
 
@@ -80,13 +81,9 @@ class WaitUntil(Algorithm[WaitUntilState]):
     _most: float = field(repr=False, compare=False)
 
     def __init__(self, interval: float, raise_after: float, limit: float) -> None:
-        for name, value in (("interval", interval), ("raise_after", raise_after), ("limit", limit)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name} is a number of seconds, not {value!r}")
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} is a finite number of seconds, 0 or more, not {value!r}")
-        if interval == 0:
-            raise ValueError(f"interval is a finite number of seconds above 0, not {interval!r}")
+        check_number("interval", interval, "seconds", above=0)
+        check_number("raise_after", raise_after, "seconds")
+        check_number("limit", limit, "seconds")
         if limit < max(interval, raise_after):
             raise ValueError(
                 f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}, "

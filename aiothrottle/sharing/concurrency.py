@@ -1,7 +1,8 @@
 """What the user says of slots that all processes share."""
 
-import math
 from dataclasses import dataclass
+
+from aiothrottle.checks import check_number, check_whole
 
 __all__ = ["SharedConcurrency"]
 
@@ -35,15 +36,6 @@ class SharedConcurrency:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("limit", "per_process"):
-            slots = getattr(self, name)
-            if name == "per_process" and slots is None:
-                continue
-            if isinstance(slots, bool) or not isinstance(slots, int):
-                raise TypeError(f"{name} is a whole number of slots, not {slots!r}")
-            if slots < 1:
-                raise ValueError(f"{name} is 1 or more, not {slots!r}")
-        if isinstance(self.lease, bool) or not isinstance(self.lease, int | float):
-            raise TypeError(f"lease is a number of seconds, not {self.lease!r}")
-        if not 0.0 < self.lease < math.inf:
-            raise ValueError(f"lease is a finite number of seconds above 0, not {self.lease!r}")
+        check_whole("limit", self.limit, "slots")
+        check_number("lease", self.lease, "seconds", above=0)
+        check_whole("per_process", self.per_process, "slots", none="None for all of them")

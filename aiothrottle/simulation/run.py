@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from aiothrottle.checks import check_number, check_whole
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import RateLike
 from aiothrottle.retry import Retry
-from aiothrottle.simulation.checks import check_number
 from aiothrottle.simulation.outcome import Outcome
 from aiothrottle.simulation.server import Server
 from aiothrottle.simulation.world import World
@@ -71,18 +71,15 @@ def simulate(
     """
     if not callable(client):
         raise TypeError(f"client makes a RateLimiter when it is called, not {client!r}")
-    for name, whole in (("clients", clients), ("workers", workers)):
-        if isinstance(whole, bool) or not isinstance(whole, int):
-            raise TypeError(f"{name} is a whole number, not {whole!r}")
-        check_number(name, whole, at_least=1)
-    if demand is not None:
-        check_number("demand", demand)
+    check_whole("clients", clients)
+    check_whole("workers", workers)
+    check_number("demand", demand, "requests per second", above=0, none="None")
     # Without it a client could do anything in no time at all.
-    check_number("latency", latency)
-    check_number("jitter", jitter, at_least=0)
-    check_number("seconds", seconds)
+    check_number("latency", latency, "seconds", above=0)
+    check_number("jitter", jitter, "seconds")
+    check_number("seconds", seconds, above=0)
     for instant in changes:
-        check_number("the instant of a change", instant)
+        check_number("the instant of a change", instant, "seconds", above=0)
     world = World(
         servers={0.0: server if isinstance(server, Server) else Server(server), **changes},
         latency=latency,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from aiothrottle.checks import check_choice, check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.simulation.checks import check_choice, check_number
 from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
 from aiothrottle.testing.server import LawName
 
@@ -69,11 +69,11 @@ class Server:
         if burst is not None:
             if law != "token-bucket":
                 raise ValueError("burst belongs to law='token-bucket'")
-            check_number("burst", burst, at_least=1)
+            check_number("burst", burst, "requests", least=1)
         if phase is not None:
             if law != "fixed-window":
                 raise ValueError("phase belongs to law='fixed-window'")
-            check_number("phase", phase, at_least=0)
+            check_number("phase", phase, "seconds")
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", as_rate(rate))
         set_field(self, "law", law)
@@ -82,7 +82,7 @@ class Server:
         set_field(self, "retry_after", retry_after)
         if not (phase or 0.0) < self.period:
             raise ValueError(f"phase is below the period of {self.period:g} s, not {phase!r}")
-        check_number("the period of a server", self.period, at_least=_SHORTEST_PERIOD)
+        check_number("the period of a server", self.period, "seconds", least=_SHORTEST_PERIOD)
 
     @property
     def period(self) -> float:

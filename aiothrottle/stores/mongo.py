@@ -15,10 +15,11 @@ except ModuleNotFoundError as _error:
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
+from aiothrottle.checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import EPOCH, damaged
 from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
-from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, check_timeout, name_of
+from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MongoStore"]
@@ -69,7 +70,7 @@ class MongoStore(SwapStore):
     ) -> None:
         if not isinstance(client, AsyncMongoClient):
             raise TypeError(f"client is a pymongo.AsyncMongoClient, not {client!r}")
-        check_timeout(timeout)
+        check_number("timeout", timeout, "seconds", above=0)
         self._records = client[database][collection]
         self._timeout = timeout
         self._clock = clock

@@ -22,6 +22,7 @@ from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle.algorithms import Algorithm
+from aiothrottle.checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.ledger import EPOCH
@@ -42,7 +43,6 @@ from aiothrottle.stores.store import (
     check_costs,
     check_horizon,
     check_instant,
-    check_timeout,
 )
 from aiothrottle.stores.swap import Loaded, SwapStore
 from aiothrottle.stores.wakes import Wakes
@@ -101,7 +101,7 @@ class RedisStore(SwapStore):
         timeout: float = 1.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        check_timeout(timeout)
+        check_number("timeout", timeout, "seconds", above=0)
         self._errors = _errors_of(client)
         self._driver: Any = client  # its own types are half unknown
         self._clock = clock

@@ -24,7 +24,6 @@ __all__ = [
     "check_horizon",
     "check_instant",
     "check_key",
-    "check_timeout",
     "name_of",
 ]
 
@@ -149,14 +148,6 @@ def check_instant(instant: float) -> None:
     """Refuse what no answer has ever told."""
     if not math.isfinite(instant):
         raise ValueError(f"an instant is one that an answer told, not {instant!r}")
-
-
-def check_timeout(seconds: float) -> None:
-    """Refuse what is no time that a call may take."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"timeout is a number of seconds, such as 1.0, not {seconds!r}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is a finite number of seconds above 0, not {seconds!r}")
 
 
 def check_key(key: Key) -> None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
+from aiothrottle.checks import check_choice, check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.testing.audit import Audit, RecordedRequest
 from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
@@ -89,18 +90,20 @@ class RateLimitedServer:
         seed: int = 0,
         handler: Handler | None = None,
     ) -> None:
-        _check_choice("law", law, get_args(LawName))
-        _check_choice("refusal", refusal, get_args(Refusal))
-        if concurrency_limit is not None:
-            _check_whole("concurrency_limit", concurrency_limit, at_least=1)
+        check_choice("law", law, get_args(LawName))
+        check_choice("refusal", refusal, get_args(Refusal))
+        check_whole("concurrency_limit", concurrency_limit, none="None for no limit")
+        check_number("latency", latency, "seconds")
+        check_number("jitter", jitter, "seconds")
+        check_whole("seed", seed, least=-math.inf)
         if handler is not None and not callable(handler):
             raise TypeError(f"handler must be an aiohttp handler, not {handler!r}")
         self._law = _make_law(None if rate is None else as_rate(rate), law, burst, phase)
         self._concurrency_limit = concurrency_limit
         self._refusal: Refusal = refusal
-        self._latency = _check_duration("latency", latency)
-        self._jitter = _check_duration("jitter", jitter)
-        self._random = random.Random(_check_whole("seed", seed))
+        self._latency = latency
+        self._jitter = jitter
+        self._random = random.Random(seed)
         self._handler = handler or _answer_shortly
         self.audit: Audit = Audit()
         self._started_at = 0.0
@@ -235,7 +238,7 @@ def linked_pages(count: int) -> Handler:
         ValueError: `count` is less than 1.
 
     """
-    _check_whole("count", count, at_least=1)
+    check_whole("count", count, "pages")
     numbers = {"/": 0} | {f"/{number}": number for number in range(1, count)}
     paths = list(numbers)
 
@@ -280,7 +283,7 @@ def _retry_after(refusal: Refusal, wait: float, now: float) -> str | None:
 
 
 def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: float) -> Law | None:
-    _check_duration("phase", phase)
+    check_number("phase", phase, "seconds")
     if burst is not None and (rate is None or name != "token-bucket"):
         raise ValueError("burst belongs to a rate with law='token-bucket'")
     if phase and (rate is None or name != "fixed-window"):
@@ -288,9 +291,9 @@ def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: floa
     if rate is None:
         return None
     if name == "token-bucket":
-        return TokenBucket(
-            rate.limit, rate.period, _check_burst(rate.limit if burst is None else burst)
-        )
+        burst = rate.limit if burst is None else burst
+        check_number("burst", burst, "requests", least=1)
+        return TokenBucket(rate.limit, rate.period, burst)
     # A window counts whole requests. Not even one would be none for ever.
     limit = max(1, int(rate.limit))
     period = rate.period / min(1.0, rate.limit)
@@ -299,36 +302,3 @@ def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: floa
     if phase >= period:
         raise ValueError(f"phase must be less than the period of {period} s, not {phase!r}")
     return FixedWindow(limit, period, phase)
-
-
-def _check_burst(burst: float) -> float:
-    if not _is_number(burst):
-        raise TypeError(f"burst must be a number of requests, not {burst!r}")
-    if not 1 <= burst < math.inf:
-        raise ValueError(f"burst must be at least 1 request, and finite, not {burst!r}")
-    return burst
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-
-
-def _check_whole(name: str, value: object, *, at_least: float = -math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, not {value!r}")
-    return value
-
-
-def _check_duration(name: str, value: float) -> float:
-    if not _is_number(value):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be at least 0 seconds, and finite, not {value!r}")
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, check_seconds, origin
+from aiothrottle.admission import Admission, AnyLimiter, Key, origin
 from aiothrottle.announcements import Heed, may_say_more
 from aiothrottle.attempts import Attempts, Outcome, failed, judge
+from aiothrottle.checks import check_number
 from aiothrottle.headers import Profile
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
@@ -72,7 +73,7 @@ class Transport(Generic[_Request, _Response]):
             heed=heed,
             profiles=profiles,
         )
-        check_seconds("max_hold", max_hold, above_zero=True)
+        check_number("max_hold", max_hold, "seconds", above=0, none="None")
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport is an {name}, not {transport!r}")
