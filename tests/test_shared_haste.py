@@ -27,6 +27,13 @@ async def asked(store: Watched, times: int) -> None:
         await asyncio.sleep(store.latency / 10)
 
 
+async def has_spent(limiter: RateLimiter, store: Watched, tokens: int) -> None:
+    """Fail unless, after a rest, so many are spent and none is left of what was asked ahead."""
+    await rest()
+    assert not limiter._line.state.ready
+    assert await store.left(LAW) == 1000 - tokens
+
+
 @virtual
 async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() -> None:
     store = Watched(latency=0.01)
@@ -34,8 +41,7 @@ async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() 
     await hurry(limiter, 100)
     assert [len(costs) for costs in store.costs] == [1, 2, 4, 8, 16, MOST, MOST, MOST]
     assert store.most_open == 1
-    await rest()
-    assert await store.left(LAW) == 900
+    await has_spent(limiter, store, 100)
     assert limiter.statistics().granted == 100
 
 
@@ -55,11 +61,9 @@ async def test_what_was_not_used_within_the_turn_goes_back_and_one_is_asked_for_
     store = Watched()
     limiter = RateLimiter(LAW, store=store)
     await hurry(limiter, 4)  # one, two, and the first of four
-    await rest()
+    await has_spent(limiter, store, 4)
     assert [len(costs) for costs in store.costs] == [1, 2, 4]
     assert store.refunds == [(store.instants[-1], 3.0)]
-    assert await store.left(LAW) == 996
-    assert not limiter._line.state.ready
     await hurry(limiter, 1)
     assert len(store.costs[-1]) == 1
 
@@ -135,10 +139,8 @@ async def test_others_who_come_meanwhile_share_what_was_asked_for_ahead() -> Non
                 went.append(name)
 
     await asyncio.gather(*(come(name) for name in range(3)))
-    await rest()
     assert sorted(went) == sorted([0, 1, 2] * 20)
-    assert await store.left(LAW) == 940
-    assert not limiter._line.state.ready
+    await has_spent(limiter, store, 60)
 
 
 @virtual
@@ -147,8 +149,7 @@ async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
     limiter = RateLimiter(LAW, store=store)
     await hurry(limiter, 2)
     await visit(limiter, 5)
-    await rest()
-    assert await store.left(LAW) == 993
+    await has_spent(limiter, store, 7)
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -163,10 +164,7 @@ async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
     await turns(step)
     hurrying.cancel()
     await asyncio.gather(hurrying, return_exceptions=True)
-    await rest()
-    granted = limiter.statistics().granted
-    assert await store.left(LAW) == 1000 - granted
-    assert not limiter._line.state.ready
+    await has_spent(limiter, store, limiter.statistics().granted)
     assert limiter.statistics().in_flight == 0
 
 
@@ -213,8 +211,7 @@ async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
     await hurry(limiter, 6)
     limiter.pause(0.5)
     assert await visit(limiter) == 0.5
-    await rest()
-    assert await store.left(LAW) == 993
+    await has_spent(limiter, store, 7)
 
 
 @virtual
@@ -225,8 +222,7 @@ async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
         async with limiter.throttle(timeout=0.1):
             pass
     assert max(map(len, store.costs)) == 16
-    await rest()
-    assert await store.left(LAW) == 980
+    await has_spent(limiter, store, 20)
 
 
 @virtual
@@ -250,8 +246,7 @@ async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() 
         assert not waiting.done()
         assert not limiter._line.state.ready
     await waiting
-    await rest()
-    assert await store.left(LAW) == 993
+    await has_spent(limiter, store, 7)
 
 
 def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
@@ -267,9 +262,7 @@ def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
     first.close()
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(hurry(limiter, 1))
-        runner.run(rest())
-        granted = limiter.statistics().granted
-        assert runner.run(store.left(LAW)) == 1000 - granted
+        runner.run(has_spent(limiter, store, limiter.statistics().granted))
     assert len(store.costs[-1]) == 1
 
 

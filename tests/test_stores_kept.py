@@ -16,6 +16,7 @@ from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need, why_no_valkey
+from tests.test_store_faults import cancel_in_the_midst
 
 Server = Valkey | Cluster | Sentinels
 
@@ -239,17 +240,7 @@ async def test_a_script_that_the_server_has_lost_is_sent_again(valkey: Valkey) -
 
 async def test_who_is_cancelled_in_the_midst_of_a_call_harms_nobody(valkey: Valkey) -> None:
     async with through_proxy(valkey) as (proxy, _, store):
-        proxy.delay = 0.02
-        for _ in range(5):
-            task = asyncio.create_task(store.reserve("key", WINDOW, [1]))
-            await asyncio.sleep(0.03)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        proxy.delay = 0.0
-        other = TokenBucket("7/s")
-        assert (await store.peek("another", other)).remaining == 7.0
-        assert 4 <= (await store.peek("key", WINDOW)).remaining <= 9
+        await cancel_in_the_midst(proxy, store)
 
 
 @pytest.mark.parametrize("step", range(12))
