@@ -18,7 +18,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms.algorithm import check_number
+from aiothrottle.algorithms.algorithm import check_dumped
 from aiothrottle.algorithms.announced import Announced
 from aiothrottle.algorithms.reserved import Reserved
 
@@ -102,10 +102,10 @@ def test_what_numbers_a_state_may_hold(
     number: float, options: dict[str, Any], may_be: bool
 ) -> None:
     if may_be:
-        check_number(number, "law", **options)
+        check_dumped(number, "law", **options)
     else:
         with pytest.raises(ValueError, match="no dump of a law"):
-            check_number(number, "law", **options)
+            check_dumped(number, "law", **options)
 
 
 @pytest.mark.parametrize(

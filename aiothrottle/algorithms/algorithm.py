@@ -20,7 +20,7 @@ from aiothrottle.rate import Rate
 __all__ = [
     "Algorithm",
     "all_spent_now",
-    "check_number",
+    "check_dumped",
     "drained_in",
     "dump_instant",
     "edge",
@@ -267,7 +267,7 @@ def dump_instant(kind: int, instant: float) -> bytes:
 def load_instant(kind: int, data: bytes, law: str) -> float:
     """Read it: a finite number, or minus infinity for "never yet"."""
     (instant,) = unpack(_INSTANT, kind, data, law)
-    check_number(instant, law, fresh=True)
+    check_dumped(instant, law, fresh=True)
     return float(instant)
 
 
@@ -295,7 +295,7 @@ def unpack(layout: struct.Struct, kind: int, data: bytes, law: str) -> tuple[Any
     return layout.unpack(data)[1:]
 
 
-def check_number(
+def check_dumped(
     number: float, law: str, *, least: float = -math.inf, fresh: bool = False, whole: bool = False
 ) -> None:
     """Refuse what no state holds: NaN, infinity (but minus infinity if `fresh`), and so on."""

@@ -8,7 +8,7 @@ import math
 import struct
 from dataclasses import dataclass, field
 
-from aiothrottle.algorithms.algorithm import Algorithm, check_number, edge, unpack, until
+from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, edge, unpack, until
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["FixedWindow", "FixedWindowState"]
@@ -128,8 +128,8 @@ class FixedWindow(Algorithm[FixedWindowState]):
     def load(self, data: bytes) -> FixedWindowState:
         """Read the two numbers."""
         index, count = unpack(_DUMP, _KIND, data, "FixedWindow")
-        check_number(index, "FixedWindow", fresh=True, whole=True)
-        check_number(count, "FixedWindow", least=0.0)
+        check_dumped(index, "FixedWindow", fresh=True, whole=True)
+        check_dumped(count, "FixedWindow", least=0.0)
         if count and index == -math.inf:
             raise ValueError("no dump of a FixedWindow: tokens without a period")
         return FixedWindowState(index, count)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_number, until
+from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_dumped, until
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["RollingWindow", "RollingWindowState"]
@@ -230,12 +230,12 @@ class RollingWindow(Algorithm[RollingWindowState]):
         numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
         log = _numbers(numbers[:count])
         costs = list(numbers[count:]) if kind == _COST_KIND else None
-        check_number(last, law, fresh=True)
-        check_number(used, law, least=0.0)
+        check_dumped(last, law, fresh=True)
+        check_dumped(used, law, least=0.0)
         for number in numbers[:count]:
-            check_number(number, law)
+            check_dumped(number, law)
         for number in costs or ():
-            check_number(number, law, least=math.ulp(0.0))
+            check_dumped(number, law, least=math.ulp(0.0))
         state = RollingWindowState(log, room, last, costs, used)
         if not self._is_sound(state):
             raise ValueError(f"no dump of a {law}: its numbers contradict each other")

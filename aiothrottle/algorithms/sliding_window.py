@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
-from aiothrottle.algorithms.algorithm import Algorithm, check_number, edge, two_rates, unpack, until
+from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, edge, two_rates, unpack, until
 from aiothrottle.checks import check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 
@@ -151,9 +151,9 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
     def load(self, data: bytes) -> SlidingWindowState:
         """Read the counters."""
         newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindow")
-        check_number(newest, "SlidingWindow", fresh=True, whole=True)
+        check_dumped(newest, "SlidingWindow", fresh=True, whole=True)
         for count in (*counts, sum(counts)):
-            check_number(count, "SlidingWindow", least=0.0)
+            check_dumped(count, "SlidingWindow", least=0.0)
         if newest == -math.inf and any(counts):
             raise ValueError("no dump of a SlidingWindow: tokens without an instant")
         return SlidingWindowState(deque(counts, self.buckets), newest)

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, SlidingWindow
-from aiothrottle.algorithms.algorithm import Algorithm, check_number, until
+from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, until
 from aiothrottle.stores.store import Answer
 
 __all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_law", "seal"]
@@ -154,9 +154,9 @@ class Record:
             ValueError: It cannot.
         """
         try:
-            check_number(seen, "record", fresh=True)
-            check_number(ahead, "record", least=0.0)
-            check_number(last, "record", fresh=True)
+            check_dumped(seen, "record", fresh=True)
+            check_dumped(ahead, "record", least=0.0)
+            check_dumped(last, "record", fresh=True)
             record = cls(state(), seen, ahead, last)
         except (TypeError, ValueError) as error:
             raise damaged(key, str(error)) from error

@@ -8,7 +8,7 @@ import math
 from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.algorithms.algorithm import check_number, until
+from aiothrottle.algorithms.algorithm import check_dumped, until
 from aiothrottle.algorithms.wait_until import WaitUntilState
 from aiothrottle.stores.ledger import EPOCH, HEAD, LATEST, Record, seal
 from aiothrottle.stores.store import Answer
@@ -44,7 +44,7 @@ def _record(key: object, document: Document) -> Record:
     stamp, *times = (document.get(name) for name in ("stamp", "seen", "ahead", "last"))
 
     def state() -> WaitUntilState:
-        check_number(cast("float", stamp), "record", fresh=True)
+        check_dumped(cast("float", stamp), "record", fresh=True)
         return WaitUntilState(cast("float", stamp))
 
     return Record.restored(key, state, *cast("list[float]", times))
