@@ -1,13 +1,16 @@
 """The pages: every public name is in the reference, every file that a page names exists."""
 
+import doctest
 import importlib
 import inspect
+import pkgutil
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 
+import aiothrottle
 from tests.test_architecture import DOORS
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +62,18 @@ def test_every_public_module_is_in_the_reference() -> None:
     imported = re.compile(r"^from (aiothrottle[\w.]*) import", re.MULTILINE)
     found = {name for page in PAGES for name in imported.findall(page.read_text(encoding="utf-8"))}
     assert {*DOORS, *found} <= set(REFERENCE)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        found.name
+        for found in pkgutil.walk_packages(aiothrottle.__path__, "aiothrottle.")
+        if not found.name.endswith(".__main__")
+    ],
+)
+def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -14,7 +14,7 @@ class Extremes:
 
     >>> times = Extremes(100)
     >>> for value in (3.0, 1.0, 2.0):
-    ...     times.add(value)
+    ...     _ = times.add(value)
     >>> times.least, times.greatest, times.spread
     (1.0, 3.0, 2.0)
     """

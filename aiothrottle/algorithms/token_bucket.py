@@ -59,7 +59,7 @@ class TokenBucket(Algorithm[TokenBucketState]):
     >>> state = bucket.start()
     >>> [bucket.admit(state, now=0.0, cost=1) for _ in range(3)]
     [True, True, False]
-    >>> bucket.delay(state, now=0.0, cost=1)
+    >>> round(bucket.delay(state, now=0.0, cost=1), 3)
     0.1
     """
 

@@ -72,7 +72,7 @@ class WaitUntil(Algorithm[WaitUntilState]):
     >>> [law.delay_behind(state, now=0.0, cost=1, ahead=n) for n in range(6)]
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     >>> law.cost_of_refusal(state, now=0.0, cost=1, ahead=5)
-    1.0
+    1
     """
 
     interval: float

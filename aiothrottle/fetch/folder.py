@@ -28,7 +28,7 @@ def file_name(url: URL, content_type: str = "") -> str:
     Of host and path, in letters of which none leads anywhere; the end is a digest of all the URL.
 
     >>> file_name(URL("https://example.org/../../etc/passwd?user=me"), "text/html")
-    'example.org_etc_passwd-2ad3d23b2d.html'
+    'example.org_etc_passwd-bd637d580a.html'
     """
     suffix = PurePosixPath(url.path).suffix
     if not _SUFFIX.fullmatch(suffix):

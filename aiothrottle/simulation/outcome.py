@@ -81,6 +81,8 @@ class Outcome:
 def table(outcomes: Mapping[str, Outcome]) -> str:
     """Lay outcomes out as a table in Markdown, one named outcome a line.
 
+    >>> from aiothrottle import RateLimiter
+    >>> from aiothrottle.simulation import simulate
     >>> print(table({"exact": simulate(lambda: RateLimiter(20), 20, jitter=0.0)}))
     |       | sent | refused |    used | mean wait | p99 wait | in a period | fairness |
     | ----- | ---: | ------: | ------: | --------: | -------: | ----------: | -------: |

@@ -62,7 +62,7 @@ def simulate(
         ValueError: An argument is out of range.
         RuntimeError: An event loop is running in this thread.
 
-    >>> exact = simulate(lambda: RateLimiter("20/s"), "20/s")
+    >>> exact = simulate(lambda: RateLimiter("20/s", guard=0.0), "20/s")
     >>> exact.refused > 0
     True
     >>> guarded = simulate(lambda: RateLimiter("20/s", guard=0.01), "20/s")
