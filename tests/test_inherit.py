@@ -96,6 +96,35 @@ def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(law: TokenBuc
     assert law.used(state, 9.0) == 0.0
 
 
+def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most() -> None:
+    old, new = SlidingWindow("10/s", buckets=10), SlidingWindow("10/1.1s", buckets=10)
+    state = old.start()
+    old.take(state, 0.05, 4)  # by 0.1, so they are out at 1.1
+    old.take(state, 0.45, 3)  # by 0.5, and the stretch from 0.44 to 0.55 is out at 1.54
+    fresh = new.inherit(old, state, 0.95)
+    assert [new.used(fresh, now) for now in (0.95, 1.09, 1.11, 1.53, 1.55)] == [7, 7, 3, 3, 0]
+    # A debt stays one; what is out is out; and nothing went later than now.
+    old.take(state, 1.15, 10)
+    fresh = new.inherit(old, state, 1.15)
+    assert new.used(fresh, 1.15) == 13
+    assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
+
+
+def test_of_several_laws_what_counts_is_what_the_one_with_least_left_has_counted() -> None:
+    law = AllOf(RollingWindow("10/s"), LeakyBucket("10/s"))
+    state = law.start()
+    law.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
+    assert law.used(state, 0.0) == 2
+    new = LeakyBucket("10/s")
+    assert new.delay(new.inherit(law, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
+    several = AllOf(RollingWindow("10/s"), RollingWindow("12/min"))
+    state = several.start()
+    several.take(state, 0.0, 13)
+    assert several.used(state, 0.0) == 13
+    assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and one of a debt
+    assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
+
+
 def test_of_nothing_spent_and_of_an_endless_law_nothing_goes_on() -> None:
     old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
     assert new.inherit(old, old.start(), 1.0) == new.start()

@@ -122,6 +122,17 @@ class AllOf(Algorithm[tuple[Any, ...]]):
             for algorithm, part in zip(self.algorithms, state, strict=True)
         )
 
+    def used(self, state: tuple[Any, ...], now: float) -> float:
+        """What counts where least is left; what is left is less than nothing where there is a debt.
+
+        Some laws have all or nothing left, so it is not told from that.
+        """
+        left = min(
+            law.capacity - (law.used(part, now) if law.capacity < math.inf else 0.0)
+            for law, part in zip(self.algorithms, state, strict=True)
+        )
+        return 0.0 if math.isinf(left) else self.capacity - left
+
     def reset_after(self, state: tuple[Any, ...], now: float) -> float:
         """Seconds until all of them may be forgotten."""
         return max(

@@ -6,10 +6,20 @@ The fixed window with several counters; more of them come nearer to the log of `
 import math
 import struct
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, cast
 
-from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, edge, two_rates, unpack, until
+from aiothrottle.algorithms.algorithm import (
+    Algorithm,
+    all_spent_now,
+    check_dumped,
+    edge,
+    two_rates,
+    unpack,
+    until,
+)
 from aiothrottle.checks import check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 
@@ -143,6 +153,22 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
         if self._gone(state, now) <= place < self.buckets:
             left = state.counts[int(place)] - cost
             state.counts[int(place)] = left if left > self._rounding else 0.0
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowState:
+        """Count what another one has counted, each stretch at its end: no sooner did it all go."""
+        if not isinstance(old, SlidingWindow):
+            return all_spent_now(self, old, state, now)
+        fresh, kept = self.start(), cast("SlidingWindowState", state)
+        for ended_at, count in old._counted(kept, now):  # noqa: SLF001 - of this class too
+            self.take(fresh, min(ended_at, now), count)
+        return fresh
+
+    def _counted(self, state: SlidingWindowState, now: float) -> Iterator[tuple[float, float]]:
+        """Give what counts at `now`: the last instant of each stretch, and its tokens."""
+        for place in range(self._gone(state, now), self.buckets):
+            if count := state.counts[place]:
+                index = state.newest + 1 + place - self.buckets
+                yield math.nextafter(edge(index + 1, self._width), -math.inf), count
 
     def dump(self, state: SlidingWindowState) -> bytes:
         """Write the counters."""
