@@ -100,10 +100,12 @@ class GuardControl:
 
     __slots__ = ("_build", "_held", "measured")
 
-    def __init__(self, period: float, build: "Callable[[float], Algorithm[Any]]") -> None:
-        self.measured: SelfTuningGuard = SelfTuningGuard(period)
+    def __init__(
+        self, measured: SelfTuningGuard, build: "Callable[[float], Algorithm[Any]]"
+    ) -> None:
+        self.measured: SelfTuningGuard = measured
         self._build = build
-        self._held = 0.0  # what the bucket keeps to
+        self._held = measured.seconds  # what the bucket keeps to
 
     def move(self, bucket: "Bucket") -> None:
         """Have the bucket keep to the guard that is measured."""

@@ -84,7 +84,8 @@ class RateLimiter:
             arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
             as `Permit.succeeded` tells, which the sessions of this package call. It takes no more
             than a tenth of the limit, or a fifth if the server refuses in spite of that. None:
-            ``"auto"``, or 0 where a store keeps the rate or nobody tells.
+            ``"auto"``, or 0 where a store keeps the rate or nobody tells, for a `FixedWindow`,
+            whose periods are the calendar's, and for an algorithm of your own.
         parent: Another limiter that has to let each request go as well.
         max_queue: How many may wait. None: no limit.
         store: Where the rate limit is counted, if several processes share it, and a
@@ -339,12 +340,13 @@ class RateLimiter:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
         self._bind_if_running()
+        line = self._line
         plan: Plan | None = None
         if rate_limit is None and not isinstance(self._law[1], Algorithm):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
-            plan = make_plan(rate_limit, self._law, shared=isinstance(self._line, SharedLine))
-        line = self._line
+            shared = isinstance(line, SharedLine)
+            plan = make_plan(rate_limit, self._law, shared=shared, before=line.feedback)
         if plan is not None and isinstance(line, SharedLine):
             check_shareable(plan)
         if line.leased is not None and plan is not None and not isinstance(line, SharedLine):
@@ -398,7 +400,7 @@ class RateLimiter:
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
-            plan = make_plan(announced, (burst, algorithm, guard))
+            plan = make_plan(announced, (burst, algorithm, guard), before=line.feedback)
             line.use(plan.algorithm)
             if not line.followed:  # the request that has asked counts, here and not above
                 line.algorithm.take(line.state, line.now(), 1.0)

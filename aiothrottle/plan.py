@@ -5,11 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
 from aiothrottle.adaptive.pace import Pace
-from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow, TokenBucket, Unlimited
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+)
 from aiothrottle.checks import check_number, check_whole
-from aiothrottle.feedback import GuardControl, RateControl, SlotsControl
+from aiothrottle.feedback import Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
 
@@ -36,6 +44,9 @@ ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that measures what it has to be.
 AUTO: Final = "auto"
+# The laws of any period, which go on where they stood when it is stretched. The periods of a
+# `FixedWindow` are the calendar's; and what a law of the user's makes of another one nobody knows.
+_STRETCHED = (RollingWindow, SlidingWindow, TokenBucket, LeakyBucket)
 
 
 class Plan(NamedTuple):
@@ -82,11 +93,19 @@ class _Recipe:
         return laws[0] if len(laws) == 1 else AllOf(*laws)
 
 
-def make_plan(rate_limit: RateLimit | None, law: LawChoice, *, shared: bool = False) -> Plan:
+def make_plan(
+    rate_limit: RateLimit | None,
+    law: LawChoice,
+    *,
+    shared: bool = False,
+    before: Feedback | None = None,
+) -> Plan:
     """Make a law of what the user said, and what is to move it, if anything.
 
+    In place of another one, whose feedback is given, it goes on with the guard that was measured.
+
     Of a guard nothing may have been said: then it is measured, unless the rate is kept in a store
-    that several processes share, or there is none.
+    that several processes share, or there is none, or a law that is not to be stretched.
     """
     burst, algorithm, guard = law
     if isinstance(rate_limit, AdaptiveRate):
@@ -95,14 +114,26 @@ def make_plan(rate_limit: RateLimit | None, law: LawChoice, *, shared: bool = Fa
         pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
         return Plan(pace, rate=RateControl(rate_limit))
     if guard is None:
-        guard = 0.0 if shared or rate_limit is None else AUTO
+        may_stretch = _may_stretch(algorithm) and rate_limit is not None and not shared
+        guard = AUTO if may_stretch else 0.0
+    if isinstance(rate_limit, list):
+        rate_limit = tuple(rate_limit)  # as it is now: it is read again for each guard
     make = _Recipe(rate_limit, burst, algorithm)
     if guard != AUTO:
         return Plan(make(guard))
     if rate_limit is None:
         raise ValueError("guard says how a rate_limit is used: give one")
     period = min(rate.period for rate in _rates(rate_limit))
-    return Plan(make(0.0), guard=GuardControl(period, make))
+    known = before and before.guard
+    measured = known.measured.with_period(period) if known else SelfTuningGuard(period)
+    return Plan(make(measured.seconds), guard=GuardControl(measured, make))
+
+
+def _may_stretch(algorithm: Law | None) -> bool:
+    """Tell whether the periods of the law may be stretched without being asked."""
+    if isinstance(algorithm, type):
+        return issubclass(algorithm, _STRETCHED)
+    return algorithm is None or isinstance(algorithm, _STRETCHED)
 
 
 def check_shareable(plan: Plan) -> None:

@@ -14,7 +14,9 @@ import pytest
 from aiothrottle import (
     AdaptiveConcurrency,
     AdaptiveRate,
+    FixedWindow,
     KeyedRateLimiter,
+    Rate,
     RateLimiter,
     TokenBucket,
     events,
@@ -26,6 +28,7 @@ from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import RateLimitedServer, VirtualTimeLoop
+from aiothrottle.testing.store_contract import OneByOne
 from tests.virtually import now, virtual
 
 
@@ -301,6 +304,17 @@ async def test_a_refusal_takes_slots() -> None:
 # --- The guard that tunes itself ---
 
 
+class OfWholeMinutes(OneByOne):
+    """A law of the user's, who never thought of other periods."""
+
+    def __init__(self, rate: Rate) -> None:
+        if rate.period % 60:
+            raise ValueError("whole minutes")
+
+    def __repr__(self) -> str:
+        return "OfWholeMinutes()"
+
+
 @virtual
 async def test_the_guard_follows_the_round_trips() -> None:
     limiter = RateLimiter("10/s", guard="auto")
@@ -352,6 +366,8 @@ async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
         RateLimiter("10/s", guard=0.0),
         RateLimiter(None, 4),
         RateLimiter(algorithm=TokenBucket("10/s")),
+        RateLimiter("10/s", algorithm=FixedWindow),
+        RateLimiter("10/min", algorithm=OfWholeMinutes),
         RateLimiter(AdaptiveRate(10, 1, 100)),
         RateLimiter("server"),
         RateLimiter("10/s", store=MemoryStore()),
@@ -382,6 +398,54 @@ async def test_a_key_is_forgotten_with_its_guard_when_its_limit_is_free() -> Non
     assert "a" in keyed
     await asyncio.sleep(10)
     assert "a" not in keyed
+
+
+def test_windows_of_the_calendar_stay_the_servers() -> None:
+    server = Server("100/min", "fixed-window", phase=0.0)
+    outcome = simulate(
+        lambda: RateLimiter("100/min", algorithm=FixedWindow),
+        server,
+        latency=0.05,
+        jitter=0.3,
+        seconds=1200,
+    )
+    assert outcome.refused == 0
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@virtual
+async def test_at_another_rate_the_guard_is_what_it_was(*, follows: bool) -> None:
+    limiter = RateLimiter("server" if follows else "10/s")
+    if follows:
+        limiter.follow("10/s")
+    for i in range(100):
+        await send(limiter, took=0.1 + 0.02 * (i % 2))
+    before = limiter.statistics().guard
+    assert before is not None
+    if follows:
+        limiter.follow("10/s", "1/100ms")
+    else:
+        limiter.update(rate_limit=["10/s", "1/100ms"])
+    # But no longer than a ninth of the shortest period.
+    assert limiter.statistics().guard == pytest.approx(0.1 / 9)
+    assert f"period={1 + 0.1 / 9!r}" in repr(limiter)
+    if follows:
+        limiter.follow("1000/min")
+    else:
+        limiter.update(rate_limit="1000/min")
+    assert limiter.statistics().guard == pytest.approx(before, rel=0.1)
+    assert f"period={60 + (limiter.statistics().guard or 0)!r}" in repr(limiter)
+
+
+@virtual
+async def test_a_list_of_rates_is_what_it_was_when_it_was_given() -> None:
+    rates = ["10/s", "100/min"]
+    limiter = RateLimiter(rates)
+    rates.clear()
+    for took in (0.1, 0.15):
+        await send(limiter, took=took)
+    assert (limiter.statistics().guard or 0) > 0.05
+    assert repr(limiter).count("RollingWindow") == 2
 
 
 def test_a_guard_needs_a_rate() -> None:

@@ -56,6 +56,12 @@ class SelfTuningGuard:
     def __post_init__(self) -> None:
         self._most = min(_LONGEST * self.period, _LONGEST_SECONDS)
 
+    def with_period(self, period: float) -> "SelfTuningGuard":
+        """Give the guard of another period: what was measured of the network holds for it too."""
+        other = SelfTuningGuard(period, _times=self._times)
+        other._follow()
+        return other
+
     def observe(self, round_trip: float) -> bool:
         """Take down how long a request took until its response; tell whether the guard changed."""
         times = self._times
