@@ -246,6 +246,31 @@ async def what_is_given_back_can_be_had_again(make: Make, clock: ManualClock) ->
 
 
 @_check
+async def what_others_go_on_the_strength_of_is_not_given_back(
+    make: Make, clock: ManualClock
+) -> None:
+    """Where one goes at a time and some are to go later, an earlier slot makes no room."""
+    store = make()
+    for law in (WaitUntil(1, 5, 10), LeakyBucket("1/s"), TokenBucket("1/s", burst=1)):
+        one, both = repr(law), AllOf(RollingWindow("9/s"), law)
+        answer = await store.reserve(one, law, [1, 1, 1], horizon=5)
+        await store.reserve("both" + one, both, [1, 1, 1], horizon=5)
+        clock.advance(0.25)
+        for key, asked in ((one, law), ("both" + one, both)):
+            await store.refund(key, asked, 1, answer.instants[0])
+            told = await store.peek(key, asked)
+            assert told.retry_after > 2.7, (asked, told)
+        # The last one does, and what had not drained when nobody is behind it.
+        await store.refund(one, law, 1, answer.instants[2])
+        _about(await store.reserve(one, law, [1], horizon=0), retry_after=answer.delays[2] - 0.25)
+        await store.clear(one)
+        answer = await store.reserve(one, law, [1])
+        clock.advance(0.5)
+        await store.refund(one, law, 1, answer.instants[0])
+        _about(await store.peek(one, law), retry_after=0.0)
+
+
+@_check
 async def a_refund_does_not_forget_the_present(make: Make, clock: ManualClock) -> None:
     """Who gave back a slot of the next period has not freed any of this one."""
     store, fixed = make(), FixedWindow("2/s")

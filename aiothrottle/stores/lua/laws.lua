@@ -76,9 +76,11 @@ end
 -- ---- TokenBucket, LeakyBucket, WaitUntil, Cooldown: one theoretical arrival time -----------------
 
 -- numbers: interval, capacity, does a cost need room for itself (1 or 0), brim, most, how far ahead
--- of now it gets, what a refund finds (plus the cost: 1 or 0), is it all or nothing (1 or 0)
-local function arrival_law(state, at, interval, capacity, own, brim, most, limit, left, plus, whole)
+-- of now it gets, what a refund finds (plus the cost: 1 or 0), is it all or nothing (1 or 0).
+-- `last` tells the latest instant of the record.
+local function arrival_law(state, at, last, interval, capacity, own, brim, most, limit, left, plus, whole)
   local law = {size = 1}
+  local one_by_one = interval + own * interval > most  -- see Record._give_back
   state[at] = state[at] or -huge
 
   local function drained_in(now, spent)
@@ -111,6 +113,7 @@ local function arrival_law(state, at, interval, capacity, own, brim, most, limit
   function law.reset_after(now) return wait_until(state[at], now) end
 
   function law.refund(now, cost, instant)
+    if one_by_one and instant <= now and instant < last() then return end
     local empty_at, spent = state[at], cost * interval
     local found = left + plus * spent
     if instant > now and empty_at > instant + found + 1e-9 * spent + 4 * ulp(instant) then return end

@@ -72,16 +72,18 @@ local all_of = law_numbers[1] == 1
 local laws, windows, logs = {}, {}, {}
 local periods = {}  -- those that count in periods, by the place in `state` of which one
 
+local function last_taken() return last end
+
 local place, at = 2, 4  -- the state follows the three times
 while law_numbers[place] do
   local kind, law, count = law_numbers[place]
   if kind == 1 then
     count = 9
-    law = arrival_law(state, at, unpack(law_numbers, place + 1, place + count))
+    law = arrival_law(state, at, last_taken, unpack(law_numbers, place + 1, place + count))
   elseif kind == 2 then
     count = 3
     logs[#logs + 1] = KEYS[3 + #logs]
-    law = rolling_law(state, at, logs[#logs], function() return last end,
+    law = rolling_law(state, at, logs[#logs], last_taken,
       unpack(law_numbers, place + 1, place + count))
     windows[#logs] = law
   elseif kind == 3 then
