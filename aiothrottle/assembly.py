@@ -1,5 +1,6 @@
 """Which line a limiter gets: one alone, one below a parent, or one in front of a store."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiothrottle.checks import check_choice, check_number
@@ -9,6 +10,7 @@ from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.line import SharedLine
+from aiothrottle.sharing.refusing import RefusingLine
 from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.sharing.standin import CHOICES, OnStoreError
 from aiothrottle.stores.slots import SlotStore
@@ -61,7 +63,13 @@ def make_line(
     line: Line
     if store is not None and (has_rate or not shared):
         check_shareable(plan)
-        line = SharedLine(
+        refuses = plan.algorithm.longest_wait < math.inf
+        if refuses and not (horizon is None and lease is None):
+            raise ValueError(
+                f"{plan.algorithm!r} says itself how far ahead it takes, and for whom: "
+                "no horizon and no lease"
+            )
+        line = (RefusingLine if refuses else SharedLine)(
             plan.algorithm,
             slots,
             clock,

@@ -15,6 +15,7 @@ from aiothrottle.algorithms import (
     SlidingWindow,
     TokenBucket,
     Unlimited,
+    WaitUntil,
 )
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.feedback import Feedback, GuardControl, RateControl, SlotsControl
@@ -146,10 +147,10 @@ def check_shareable(plan: Plan) -> None:
         raise ValueError(
             "what is found by trying is of one process: a store needs a fixed rate and guard"
         )
-    if plan.algorithm.longest_wait < math.inf:
+    if plan.algorithm.longest_wait < math.inf and not isinstance(plan.algorithm, WaitUntil):
         raise ValueError(
-            f"{plan.algorithm!r} refuses by the length of the line, which no store knows: "
-            "ask the store itself, by its reserve()"
+            f"{plan.algorithm!r} refuses by the length of the line: of all such laws a store can "
+            "only share a WaitUntil, alone"
         )
 
 

@@ -64,6 +64,7 @@ TABLE = """
     sharing.pace | algorithms algorithms.algorithm                            |
     sharing.talk | events sharing.* consumer line permit stores.store algorithms algorithms.* rate | asyncio
     sharing.line | events sharing.talk permit decision stores.store algorithms.* errors | asyncio
+    sharing.refusing | events sharing.* consumer permit algorithms.* algorithms errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | events line sharing.* stores.slots stores.store errors          | asyncio random
     plan         | adaptive adaptive.* feedback sharing.concurrency algorithms rate  |

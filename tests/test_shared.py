@@ -25,7 +25,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm, RollingWindow
+from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.stores.redis import RedisStore
@@ -845,7 +845,7 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
         (("server",), {}, "what a server says .* a store needs a fixed rate"),
         ((AdaptiveRate(1, 1, 1),), {}, "a store needs a fixed rate"),
         (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
-        ((), {"algorithm": WaitUntil(1, 5, 10)}, r"ask the store itself, by its reserve\(\)"),
+        ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "only share a WaitUntil, alone"),
         (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
         (("1/s",), {"horizon": -1}, "horizon is a finite number of seconds, 0 or more"),
         (("1/s",), {"horizon": math.nan}, "horizon is a finite number of seconds, 0 or more"),

@@ -66,6 +66,11 @@ class ReservedState:
         self.returned.extend(reversed(self.ready))
         self.ready.clear()
 
+    def give_back_behind(self, count: int) -> None:
+        """Return all that is ready but the first so many slots, the latest first."""
+        while len(self.ready) > count:
+            self.returned.append(self.ready.pop())
+
     def give_back_later(self, instant: float) -> None:
         """Return what is not ready by the instant, the latest first."""
         while self.ready and self.ready[-1].at > instant:
@@ -100,6 +105,11 @@ class Reserved(Algorithm[ReservedState]):
     def capacity(self) -> float:
         """That of the law."""
         return self.law.capacity
+
+    @property
+    def longest_wait(self) -> float:
+        """That of the law."""
+        return self.law.longest_wait
 
     def start(self) -> ReservedState:
         """Give the state of one for whom nothing was reserved."""

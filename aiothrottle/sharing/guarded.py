@@ -108,11 +108,11 @@ class GuardedStore(Store):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Ask the store, or what stands in for it: that reserves nothing ahead."""
+        """Ask the store, or what stands in for it."""
         if self._returning:
             await self._cleared()
         if self._is_away(key, algorithm):
-            return self._instead(algorithm, costs)
+            return self._instead(algorithm, costs, horizon)
         here = self._instead(algorithm, costs) if self._is_both() else None
         if here is not None:
             costs, horizon = costs[: len(here.instants)], 0.0
@@ -122,7 +122,7 @@ class GuardedStore(Store):
             answer = await self._guarded.reserve(key, algorithm, costs, horizon=horizon)
         except StoreUnavailable as error:
             self._fell(error, algorithm)
-            return here or self._instead(algorithm, costs)
+            return here or self._instead(algorithm, costs, horizon)
         if here is None:
             if self._choice == "local" or self.is_down or self._life.failures:
                 self._heard(answer, math.fsum(costs[: len(answer.instants)]))
@@ -188,8 +188,8 @@ class GuardedStore(Store):
         """Have the store keep a connection."""
         return self._guarded.keep()
 
-    def _instead(self, algorithm: Algorithm[Any], costs: Sequence[float]) -> Answer:
-        return self._stand_in.reserve(algorithm, self._clock(), costs)
+    def _instead(self, law: Algorithm[Any], costs: Sequence[float], horizon: float = 0) -> Answer:
+        return self._stand_in.reserve(law, self._clock(), costs, horizon)
 
     # ---- away and back ---------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class GuardedStore(Store):
         self.is_down = False
         self._stand_in.spent = None
         now = self._clock()
-        if self._choice == "local":
+        if self._choice == "local" and not self._stand_in.reserves_ahead:
             self._both_until = now + _ALL_BACK
         self._life.came(now)
         self._tell(StoreUp(None, now - self._down_since))

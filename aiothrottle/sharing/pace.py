@@ -1,5 +1,6 @@
 """How much a line asks a store for in one call, and how far ahead."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -43,6 +44,8 @@ class Pace:
         if horizon is None:
             horizon = _wait_when_spent(law) + _PROCESSES * interval
             horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
+        if law.longest_wait < math.inf:  # all are asked for at once: who gets no instant is refused
+            batch, horizon = _MOST_PER_CALL, law.longest_wait
         seconds = min(horizon, _SECONDS_OF_SLOTS)
         return cls(batch, horizon, int(min(max(1.0, seconds / interval), _MOST_PER_CALL)))
 

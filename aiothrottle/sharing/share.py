@@ -6,9 +6,10 @@ counts once for each process: the others are taken to do the same. So together t
 limit, whatever its law, and nobody has to scale one.
 """
 
+import math
 from typing import Any
 
-from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.store import Answer
 
@@ -38,6 +39,10 @@ class Share:
 
     def told(self, now: float, answer: Answer, spent: float) -> None:
         """Hear what the store has said when it let so much go: it knows of all."""
+        if isinstance(self._law, WaitUntil):  # what is left of it is all or nothing, and tells less
+            unseen = answer.reset_after - self.reset_after(now)
+            self._record.record(self._law, now, max(0.0, unseen) / self._law.interval)
+            return
         if spent:
             self._record.take(self._law, now, now, now + answer.delays[-1], spent)
         # Whatever else is missing there the others have spent.
@@ -45,21 +50,26 @@ class Share:
         if unseen > 0.0:
             self._record.record(self._law, now, unseen)
 
+    @property
+    def reserves_ahead(self) -> bool:
+        """Whether it is asked for those who come, and not for those who go: see `RefusingLine`."""
+        return isinstance(self._law, WaitUntil)
+
     def wait(self, now: float, cost: float, processes: int) -> float:
         """Seconds until the cost may go here."""
         first = min(cost * processes, self._law.capacity)
         return self._record.peek(self._law, now, first).retry_after
 
-    def spend(self, now: float, cost: float, processes: int) -> float:
-        """Spend the cost if it may go now: 0.0. Else give the seconds until it may."""
+    def spend(self, now: float, cost: float, processes: int, horizon: float = 0.0) -> float:
+        """Spend the cost if it may go within the horizon. Give the seconds until it may."""
         wait = self.wait(now, cost, processes)
-        if wait == 0.0:
+        if wait <= horizon:
             rest = cost * processes
             while rest > 0.0:
                 # What is more than ever goes at once goes as soon as it may: so one of eight who
                 # share two per minute goes every four minutes.
                 part = min(rest, self._law.capacity)
-                self._record.reserve(self._law, now, [part], float("inf"))
+                self._record.reserve(self._law, now, [part], math.inf)
                 rest -= part
         return wait
 

@@ -37,7 +37,7 @@ class Here(float):
 
 
 class StandIn:
-    """The choice of `on_store_error`, as a store that reserves nothing ahead."""
+    """The choice of `on_store_error`, as a store that reserves nothing ahead but by `WaitUntil`."""
 
     __slots__ = ("_choice", "_life", "_share", "spent")
 
@@ -47,6 +47,11 @@ class StandIn:
         self._share: Share | None = None
         #: What went since the store is away; None while it is not.
         self.spent: Spent | None = None
+
+    @property
+    def reserves_ahead(self) -> bool:
+        """Whether it gives out what may go only later."""
+        return self._share is not None and self._share.reserves_ahead
 
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
         """Go by that law from now on."""
@@ -70,20 +75,22 @@ class StandIn:
         """Begin anew, by another clock."""
         self._share = self.spent = None
 
-    def reserve(self, algorithm: Algorithm[Any], now: float, costs: Sequence[float]) -> Answer:
-        """Let go, in order, as many of the costs as may go now."""
-        wait, here = 0.0, Here(now, self._life.processes)
+    def reserve(
+        self, algorithm: Algorithm[Any], now: float, costs: Sequence[float], horizon: float
+    ) -> Answer:
+        """Let go, in order, as many of the costs as may go now, or within the horizon."""
+        processes, longest = self._life.processes, horizon if self.reserves_ahead else 0.0
         instants: list[float] = []
         for cost in costs:
             wait = self.wait(now, cost)
-            if wait > 0.0:
-                break
+            if wait > longest:
+                return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
-                self._share.spend(now, cost, here.processes)
+                self._share.spend(now, cost, processes, longest)
             if self.spent is not None:
                 self.spent.add(now, cost)
-            instants.append(here)
-        return self._answer(algorithm, now, tuple(instants), wait)
+            instants.append(Here(now + wait, processes))
+        return self._answer(algorithm, now, tuple(instants), 0.0)
 
     def peek(self, algorithm: Algorithm[Any], now: float, cost: float) -> Answer:
         """Tell what `reserve` would say."""
@@ -111,7 +118,8 @@ class StandIn:
         again = max(SOON, self._life.pause(now))
         if self._share is None:
             return again
-        return min(again, self._share.wait(now, cost, self._life.processes))
+        wait = self._share.wait(now, cost, self._life.processes)
+        return wait if self._share.reserves_ahead else min(again, wait)
 
     def total(self, now: float) -> float:
         """How much went since the store is away, and still counts."""

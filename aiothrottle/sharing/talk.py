@@ -26,8 +26,9 @@ from aiothrottle.sharing.pace import Pace
 from aiothrottle.sharing.standin import OnStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from aiothrottle.permit import Permit
     from aiothrottle.rate import Rate
     from aiothrottle.stores.store import Answer, Key, Store
 
@@ -313,6 +314,10 @@ class Talk(Line):
             wait = max(wait, self._announced.delay(self.state[1], now, cost))
         return wait
 
+    def _entitled(self) -> "Iterable[Permit]":
+        """Give those who wait, in order, for whom the store may be asked."""
+        return self._waiters
+
     def _missing(self, most: int) -> list[float]:
         """Give the costs at the head of the line for which nothing is reserved, the first `most`.
 
@@ -322,7 +327,7 @@ class Talk(Line):
         reserved, free = self._reserved, self.free
         tokens, begun = reserved.tokens, False
         costs: list[float] = []
-        for permit in self._waiters:
+        for permit in self._entitled():
             future = permit._future
             if future is None:
                 continue

@@ -1,0 +1,227 @@
+"""A line in front of a store whose law refuses by the wait: `WaitUntil`.
+
+Strategy. Such a law decides on a hit when it comes, and the stamp that it decides by is in the
+store. So the store is asked at once for all who come, as far ahead as the law lets anybody wait
+(`longest_wait`). Who is given an instant waits for it in line, as everywhere; the first one who is
+not, and all who came behind, are refused, and what they cost is then recorded: refused hits count.
+That is a call of its own. Between the two nobody goes who may not, as a stamp only moves on; the
+others hear of those refused here that much later.
+
+One slot is for one hit here, in order. Who leaves the line leaves the last slot over, or, where the
+costs differ, slots that fit nobody: they go back. Who was let in is not refused any more: if its
+slot went back, for a pause or as nothing was free, it is asked for again until there is another.
+"""
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any, cast
+
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.reserved import Reserved, Slot
+from aiothrottle.consumer import fail, is_granted
+from aiothrottle.errors import ThrottleTimeout, twin
+from aiothrottle.sharing.line import SharedLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiothrottle import events
+    from aiothrottle.algorithms import WaitUntil
+    from aiothrottle.permit import Permit
+
+__all__ = ["RefusingLine"]
+
+# Seconds. Who asks again just when it may can be too early by a rounding.
+_SHORTEST_BREAK = 0.001
+
+
+class RefusingLine(SharedLine):
+    """The waiting line in front of the stamp of a `WaitUntil` in a store."""
+
+    __slots__ = ("_decide_at", "_undecided", "_unfit")
+
+    def __init__(self, algorithm: Algorithm[Any], *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of `SharedLine`
+        super().__init__(algorithm, *arguments, **options)
+        # Those in line of whom the store has still to be asked whether they may wait, as they came.
+        self._undecided: dict[Permit, None] = {}
+        # Until then it need not be asked: what stands in for it does not tell.
+        self._decide_at = -math.inf
+        # Somebody has left, or come between: the slots may not be of those who wait any more.
+        self._unfit = False
+
+    # ---- coming and going ------------------------------------------------------------------------
+
+    def arrive(self, permit: "Permit", *, as_head: bool = False) -> "asyncio.Future[None] | None":
+        """Let the permit start, if it may now: None. Else put it in line, and ask about it."""
+        future = super().arrive(permit, as_head=as_head)
+        if future is not None and permit._tokens:
+            try:
+                self._undecided[permit] = None
+                self._unfit = self._unfit or self._waiters.mixed
+                self._start_talk()
+            except BaseException:
+                self.give_up(permit)
+                raise
+        return future
+
+    def _see_to_newcomer(self) -> None:
+        self.wake()
+
+    def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
+        """Let the permit start after what it waited on: None. Or give what to wait on next."""
+        self._undecided.pop(permit, None)  # its priority may have brought it another one's slot
+        return super().resume(permit)
+
+    def _leave(self, permit: "Permit", *, resumed: bool) -> None:
+        self._undecided.pop(permit, None)
+        self._unfit = True
+        super()._leave(permit, resumed=resumed)
+        self.wake()
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._move_to(loop)
+        self._undecided.clear()
+        self._decide_at, self._unfit = -math.inf, False
+
+    def _charge_refusal(self, permit: "Permit", now: float) -> None:  # noqa: ARG002
+        """Have the store count one for whom a pause alone is too long."""
+        self._owe(permit._tokens)
+        self._start_talk()
+
+    def _owe(self, cost: float) -> None:
+        # Of no instant: nobody can give it back.
+        self._reserved.owed.append(Slot(math.nan, cost, math.nan))
+
+    # ---- the slots -------------------------------------------------------------------------------
+
+    def _entitled(self) -> "Iterator[Permit]":
+        return (permit for permit in self._waiters if permit not in self._undecided)
+
+    def _serve(self) -> float | None:
+        self._fit()
+        seconds = super()._serve()
+        if self._undecided and self._talk is None and not self._resuming:
+            wait = self._wait_to_decide()
+            seconds = wait if seconds is None else min(seconds, wait)
+        return seconds
+
+    def _fit(self) -> None:
+        """Return the slots that do not fit those who wait, one for each, and all behind those."""
+        if not self._unfit:
+            return
+        self._unfit = False
+        self.now()  # whoever has just started has used a slot
+        slots, fitting = iter(self._reserved.ready), 0
+        for permit in self._entitled():
+            future = permit._future
+            if future is None or not permit._tokens or (future.done() and not is_granted(future)):
+                continue
+            slot = next(slots, None)
+            if slot is None or not math.isclose(slot.cost, permit._tokens):
+                break
+            fitting += 1
+        self._reserved.give_back_behind(fitting)
+
+    def _ahead(self, costs: list[float]) -> list[float]:  # noqa: ARG002
+        return []  # a hit is stamped when it comes
+
+    # ---- the talk --------------------------------------------------------------------------------
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is anything that the store has still to hear of: who has come, too."""
+        if self._unfit or super()._has_news:
+            return True
+        return bool(self._undecided) and not self._turned_away and not self._wait_to_decide()
+
+    def _wait_to_decide(self) -> float:
+        """Seconds for which it is of no use to ask for those of whom nothing is decided."""
+        now = self.now()
+        wait = until(max(self.paused_until, self._decide_at), now)
+        if self._announced is not None:
+            cost = next(iter(self._undecided))._tokens
+            wait = max(wait, self._announced.delay(self.state[1], now, cost))
+        return wait
+
+    async def _settle_up(self) -> None:
+        """Give back, charge, or ask whether those who have come may wait; one at a time."""
+        if self._unfit:
+            self._fit()
+        elif super()._has_news:
+            await super()._settle_up()
+        else:
+            await self._ask_for_newcomers()
+
+    async def _ask_for_newcomers(self) -> None:
+        """Ask the store for those who have come, and refuse those for whom it has no instant."""
+        asked = self._next_undecided()
+        if not asked:
+            return
+        horizon = self._patience_of(asked[0], self.now())
+        costs = [permit._tokens for permit in asked]
+        try:
+            answer = await self._store.reserve(self._key, self._law, costs, horizon=horizon)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who came are to hear of it
+            for permit in asked:
+                self._undecided.pop(permit, None)
+                fail(permit, twin(error, self.key))
+            return
+        now, taken = self._note(answer), len(answer.instants)
+        law = cast("Reserved", self.own_law[0])
+        law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
+        for permit in asked[:taken]:
+            self._unfit = self._unfit or permit not in self._undecided  # it has left meanwhile
+            self._undecided.pop(permit, None)
+        self._refuse_some(asked[taken:], now, answer.retry_after)
+        if self._consumer is not None:
+            self._look()
+        elif not self._waiters.count:
+            self._give_back()
+
+    def _next_undecided(self) -> list["Permit"]:
+        """Give those who came first, of one time-out: they can be asked for together."""
+        asked: list[Permit] = []
+        for permit in [*self._undecided]:
+            future = permit._future
+            if future is None or future.done():  # it leaves just now, or goes
+                del self._undecided[permit]
+            elif asked and permit._timeout != asked[0]._timeout:
+                break
+            else:
+                asked.append(permit)
+                if len(asked) == self._pace.batch:
+                    break
+        return asked
+
+    def _patience_of(self, permit: "Permit", now: float) -> float:
+        """Seconds that the permit may still wait, by the law and its own time-out."""
+        if permit._timeout is None:
+            return self._law.longest_wait
+        return max(0.0, min(self._law.longest_wait, permit._timeout - (now - permit._at)))
+
+    def _refuse_some(self, rest: list["Permit"], now: float, wait: float) -> None:
+        """Refuse those of the rest who would wait too long, the first of them for so many seconds.
+
+        Each one refused by the law counts, and makes the wait of the next one longer. Who only has
+        less patience than the law does not count.
+        """
+        law = cast("WaitUntil", self._law)
+        refused_cost = 0.0
+        for permit in rest:
+            told = max(wait, min(wait + refused_cost * law.interval, law.limit))
+            if wait > law.longest_wait:
+                refused_cost += permit._tokens
+            elif wait <= self._patience_of(permit, now):
+                if not self._store.reserves_ahead:
+                    self._decide_at = now + max(_SHORTEST_BREAK, wait)
+                break
+            if permit in self._undecided:  # else it has left meanwhile
+                del self._undecided[permit]
+                self.refuse("timeout")
+                fail(permit, ThrottleTimeout(told, key=self.key))
+        if refused_cost:
+            self._owe(refused_cost)
+
+    def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
+        self._decide_at = -math.inf
+        super()._store_changed(change)

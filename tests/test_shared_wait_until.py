@@ -1,0 +1,497 @@
+"""`WaitUntil` through a store: hits are stamped or refused as they come, and the refused count."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from aiothrottle import (
+    KeyedRateLimiter,
+    LimiterClosed,
+    RateLimiter,
+    RollingWindow,
+    SharedConcurrency,
+    StoreUnavailable,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.algorithms import AllOf
+from aiothrottle.stores import Key, MemoryStore
+from aiothrottle.stores.store import Store
+from tests.failing import Client, Server
+from tests.sharing import Link, Shared
+from tests.test_shared import Unchecked, Watched, cancel, others, rest, visit, visits
+from tests.test_timeout import outcomes
+from tests.virtually import now, turns, virtual
+
+LAW = WaitUntil(interval=1, raise_after=5, limit=10)
+TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
+
+
+def limiter_on(store: Store, law: WaitUntil = LAW, **options: Unchecked) -> RateLimiter:
+    return RateLimiter(algorithm=law, store=store, **options)
+
+
+# ---- the law -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_one_goes_five_wait_and_four_are_refused_in_one_call_and_counted_in_one() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 10)
+    await turns()
+    figures = limiter.statistics()
+    assert (figures.granted, figures.waiting, figures.refused) == (1, 5, 4)
+    assert store.calls == {"reserve": 1, "record": 1}
+    assert await outcomes(tasks) == TABLE
+    assert store.calls == {"reserve": 1, "record": 1}
+    # The refused ones count: the next one at 5 waits until 10.
+    assert (await limiter.peek()).retry_after == 5
+    assert await visit(limiter) == 10
+    assert not store.refunds
+
+
+@virtual
+async def test_nobody_is_told_to_wait_longer_than_the_limit_whatever_was_refused() -> None:
+    store = Watched(latency=0.25)
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 15)
+    await asyncio.sleep(0.1)  # the first fifteen are being asked for
+    tasks += visits(limiter, 15)
+    answers = await outcomes(tasks)
+    assert answers[:10] == [
+        each + 0.25 if isinstance(each, float | int) else each for each in TABLE
+    ]
+    assert set(answers[10:15]) == {"10"}
+    assert all(9 < float(each) <= 10 for each in answers[15:])
+
+
+@virtual
+async def test_more_come_at_once_than_one_call_asks_for() -> None:
+    store = Watched()
+    answers = await outcomes(visits(limiter_on(store), 1200))
+    assert answers == [*TABLE, *["10"] * 1190]
+    assert store.calls == {"reserve": 2, "record": 2}
+    assert max(map(len, store.costs)) == 1000
+
+
+@virtual
+async def test_it_is_one_hit_per_interval_for_all_processes_together() -> None:
+    store = Watched(latency=0.02)
+    limiters = [limiter_on(store, WaitUntil(0.1, 2, 4)) for _ in range(4)]
+    answers: list[float | str] = []
+    for _ in range(5):
+        answers += await outcomes([task for each in limiters for task in visits(each, 20)])
+    went = sorted(each for each in answers if isinstance(each, float))
+    assert len(went) >= 21
+    assert all(later - first >= 0.1 - 1e-6 for first, later in pairwise(store.instants))
+    assert all(later - first >= 0.1 - 0.02 for first, later in pairwise(went))
+    assert len(went) + sum(each.statistics().refused for each in limiters) == 400
+
+
+@virtual
+async def test_who_would_rather_not_wait_is_no_refused_hit() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    first = await limiter.try_acquire()
+    assert first.permit is not None
+    for _ in range(20):
+        assert not await limiter.try_acquire()
+        assert (await limiter.peek()).retry_after == 1.0
+    assert store.calls["record"] == 0
+    assert await visit(limiter) == 1.0
+
+
+@virtual
+async def test_what_has_happened_already_makes_others_wait() -> None:
+    limiter = limiter_on(Watched())
+    await limiter.record(3)
+    assert await visit(limiter) == 3.0
+
+
+@virtual
+async def test_a_time_out_shorter_than_the_wait_is_told_so_and_takes_and_counts_nothing() -> None:
+    store = Watched(latency=0.01)
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 3)
+    tasks += visits(limiter, 5, timeout=3.5)
+    tasks += visits(limiter, 4)
+    answers = await outcomes(tasks)
+    assert answers[:4] == pytest.approx([0.01, 1.01, 2.01, 3.01])
+    assert [float(each) for each in answers[4:8]] == pytest.approx([4] * 4, abs=0.1)
+    assert answers[8:10] == pytest.approx([4.01, 5.01])
+    assert [float(each) for each in answers[10:]] == pytest.approx([6, 7], abs=0.1)
+    assert limiter.statistics().refused == 6
+    await rest()
+    assert (await limiter.peek()).retry_after == pytest.approx(8 - 5.01, abs=0.01)
+    assert not store.refunds
+
+
+@virtual
+async def test_a_time_out_longer_than_the_law_lets_wait_changes_nothing() -> None:
+    store = Watched()
+    assert await outcomes(visits(limiter_on(store), 10, timeout=60)) == TABLE
+    assert store.calls == {"reserve": 1, "record": 1}
+
+
+@virtual
+async def test_costs_are_intervals_and_what_costs_nothing_is_not_asked_for() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = [*visits(limiter, 1, 3), *visits(limiter, 1, 0), *visits(limiter, 1, 2)]
+    tasks += visits(limiter, 2)
+    assert await outcomes(tasks) == [0, 0, 3, 5, "6"]
+    assert store.costs == [[3, 2, 1, 1]]
+
+
+@virtual
+async def test_a_key_of_its_own_for_each_actor() -> None:
+    store = Watched()
+    keyed = KeyedRateLimiter(algorithm=LAW, store=store, key="mail")
+
+    async def hit(actor: str) -> float:
+        async with keyed.throttle(actor):
+            return now()
+
+    tasks = [asyncio.create_task(hit(actor)) for actor in ["ann", "bob"] * 10]
+    answers = await outcomes(tasks)
+    assert answers[::2] == answers[1::2] == TABLE
+    assert store.keys == {("mail", "ann"), ("mail", "bob")}
+    await asyncio.sleep(100)
+    assert len(keyed) == 0
+
+
+# ---- who leaves, and what is given back ----------------------------------------------------------
+
+
+@virtual
+async def test_who_is_cancelled_leaves_the_last_slot_over_and_it_goes_back() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 5)
+    await asyncio.sleep(0.5)
+    await cancel(tasks[1], tasks[2])
+    await turns()
+    assert store.refunds == [(4.0, 1.0), (3.0, 1.0)]
+    assert [await tasks[0], await tasks[3], await tasks[4]] == [0, 1, 2]
+    assert await visit(limiter) == 4  # no earlier than what was promised: see `Store.refund`
+    await limiter.aclose()
+    assert not others()
+
+
+@virtual
+async def test_who_is_cancelled_while_it_is_asked_for_loses_nothing_for_others() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    store.may_answer.clear()
+    tasks = visits(limiter, 8)
+    await turns()
+    await cancel(tasks[0], tasks[7])
+    store.may_answer.set()
+    assert await outcomes(tasks[1:7]) == [0, 1, 2, 3, 4, "6"]
+    assert store.refunds == [(5.0, 1.0)]
+
+
+@virtual
+async def test_all_are_cancelled_while_they_are_asked_for_and_all_goes_back() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    store.may_answer.clear()
+    tasks = visits(limiter, 4)
+    await turns()
+    await cancel(*tasks)
+    store.may_answer.set()
+    await rest()
+    assert [instant for instant, _ in store.refunds] == [3, 2, 1, 0]
+    assert (await limiter.peek()).reset_after <= 4
+    await asyncio.sleep(4)
+    assert limiter._line.is_forgettable()
+
+
+@virtual
+async def test_the_task_that_asks_is_cancelled_and_those_who_came_are_asked_for_again() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    store.may_answer.clear()
+    tasks = visits(limiter, 2)
+    await turns()
+    for task in asyncio.all_tasks():
+        if task.get_name() == "aiothrottle store":
+            task.cancel()
+    await turns()
+    store.may_answer.set()
+    assert await outcomes(tasks) == [2, 3]  # what the first call took is spent
+
+
+@virtual
+async def test_the_task_that_counts_the_refused_is_cancelled_and_nobody_waits_for_ever() -> None:
+    class Slow(Watched):
+        async def answer(self, verb: str, key: Key) -> None:
+            if verb == "record":
+                self.may_answer.clear()
+            await super().answer(verb, key)
+
+    store = Slow()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 8)
+    await turns()
+    assert store.calls["record"] == 1
+    for task in asyncio.all_tasks():
+        if task.get_name() == "aiothrottle store":
+            task.cancel()
+    store.may_answer.set()
+    assert await outcomes(tasks) == TABLE[:8]
+    await rest()
+
+
+@virtual
+async def test_slots_that_fit_nobody_any_more_are_asked_for_anew() -> None:
+    """The slot of three is of no use to those of one: two would go at once by it."""
+    store = Watched()
+    limiter = limiter_on(store)
+    first, heavy, *light = [*visits(limiter, 1), *visits(limiter, 1, 3), *visits(limiter, 2)]
+    await asyncio.sleep(0.5)
+    assert await first == 0
+    await cancel(heavy)
+    went = [await task for task in light]
+    assert went[0] >= 1
+    assert went[1] >= went[0] + 1
+
+
+@virtual
+async def test_a_priority_decides_who_goes_first_and_not_who_is_refused() -> None:
+    limiter = limiter_on(Watched())
+    tasks = visits(limiter, 6)
+    await asyncio.sleep(0.5)
+    urgent = visits(limiter, 1, priority=9)
+    assert await outcomes(urgent) == ["5.5"]
+    assert await outcomes(tasks) == TABLE[:6]
+    tasks = visits(limiter, 3)
+    await turns()
+    urgent = visits(limiter, 1, priority=9)
+    assert await outcomes([*urgent, *tasks]) == [7, 8, 9, 10]
+
+
+@virtual
+async def test_closing_turns_all_away_gives_back_and_leaves_no_task() -> None:
+    store = Watched(latency=0.01)
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 4)
+    await asyncio.sleep(0.1)
+    tasks += visits(limiter, 3)
+    await turns()
+    await limiter.aclose()
+    assert not others()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert answers[0] == 0.01
+    assert all(isinstance(each, LimiterClosed) for each in answers[1:])
+    assert (await MemoryStore.peek(store, "default", LAW)).reset_after <= 5
+    assert {instant for instant, _ in store.refunds} == {1, 2, 3, 4, 5}
+
+
+@virtual
+async def test_a_limiter_that_is_drained_serves_those_who_came() -> None:
+    limiter = limiter_on(Watched(latency=0.01))
+    tasks = visits(limiter, 7)
+    await turns()
+    await limiter.aclose(drain=True)
+    answers = await outcomes(tasks)
+    assert answers[:6] == pytest.approx([0.01, 1.01, 2.01, 3.01, 4.01, 5.01])
+    assert isinstance(answers[6], str)
+
+
+# ---- pauses and slots ----------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_comes_in_a_pause_is_decided_on_when_it_is_over() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    limiter.pause(2)
+    tasks = visits(limiter, 8)
+    await asyncio.sleep(1)
+    assert not store.calls
+    assert await outcomes(tasks) == [2, 3, 4, 5, 6, 7, "6", "7"]
+
+
+@virtual
+async def test_who_would_wait_too_long_for_a_pause_alone_is_refused_at_once_and_counts() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    limiter.pause(8)
+    assert await outcomes(visits(limiter, 9)) == ["8"] * 9
+    assert now() == 0
+    await rest()
+    assert (await limiter.peek()).reset_after == pytest.approx(9, abs=0.01)
+    await asyncio.sleep(4)
+    assert await visit(limiter) == 9
+
+
+@virtual
+async def test_a_pause_gives_the_slots_back_and_refuses_nobody_who_was_let_in() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 6)
+    await asyncio.sleep(0.5)
+    limiter.pause(20)
+    await turns()
+    assert [instant for instant, _ in store.refunds] == [5, 4, 3, 2, 1]
+    assert (await limiter.peek()).reset_after <= 5
+    assert await outcomes(tasks) == [0, 20.5, 21.5, 22.5, 23.5, 24.5]
+    assert limiter.statistics().refused == 0
+
+
+@virtual
+async def test_who_finds_no_slot_free_at_its_instant_goes_later_and_none_within_an_interval() -> (
+    None
+):
+    store = Watched()
+    limiter = limiter_on(store, concurrency_limit=1)
+    other = limiter_on(store)
+    went: list[float] = []
+
+    async def work(seconds: float) -> None:
+        async with limiter.throttle():
+            went.append(now())
+            await asyncio.sleep(seconds)
+
+    tasks = [asyncio.create_task(work(2.5)) for _ in range(3)]
+    await turns()
+    went.extend([each for each in await outcomes(visits(other, 3)) if isinstance(each, float)])
+    await asyncio.gather(*tasks)
+    assert len(went) == 6
+    assert all(later - first >= 1 - 0.021 for first, later in pairwise(sorted(went)))
+    assert limiter.statistics().refused == 0
+    await limiter.aclose()
+
+
+@virtual
+async def test_shared_slots_beside_it() -> None:
+    shared = Shared()
+    limiters = [limiter_on(Link(shared), concurrency_limit=SharedConcurrency(2)) for _ in range(2)]
+    # Each has a link of its own: the slots are shared, the stamps are not.
+    answers = await asyncio.gather(*(outcomes(visits(each, 8)) for each in limiters))
+    assert [[each for each in those if isinstance(each, str)] for those in answers] == [
+        ["6", "7"],
+        ["6", "7"],
+    ]
+    await asyncio.gather(*(each.aclose() for each in limiters))
+    assert shared.is_empty
+
+
+# ---- a store that fails --------------------------------------------------------------------------
+
+
+@virtual
+async def test_if_that_raises_all_who_come_get_it_and_who_was_let_in_goes() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 3)
+    await turns()
+    store.error = StoreUnavailable("away")
+    for outcome in await asyncio.gather(*visits(limiter, 3), return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailable)
+    assert await outcomes(tasks) == [0, 1, 2]
+    store.error = None
+    # The three hits that were not answered may have been counted.
+    assert 3 <= await visit(limiter) <= 6
+
+
+@virtual
+async def test_without_a_store_the_share_refuses_as_the_law_does() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="local")
+    assert await visit(limiter) == 0
+    server.mode = "refuses"
+    tasks = visits(limiter, 9)
+    answers = await outcomes(tasks)
+    assert answers[:5] == [1, 2, 3, 4, 5]
+    assert answers[5:] == ["6", "7", "8", "9"]
+    assert await visit(limiter) == 10
+    await limiter.aclose()
+
+
+@virtual
+async def test_what_went_without_the_store_counts_when_it_is_back() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="local")
+    await visit(limiter)
+    server.mode = "refuses"
+    tasks = visits(limiter, 3)
+    await asyncio.sleep(0.5)
+    server.mode = "up"
+    tasks += visits(limiter, 2)
+    await asyncio.sleep(0.1)
+    assert limiter.statistics().store_up
+    assert server.recorded == [5]
+    other = limiter_on(Client(server))
+    assert (await other.peek()).retry_after == pytest.approx(5.4)  # five more hits, from 1.0 on
+    assert await outcomes(tasks) == [1, 2, 3, 4, 5]
+    await limiter.aclose()
+
+
+@virtual
+async def test_closed_they_wait_until_it_is_back_and_then_it_decides() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiter = limiter_on(Client(server), on_store_error="closed")
+    tasks = visits(limiter, 8)
+    tasks += visits(limiter, 1, timeout=3)
+    await asyncio.sleep(20)
+    assert limiter.statistics().waiting == 8
+    server.mode = "up"
+    answers = await outcomes(tasks)
+    assert isinstance(answers[8], str)
+    went = [each for each in answers[:6] if isinstance(each, float)]
+    assert 20 < went[0] < 22
+    assert [each - went[0] for each in went] == pytest.approx(range(6), abs=0.01)
+    assert answers[6:8] == ["6", "7"]
+    await limiter.aclose()
+
+
+@virtual
+async def test_open_all_go() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiter = limiter_on(Client(server), on_store_error="open")
+    answers = await outcomes(visits(limiter, 20))
+    assert all(isinstance(each, float) and each < 1 for each in answers)
+    await limiter.aclose()
+
+
+@virtual
+async def test_another_law_under_the_key_is_told_to_those_who_come() -> None:
+    store = Watched()
+    await store.record("default", RollingWindow(5))
+    limiter = limiter_on(store)
+    for outcome in await asyncio.gather(*visits(limiter, 2), return_exceptions=True):
+        assert isinstance(outcome, ValueError)
+        assert "another law" in str(outcome)
+
+
+# ---- what contradicts it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"horizon": 5}, "no horizon and no lease"),
+        ({"lease": "2/s"}, "no horizon and no lease"),
+        ({"algorithm": AllOf(TokenBucket("5/s"), LAW)}, "only share a WaitUntil, alone"),
+        ({"rate_limit": "1/s"}, "two rates"),
+    ],
+)
+def test_what_contradicts_it_is_refused(options: dict[str, Unchecked], named: str) -> None:
+    arguments: dict[str, Unchecked] = {"algorithm": LAW, "store": MemoryStore()}
+    with pytest.raises(ValueError, match=named):
+        RateLimiter(**(arguments | options))
+
+
+@virtual
+async def test_it_stays_what_it_is() -> None:
+    limiter = limiter_on(Watched())
+    with pytest.raises(ValueError, match="two rates"):
+        limiter.update(rate_limit="2/s")
+    limiter.update(rate_limit=None)  # as without a store: the law has its own numbers
+    assert await outcomes(visits(limiter, 10)) == TABLE

@@ -1,0 +1,174 @@
+"""`WaitUntil` through limiters on real servers, by their clocks; the rest is in virtual time."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import emcache
+import pytest
+from pymongo import AsyncMongoClient
+from redis.asyncio import Redis
+
+from aiothrottle import RateLimiter, ThrottleTimeout, WaitUntil
+from aiothrottle.algorithms import Algorithm
+from aiothrottle.stores import Answer, Key
+from aiothrottle.stores.memcached import MemcachedStore
+from aiothrottle.stores.mongo import MongoStore
+from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.store import Store
+from tests.servers import Valkey, memcached, mongodb, need, why_no_valkey
+
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
+
+PATIENCE = 10.0  # seconds for a call: a busy machine is no outage
+
+
+@asynccontextmanager
+async def on_valkey(port: int) -> AsyncGenerator[Store]:
+    async with Redis(port=port) as client:
+        yield RedisStore(client, "stamps", timeout=PATIENCE)
+
+
+@asynccontextmanager
+async def on_mongodb(port: int) -> AsyncGenerator[Store]:
+    uri = f"mongodb://127.0.0.1:{port}"
+    async with AsyncMongoClient[Any](uri, retryWrites=False) as client:
+        yield MongoStore(client, "stamps", timeout=PATIENCE)
+
+
+@asynccontextmanager
+async def on_memcached(port: int) -> AsyncGenerator[Store]:
+    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", port)])
+    try:
+        yield MemcachedStore(client, "stamps")
+    finally:
+        await client.close()
+
+
+def valkey() -> Valkey:
+    need("valkey", why_no_valkey())
+    return Valkey()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(valkey, on_valkey), (mongodb, on_mongodb), (memcached, on_memcached)],
+    ids=["valkey", "mongodb", "memcached"],
+)
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    start, store_on = request.param
+    server = start()
+    yield lambda: store_on(server.port)
+    server.stop()
+
+
+class Noting(Store):
+    """Notes for when the server has let go, at first and after all."""
+
+    __slots__ = ("first", "instants", "store")
+
+    def __init__(self, store: Store, instants: list[float] | None = None) -> None:
+        self.store = store
+        self.first: list[float] = []
+        self.instants = [] if instants is None else instants
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        answer = await self.store.reserve(key, algorithm, costs, horizon=horizon)
+        self.first = self.first or [*answer.instants]
+        self.instants += answer.instants
+        return answer
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        await self.store.refund(key, algorithm, cost, instant)
+        self.instants.remove(instant)
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        return await self.store.peek(key, algorithm, cost)
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        return await self.store.record(key, algorithm, cost)
+
+    async def clear(self, key: Key) -> None:
+        await self.store.clear(key)
+
+
+async def hit(limiter: RateLimiter) -> float:
+    async with limiter.throttle():
+        return time.monotonic()
+
+
+async def hits(limiter: RateLimiter, count: int) -> tuple[list[float], list[float]]:
+    """Give when those went who did, and what the others were told to wait."""
+    outcomes = await asyncio.gather(*(hit(limiter) for _ in range(count)), return_exceptions=True)
+    went, told = list[float](), list[float]()
+    for outcome in outcomes:
+        if isinstance(outcome, ThrottleTimeout):
+            told.append(outcome.retry_after)
+        else:
+            assert isinstance(outcome, float), outcome
+            went.append(outcome)
+    return went, told
+
+
+async def test_ten_hits_at_one_instant(connect: Connect) -> None:
+    async with connect() as store:
+        noting = Noting(store)
+        law = WaitUntil(0.2, raise_after=1, limit=2)
+        async with RateLimiter(algorithm=law, store=noting, key="ten") as limiter:
+            begin = time.monotonic()
+            went, told = await hits(limiter, 10)
+    assert told == pytest.approx([1.2, 1.4, 1.6, 1.8])
+    waits = [at - noting.first[0] for at in noting.first]
+    assert waits == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert len(went) == 6
+    # By the server's clock; that of MongoDB counts milliseconds.
+    assert all(at - begin >= 0.2 * place - 0.002 for place, at in enumerate(went))
+
+
+async def test_the_refused_count_until_the_limit(connect: Connect) -> None:
+    law = WaitUntil(100, raise_after=0, limit=1000)
+    async with connect() as store, RateLimiter(algorithm=law, store=store, key="r") as limiter:
+        went, told = await hits(limiter, 5)
+        assert len(went) == 1
+        assert told == pytest.approx([100, 200, 300, 400])
+        went, told = await hits(limiter, 20)
+        assert not went
+        assert told[:3] == pytest.approx([500, 600, 700], abs=60)  # less what has gone by
+        assert told[-10:] == pytest.approx([1000] * 10)
+        assert not await limiter.try_acquire()
+        assert (await limiter.peek()).retry_after == pytest.approx(1000, abs=60)
+
+
+async def test_processes_together_let_one_go_in_an_interval(connect: Connect) -> None:
+    """Each has a client and a limiter of its own, as processes have."""
+    law, instants = WaitUntil(0.05, raise_after=1, limit=4), list[float]()
+    refused = 0
+
+    async def process() -> None:
+        nonlocal refused
+        async with (
+            connect() as store,
+            RateLimiter(algorithm=law, store=Noting(store, instants)) as limiter,
+        ):
+            for _ in range(4):
+                _, told = await hits(limiter, 10)
+                refused += len(told)
+                await asyncio.sleep(0.1)
+
+    await asyncio.gather(*(process() for _ in range(4)))
+    instants.sort()
+    assert len(instants) + refused == 160
+    assert len(instants) >= 21  # those who came first
+    assert all(later - first >= 0.05 - 1e-6 for first, later in pairwise(instants))
