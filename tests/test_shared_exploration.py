@@ -7,12 +7,21 @@ more of it than usual see `tests/test_exploration.py`.
 import asyncio
 import os
 import random
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from aiothrottle import LimiterClosed, RateLimiter, RollingWindow, StoreUnavailable
+from aiothrottle import (
+    LimiterClosed,
+    RateLimiter,
+    RollingWindow,
+    StoreUnavailable,
+    ThrottleTimeout,
+    WaitUntil,
+)
 from aiothrottle import Rate as Quota
+from aiothrottle.algorithms import Algorithm
 from aiothrottle.sharing.line import SharedLine
 from aiothrottle.testing import greatest_count
 from tests.failing import Client, Server
@@ -24,6 +33,7 @@ LIMIT, SLOTS, LATENCY = 3, 2, 0.125
 # Seconds by which a request may come later than the store has counted it: half of the way to the
 # store and back, and the patience of the line.
 LATE = LATENCY / 2 + 0.021
+Way: TypeAlias = Literal["raise", "closed"]
 MODES = ["up", "refuses", "stalls", "drops", "reads"]
 
 
@@ -31,6 +41,8 @@ class Processes(InterleavingLoop):
     """Three limiters of one key, their guests, and a store with moods."""
 
     limit = LIMIT
+    #: What a guest may be told as well.
+    refusal: type[Exception] = LimiterClosed
 
     def __init__(self, schedule: Schedule, chance: random.Random) -> None:
         super().__init__(schedule)
@@ -40,6 +52,7 @@ class Processes(InterleavingLoop):
         self.guests: list[asyncio.Task[None]] = []
         self.inside = [0, 0, 0]
         self.entered: list[float] = []
+        self.went: list[tuple[float, float]] = []
 
     def victims(self) -> list["asyncio.Task[None]"]:
         tasks = [guest for guest in self.guests if not guest.done()]
@@ -65,6 +78,7 @@ class Processes(InterleavingLoop):
             self.inside[where] += 1
             assert self.inside[where] <= SLOTS
             self.entered += [self.time()] * int(cost)
+            self.went.append((self.time(), cost))
             await asyncio.sleep(stay)
         finally:
             self.inside[where] -= 1
@@ -80,15 +94,16 @@ class Processes(InterleavingLoop):
         )
         self.guests.append(self.create_task(visit, name=f"guest {len(self.guests)}"))
 
+    def make(self, store: Client, how: Way) -> RateLimiter:
+        return RateLimiter(self.limit, SLOTS, store=store, key="k", on_store_error=how)
+
     async def run_wild(self) -> None:
         pick = self.chance.choice
-        ways: list[Literal["raise", "closed"]] = ["raise", "closed"]
+        ways: list[Way] = ["raise", "closed"]
         how = pick(ways)
         for _ in self.inside:
             store = Client(self.server)
-            self.limiters.append(
-                RateLimiter(self.limit, SLOTS, store=store, key="k", on_store_error=how)
-            )
+            self.limiters.append(self.make(store, how))
         self.server.latency = pick([0.0, LATENCY])
         for _ in range(self.chance.randint(3, 20)):
             match pick(["come", "come", "come", "wait", "wait", "mood", "pause", "close"]):
@@ -112,11 +127,11 @@ class Processes(InterleavingLoop):
         """Nobody waits for ever, nothing is left over, and the record is as new."""
         async with asyncio.timeout(1000):
             outcomes = await asyncio.gather(*self.guests, return_exceptions=True)
-        harmless = (asyncio.CancelledError, LimiterClosed, StoreUnavailable)
+        harmless = (asyncio.CancelledError, LimiterClosed, StoreUnavailable, self.refusal)
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, harmless):
                 raise outcome
-        assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= self.limit
+        self.check()
         for limiter in self.limiters:
             figures = limiter.statistics()
             assert (figures.in_flight, figures.waiting) == (0, 0)
@@ -125,8 +140,15 @@ class Processes(InterleavingLoop):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await asyncio.sleep(5)  # more than any horizon
-        law = RollingWindow(Quota(self.limit))
-        assert (await Client(self.server).peek("k", law)).remaining == self.limit
+        answer = await Client(self.server).peek("k", self.law)
+        assert answer.remaining == self.law.capacity
+
+    @property
+    def law(self) -> Algorithm[Any]:
+        return RollingWindow(Quota(self.limit))
+
+    def check(self) -> None:
+        assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= self.limit
 
 
 class Hasty(Processes):
@@ -139,6 +161,26 @@ class Hasty(Processes):
             async with self.limiters[where].throttle(min(cost, 1.0)):
                 self.entered += [self.time()] * int(min(cost, 1.0))
         await super().visit(where, cost, stay, tries=tries)
+
+
+class Stamped(Processes):
+    """By a law that refuses, and counts the refused: one in an interval, for all three."""
+
+    refusal = ThrottleTimeout
+
+    def make(self, store: Client, how: Way) -> RateLimiter:
+        return RateLimiter(
+            None, SLOTS, algorithm=self.law, store=store, key="k", on_store_error=how
+        )
+
+    @property
+    def law(self) -> Algorithm[Any]:
+        return WaitUntil(0.5, raise_after=1.5, limit=3)
+
+    def check(self) -> None:
+        went = sorted((at, cost) for at, cost in self.went if cost)
+        for (first, cost), (later, _) in pairwise(went):
+            assert later - first >= 0.5 * cost - LATE, went
 
 
 def tell(number: int, kind: type[Processes] = Processes) -> None:
@@ -165,6 +207,12 @@ def test_whatever_the_store_does_all_promises_hold(share: int) -> None:
 def test_whatever_is_asked_for_ahead_all_promises_hold(share: int) -> None:
     for number in range(share, SCHEDULES // 4, SHARES):
         tell(number, Hasty)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_whatever_is_refused_all_promises_hold(share: int) -> None:
+    for number in range(share, SCHEDULES, SHARES):
+        tell(number, Stamped)
 
 
 # One who was alone waited for ever: the talk had something to give back first, which a sweep of all

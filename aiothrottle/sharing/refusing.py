@@ -46,7 +46,7 @@ class RefusingLine(SharedLine):
         self._undecided: dict[Permit, None] = {}
         # Until then it need not be asked: what stands in for it does not tell.
         self._decide_at = -math.inf
-        # Somebody has left, or come between: the slots may not be of those who wait any more.
+        # Something has changed: the slots may not be of those who wait any more.
         self._unfit = False
 
     # ---- coming and going ------------------------------------------------------------------------
@@ -98,6 +98,10 @@ class RefusingLine(SharedLine):
         return (permit for permit in self._waiters if permit not in self._undecided)
 
     def _serve(self) -> float | None:
+        ready, late = self._reserved.ready, self.now() - self._patience
+        if not self._resuming and ready and ready[0].at <= late:
+            self._reserved.give_back_older(late)
+            self._unfit = True
         self._fit()
         seconds = super()._serve()
         if self._undecided and self._talk is None and not self._resuming:
@@ -170,8 +174,8 @@ class RefusingLine(SharedLine):
         law = cast("Reserved", self.own_law[0])
         law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
         for permit in asked[:taken]:
-            self._unfit = self._unfit or permit not in self._undecided  # it has left meanwhile
             self._undecided.pop(permit, None)
+        self._unfit = True  # some may have left meanwhile, or lack a slot further in front
         self._refuse_some(asked[taken:], now, answer.retry_after)
         if self._consumer is not None:
             self._look()
@@ -212,8 +216,9 @@ class RefusingLine(SharedLine):
             if wait > law.longest_wait:
                 refused_cost += permit._tokens
             elif wait <= self._patience_of(permit, now):
-                if not self._store.reserves_ahead:
-                    self._decide_at = now + max(_SHORTEST_BREAK, wait)
+                # What stands in for the store tells when to ask it again.
+                pause = 0.0 if self._store.reserves_ahead else wait
+                self._decide_at = now + max(_SHORTEST_BREAK, pause)
                 break
             if permit in self._undecided:  # else it has left meanwhile
                 del self._undecided[permit]
