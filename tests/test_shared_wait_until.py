@@ -16,8 +16,10 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.algorithms import AllOf
+from aiothrottle.events import StoreUp
 from aiothrottle.stores import Key, MemoryStore
 from aiothrottle.stores.store import Store
+from aiothrottle.testing import VirtualTimeLoop
 from tests.failing import Client, Server
 from tests.sharing import Link, Shared
 from tests.test_shared import Unchecked, Watched, cancel, others, rest, visit, visits
@@ -181,6 +183,18 @@ async def test_who_is_cancelled_leaves_the_last_slot_over_and_it_goes_back() -> 
 
 
 @virtual
+async def test_who_leaves_the_middle_of_the_line_gives_back_at_once() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 5)
+    await asyncio.sleep(0.5)
+    await cancel(tasks[2])
+    await turns()
+    assert store.refunds == [(4.0, 1.0)]
+    assert await outcomes([*tasks[:2], *tasks[3:]]) == [0, 1, 2, 3]
+
+
+@virtual
 async def test_who_is_cancelled_while_it_is_asked_for_loses_nothing_for_others() -> None:
     store = Watched()
     limiter = limiter_on(store)
@@ -271,6 +285,42 @@ async def test_a_priority_decides_who_goes_first_and_not_who_is_refused() -> Non
     await turns()
     urgent = visits(limiter, 1, priority=9)
     assert await outcomes([*urgent, *tasks]) == [7, 8, 9, 10]
+
+
+@virtual
+async def test_who_went_by_its_priority_while_it_was_asked_for_is_not_refused() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = visits(limiter, 6)
+    await asyncio.sleep(0.9)
+    store.may_answer.clear()
+    urgent = visits(limiter, 1, priority=9)
+    await asyncio.sleep(0.5)
+    assert await outcomes(urgent) == [1]
+    store.may_answer.set()
+    assert await outcomes(tasks[:5]) == [0, 2, 3, 4, 5]
+    assert limiter.statistics().refused == 0
+    went = await tasks[5]  # whose slot that was, and who is not refused any more
+    assert went >= 6
+
+
+@virtual
+async def test_who_comes_between_with_another_cost_moves_nobody_while_it_is_asked_for() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    tasks = [*visits(limiter, 2), *visits(limiter, 1, 2)]
+    await asyncio.sleep(0.5)
+    store.may_answer.clear()
+    urgent = visits(limiter, 1, 0.5, priority=9)
+    (left,) = visits(limiter, 1)
+    await turns()
+    await cancel(left)
+    await turns()
+    assert limiter._line._reserved.tokens == 3  # type: ignore[attr-defined]
+    store.may_answer.set()
+    went = [await task for task in [*tasks, *urgent]]
+    assert went[0] == 0
+    assert min(later - first for first, later in pairwise(sorted(went))) >= 0.5
 
 
 @virtual
@@ -367,6 +417,40 @@ async def test_who_finds_no_slot_free_at_its_instant_goes_later_and_none_within_
 
 
 @virtual
+async def test_what_came_too_late_for_others_is_not_two_for_those_behind() -> None:
+    """The slot of two is the first that is not late, and those in front cost one each."""
+    limiter = limiter_on(Watched(), concurrency_limit=1)
+
+    async def work(seconds: float, cost: float = 1.0) -> float:
+        async with limiter.throttle(cost):
+            begin = now()
+            await asyncio.sleep(seconds)
+            return begin
+
+    works = [work(3), work(0), work(0), work(0, 2)]
+    went = await asyncio.gather(*works)
+    assert all(later - first >= 1 - 0.021 for first, later in pairwise(went))
+    await limiter.aclose()
+
+
+@virtual
+async def test_what_the_server_says_is_left_is_waited_for_and_too_long_a_wait_is_refused() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    async with limiter.throttle() as permit:
+        permit.told(0, reset_after=3)
+    tasks = visits(limiter, 2)
+    await asyncio.sleep(2.5)
+    assert store.calls == {"reserve": 1}
+    assert await outcomes(tasks) == [3, 4]
+    async with limiter.throttle() as permit:
+        permit.told(0, reset_after=60)
+    assert await outcomes(visits(limiter, 2)) == ["60", "60"]
+    await rest()
+    assert (await limiter.peek()).reset_after == pytest.approx(3, abs=0.01)  # they count
+
+
+@virtual
 async def test_shared_slots_beside_it() -> None:
     shared = Shared()
     limiters = [limiter_on(Link(shared), concurrency_limit=SharedConcurrency(2)) for _ in range(2)]
@@ -413,6 +497,74 @@ async def test_without_a_store_the_share_refuses_as_the_law_does() -> None:
 
 
 @virtual
+async def test_the_share_knows_of_the_others_what_the_stamp_tells() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="local")
+    other = limiter_on(Client(server))
+    assert await outcomes(visits(other, 3)) == [0, 1, 2]
+    assert await visit(limiter) == 3
+    (await_other,) = visits(other, 1)
+    await asyncio.sleep(0.1)
+    assert not await limiter.try_acquire()  # the stamp is at 5
+    server.mode = "refuses"
+    assert await visit(limiter) == 5
+    assert await await_other == 4
+    await limiter.aclose()
+
+
+@virtual
+async def test_of_two_processes_each_has_every_second_interval_without_the_store() -> None:
+    server = Server()
+    limiters = [limiter_on(Client(server), on_store_error="local") for _ in range(2)]
+    for _ in range(2):
+        for limiter in limiters:
+            await visit(limiter)
+        await asyncio.sleep(1)
+    await asyncio.sleep(5)
+    server.mode = "refuses"
+    begin = now()
+    for limiter in limiters:
+        answers = await outcomes(visits(limiter, 4))
+        assert [each - begin for each in answers[:3] if isinstance(each, float)] == [0, 2, 4]
+        assert isinstance(answers[3], str)
+        begin = now()
+    for limiter in limiters:
+        await limiter.aclose()
+
+
+@virtual
+async def test_when_the_store_is_back_all_who_come_are_stamped_at_once() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="local")
+    await visit(limiter)
+    server.mode = "refuses"
+    assert await visit(limiter) == 1
+    server.mode = "up"
+    assert await visit(limiter) == 2
+    server.asked.clear()
+    first, *behind = [await task for task in visits(limiter, 4)]
+    assert 3 <= first < 4
+    assert behind == pytest.approx([first + 1, first + 2, first + 3])
+    assert server.verbs().count("reserve") == 1
+    await limiter.aclose()
+
+
+@virtual
+async def test_of_a_long_time_without_the_store_it_hears_no_more_than_the_stamp() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="local")
+    await visit(limiter)
+    server.mode = "refuses"
+    for _ in range(30):
+        await visit(limiter)
+    server.mode = "up"
+    assert await outcomes(visits(limiter, 2)) == [31, 32]
+    (recorded,) = server.recorded
+    assert 2 <= recorded <= 3
+    await limiter.aclose()
+
+
+@virtual
 async def test_what_went_without_the_store_counts_when_it_is_back() -> None:
     server = Server()
     limiter = limiter_on(Client(server), on_store_error="local")
@@ -436,6 +588,8 @@ async def test_closed_they_wait_until_it_is_back_and_then_it_decides() -> None:
     server = Server()
     server.mode = "refuses"
     limiter = limiter_on(Client(server), on_store_error="closed")
+    up_at = list[float]()
+    limiter.observe(lambda event: up_at.append(now()) if isinstance(event, StoreUp) else None)
     tasks = visits(limiter, 8)
     tasks += visits(limiter, 1, timeout=3)
     await asyncio.sleep(20)
@@ -445,6 +599,7 @@ async def test_closed_they_wait_until_it_is_back_and_then_it_decides() -> None:
     assert isinstance(answers[8], str)
     went = [each for each in answers[:6] if isinstance(each, float)]
     assert 20 < went[0] < 22
+    assert up_at == [went[0]]
     assert [each - went[0] for each in went] == pytest.approx(range(6), abs=0.01)
     assert answers[6:8] == ["6", "7"]
     await limiter.aclose()
@@ -468,6 +623,27 @@ async def test_another_law_under_the_key_is_told_to_those_who_come() -> None:
     for outcome in await asyncio.gather(*visits(limiter, 2), return_exceptions=True):
         assert isinstance(outcome, ValueError)
         assert "another law" in str(outcome)
+
+
+def test_on_the_next_loop_nobody_waits_for_an_instant_of_the_last_one() -> None:
+    server = Server()
+    limiter = limiter_on(Client(server), on_store_error="closed")
+
+    async def without() -> None:
+        await asyncio.sleep(1000)
+        server.mode = "refuses"
+        waiting = visits(limiter, 3)
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+
+    async def again() -> None:
+        server.mode = "up"
+        assert await outcomes(visits(limiter, 8)) == TABLE[:8]
+        await limiter.aclose()
+
+    for main in (without, again):
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(main())
 
 
 # ---- what contradicts it -------------------------------------------------------------------------

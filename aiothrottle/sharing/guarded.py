@@ -306,14 +306,15 @@ class GuardedStore(Store):
     async def _come_back(self) -> None:
         """See whether the store is back, and tell it what was spent."""
         assert self._what is not None
-        assert self._stand_in.spent is not None
-        (key, algorithm), store, spent = self._what, self._guarded, self._stand_in.spent
+        (key, algorithm), store, instead = self._what, self._guarded, self._stand_in
+        spent = instead.spent
+        assert spent is not None
         try:
             answer = await store.peek(key, algorithm, 0.0)
             self._returning = self._choice != "open"
-            # A debt of one process is bounded by its share; without a limit there may be no bound.
-            most = answer.remaining if self._choice == "open" else algorithm.capacity
-            spent.total(self._clock())
+            now = self._clock()
+            most = answer.remaining if self._choice == "open" else instead.most(algorithm, now)
+            spent.total(now)
             if cost := spent.keep(most):
                 answer = await store.record(key, algorithm, cost)
                 self._recorded = spent, answer.now
@@ -346,10 +347,7 @@ class GuardedStore(Store):
     def _start(self, errand: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         # As with the consumer of a line: a plain Task, in an empty context.
         self._errand = asyncio.Task(
-            errand,
-            loop=asyncio.get_running_loop(),
-            name="aiothrottle store",
-            context=Context(),
+            errand, loop=asyncio.get_running_loop(), name="aiothrottle store", context=Context()
         )
         self._errand.add_done_callback(self._ended, context=Context())
         return self._errand

@@ -57,7 +57,6 @@ class RefusingLine(SharedLine):
         if future is not None and permit._tokens:
             try:
                 self._undecided[permit] = None
-                self._unfit = self._unfit or self._waiters.mixed
                 self._start_talk()
             except BaseException:
                 self.give_up(permit)
@@ -84,13 +83,20 @@ class RefusingLine(SharedLine):
         self._decide_at, self._unfit = -math.inf, False
 
     def _charge_refusal(self, permit: "Permit", now: float) -> None:  # noqa: ARG002
-        """Have the store count one for whom a pause alone is too long."""
+        """Have the store count one who need not be asked for: a pause alone is too long."""
         self._owe(permit._tokens)
         self._start_talk()
 
     def _owe(self, cost: float) -> None:
         # Of no instant: nobody can give it back.
         self._reserved.owed.append(Slot(math.nan, cost, math.nan))
+
+    def delay(self, now: float, permit: "Permit", *, ahead: float | None = None) -> float:
+        """Seconds until the permit may go, as far as that is known here: it may be longer."""
+        wait = super().delay(now, permit, ahead=ahead)
+        if self._announced is not None:  # or they would come by the thousand, and wait for it
+            wait = max(wait, self._announced.delay(self.state[1], now, permit._tokens))
+        return wait
 
     # ---- the slots -------------------------------------------------------------------------------
 
@@ -126,15 +132,12 @@ class RefusingLine(SharedLine):
             fitting += 1
         self._reserved.give_back_behind(fitting)
 
-    def _ahead(self, costs: list[float]) -> list[float]:  # noqa: ARG002
-        return []  # a hit is stamped when it comes
-
     # ---- the talk --------------------------------------------------------------------------------
 
     @property
     def _has_news(self) -> bool:
         """Whether there is anything that the store has still to hear of: who has come, too."""
-        if self._unfit or super()._has_news:
+        if super()._has_news:
             return True
         return bool(self._undecided) and not self._turned_away and not self._wait_to_decide()
 
@@ -149,9 +152,7 @@ class RefusingLine(SharedLine):
 
     async def _settle_up(self) -> None:
         """Give back, charge, or ask whether those who have come may wait; one at a time."""
-        if self._unfit:
-            self._fit()
-        elif super()._has_news:
+        if super()._has_news:
             await super()._settle_up()
         else:
             await self._ask_for_newcomers()

@@ -86,6 +86,12 @@ class Share:
         """Tokens that may go here now."""
         return self._record.peek(self._law, now, 0.0).remaining / processes
 
+    def most(self, now: float, processes: int) -> float:
+        """How much of what was spent here may still count: of a stamp what goes later."""
+        if isinstance(self._law, WaitUntil):
+            return self.reset_after(now) / self._law.interval / processes
+        return self._law.capacity
+
     def reset_after(self, now: float) -> float:
         """Seconds until all that was spent is forgotten."""
         return self._record.reset_after(self._law, now)

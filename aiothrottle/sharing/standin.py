@@ -125,6 +125,12 @@ class StandIn:
         """How much went since the store is away, and still counts."""
         return 0.0 if self.spent is None else self.spent.total(now)
 
+    def most(self, algorithm: Algorithm[Any], now: float) -> float:
+        """How much of that is of any interest to the store: a debt of one process is bounded."""
+        if self._share is None:
+            return algorithm.capacity
+        return self._share.most(now, self._life.processes)
+
     def is_forgettable(self, now: float) -> bool:
         """Tell whether a new one would do the same."""
         share = self._share
