@@ -94,7 +94,7 @@ class RateLimiter:
         key: Names the record in the store: whoever has the same one shares the limit.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
             it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
-            rate; between 0.2 and 60 seconds.
+            rate; between 0.2 and 60 seconds. A `WaitUntil` says it itself: its `raise_after`.
         lease: Tokens that are taken ahead with each call, for those who come later, and for how
             long they may be used: ``"50/100ms"``. At a high rate most then go without a call. What
             is used late is counted early: together the limiters may exceed the limit, in any

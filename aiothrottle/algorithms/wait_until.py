@@ -56,6 +56,9 @@ class WaitUntil(Algorithm[WaitUntilState]):
     a refused hit start as they were told, and those who come after it wait for it too. A question
     and a hit that would rather not wait (`admit`) are no refused hits.
 
+    Through a store it is as in the classic: every hit is stamped when it comes. So the line is that
+    of all processes, and there, too, no two go within an interval.
+
     Args:
         interval: Seconds from one hit to the next.
         raise_after: Seconds. Who would wait longer is refused.

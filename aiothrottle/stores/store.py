@@ -107,7 +107,8 @@ class Store(ABC):
         """Give back `cost` tokens of what was taken for `instant`, as the answer told it.
 
         As far as the algorithm can: see `Algorithm.refund`. Who asks later goes no earlier than
-        that instant all the same.
+        that instant all the same. Where one goes at a time, an instant that is over gives nothing
+        back while others are taken behind it, who stand an interval apart by it.
         """
 
     @abstractmethod
