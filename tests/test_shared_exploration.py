@@ -183,6 +183,23 @@ class Stamped(Processes):
             assert later - first >= 0.5 * cost - LATE, went
 
 
+class StampedAlone(Stamped):
+    """Without the store each goes by its share, or all go: only nobody waits for ever."""
+
+    def make(self, store: Client, how: Way) -> RateLimiter:  # noqa: ARG002
+        alone: list[Literal["local", "open"]] = ["local", "local", "open"]
+        return RateLimiter(
+            algorithm=self.law,
+            concurrency_limit=SLOTS,
+            store=store,
+            key="k",
+            on_store_error=self.chance.choice(alone),
+        )
+
+    def check(self) -> None:
+        pass
+
+
 def tell(number: int, kind: type[Processes] = Processes) -> None:
     chance = random.Random(number)
     random.seed(number)  # the pauses between two tries are made up as well
@@ -213,6 +230,8 @@ def test_whatever_is_asked_for_ahead_all_promises_hold(share: int) -> None:
 def test_whatever_is_refused_all_promises_hold(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
         tell(number, Stamped)
+    for number in range(share, SCHEDULES // 4, SHARES):
+        tell(number, StampedAlone)
 
 
 # One who was alone waited for ever: the talk had something to give back first, which a sweep of all
