@@ -16,6 +16,7 @@ import pytest
 from aiothrottle import (
     RateLimiter,
     SharedConcurrency,
+    WaitUntil,
     bucket,
     child,
     consumer,
@@ -25,7 +26,7 @@ from aiothrottle import (
     waiters,
 )
 from aiothrottle.algorithms import reserved, rolling_window
-from aiothrottle.sharing import guarded, slots
+from aiothrottle.sharing import guarded, refusing, slots
 from aiothrottle.sharing import line as shared_line
 from aiothrottle.testing import VirtualTimeLoop
 from tests.failing import Client, Server
@@ -47,17 +48,17 @@ pytestmark = [
 LIMIT, SLOTS = 2, 2
 # With a store there are thousands of points: one in so many, but for who wants them all.
 EVERY = "AIOTHROTTLE_EVERY_INTERRUPT" in os.environ
-STRIDES = {"store": 5, "slots": 23}
+STRIDES = {"store": 5, "stamps": 5, "slots": 23}
 OURS = codes_of(bucket, child, consumer, limiter, line, permit, waiters)
 CODES = [*OURS, *codes_of(rolling_window)]
 # There the law is the store's, which is a part of this process only here.
-CODES_WITH_STORE = [*OURS, *codes_of(reserved, guarded, shared_line, slots)]
+CODES_WITH_STORE = [*OURS, *codes_of(reserved, guarded, refusing, shared_line, slots)]
 # Who is interrupted where a slot is given back, at the very first, has not begun to: every
 # `async with` of Python has this gap. These cannot lose less than the one slot.
 GIVING_BACK = ("Permit.__aexit__", "Permit.release", "Permit._release")
 
 
-Family: TypeAlias = Literal["alone", "observed", "parent", "store", "slots"]
+Family: TypeAlias = Literal["alone", "observed", "parent", "store", "stamps", "slots"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
@@ -71,6 +72,7 @@ class Scene:
         self.inside = self.most_inside = 0
         clock: dict[str, Any] = {"clock": self.now}
         self.store: Store | None = None
+        self.stamps = family == "stamps"
         match family:
             case "alone":
                 self.limiter = RateLimiter(LIMIT, SLOTS, **clock)
@@ -83,6 +85,10 @@ class Scene:
             case "store":
                 self.store = Client(Server())
                 self.limiter = RateLimiter(LIMIT, SLOTS, store=self.store, **clock)
+            case "stamps":
+                self.store = Client(Server())
+                law = WaitUntil(1 / LIMIT, raise_after=10, limit=10)
+                self.limiter = RateLimiter(None, SLOTS, algorithm=law, store=self.store, **clock)
             case "slots":
                 self.store = Link(Shared())
                 shared = SharedConcurrency(SLOTS, 3.0)
@@ -144,13 +150,19 @@ class Scene:
         await asyncio.sleep(10)
         figures = self.limiter.statistics()
         assert figures.waiting == 0
-        assert (await self.limiter.peek()).remaining == LIMIT
+        left = await self.limiter.peek()
+        assert left.remaining == (left.limit if self.stamps else LIMIT)
         await asyncio.sleep(0.01)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return figures.in_flight
 
     def check(self) -> None:
         assert self.most_inside <= SLOTS
+        if self.stamps:
+            together = [(at, len([*each])) for at, each in itertools.groupby(self.went)]
+            for (before, cost), (after, _) in itertools.pairwise(together):
+                assert after - before >= cost / LIMIT - 0.021
+            return
         # To the last bit, but for the store's own clock.
         late = zip(self.went, self.went[LIMIT:], strict=False)
         assert all(after - before >= 1 - 1e-9 for before, after in late)
