@@ -98,12 +98,19 @@ class SlotsControl:
 class GuardControl:
     """A `SelfTuningGuard` that stretches the periods of a bucket's law."""
 
-    __slots__ = ("_build", "_held", "measured")
+    __slots__ = ("_build", "_held", "measured", "of_children")
 
     def __init__(
-        self, measured: SelfTuningGuard, build: "Callable[[float], Algorithm[Any]]"
+        self,
+        measured: SelfTuningGuard,
+        build: "Callable[[float], Algorithm[Any]]",
+        *,
+        of_children: bool,
     ) -> None:
         self.measured: SelfTuningGuard = measured
+        #: Whether the requests of limiters below count. They may be of several servers, whose
+        #: answers differ by more than a network's jitter.
+        self.of_children: bool = of_children
         self._build = build
         self._held = measured.seconds  # what the bucket keeps to
 
@@ -165,8 +172,13 @@ class Feedback:
         if self.slots is not None:
             self.slots.succeeded(bucket, now, sent_at, max(1, bucket.in_flight))
         # Nearly every request of a session comes by here: the fewer calls the better.
-        if self.guard is not None and self.guard.measured.observe(now - sent_at):
-            self.guard.move(bucket)
+        guard = self.guard
+        if (
+            guard is not None
+            and (permit._line is bucket or guard.of_children)  # noqa: SLF001 - a property is a call
+            and guard.measured.observe(now - sent_at)
+        ):
+            guard.move(bucket)
 
     def refused(self, bucket: "Bucket", now: float, sent_at: float, pause: float) -> None:
         """Hear of a request that was refused, after which nothing is sent for so long."""

@@ -114,6 +114,7 @@ def make_plan(
             raise ValueError("an AdaptiveRate has a law of its own: no burst, algorithm or guard")
         pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
         return Plan(pace, rate=RateControl(rate_limit))
+    asked = guard == AUTO
     if guard is None:
         may_stretch = _may_stretch(algorithm) and rate_limit is not None and not shared
         guard = AUTO if may_stretch else 0.0
@@ -127,7 +128,8 @@ def make_plan(
     period = min(rate.period for rate in _rates(rate_limit))
     known = before and before.guard
     measured = known.measured.with_period(period) if known else SelfTuningGuard(period)
-    return Plan(make(measured.seconds), guard=GuardControl(measured, make))
+    control = GuardControl(measured, make, of_children=asked)
+    return Plan(make(measured.seconds), guard=control)
 
 
 def _may_stretch(algorithm: Law | None) -> bool:

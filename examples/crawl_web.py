@@ -67,9 +67,8 @@ class Crawler:
 
 def limits(per_host: float, total: float) -> KeyedRateLimiter:
     """Give a limiter that has one for each host, below one for all."""
-    # The guard is for the network, which delays one request more than the next. No server counts
-    # them all, so there is none for that.
-    everything = RateLimiter(total, concurrency_limit=20, guard=0.0)
+    everything = RateLimiter(total, concurrency_limit=20)
+    # The guard is for the network, which delays one request more than the next.
     return KeyedRateLimiter(per_host, concurrency_limit=2, guard=0.1, parent=everything)
 
 

@@ -77,7 +77,7 @@ TABLE = """
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
     stores.slots | stores.store                                              |
-    stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | time
+    stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | asyncio time
     stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |

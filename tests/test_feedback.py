@@ -449,6 +449,22 @@ async def test_a_list_of_rates_is_what_it_was_when_it_was_given() -> None:
     assert repr(limiter).count("RollingWindow") == 2
 
 
+@pytest.mark.parametrize("asked", [False, True])
+@virtual
+async def test_a_parent_listens_to_its_children_if_its_guard_is_asked_for(*, asked: bool) -> None:
+    parent = RateLimiter("10/s", guard="auto" if asked else None)
+    hosts = KeyedRateLimiter("10/s", parent=parent)
+    for host, took in (("a", 0.1), ("b", 0.15)) * 2:
+        await send(hosts[host], took=took)
+    assert [hosts[host].statistics().guard for host in ("a", "b")] == [0.0, 0.0]
+    guard = parent.statistics().guard
+    assert guard is not None
+    assert (guard > 0.05) is asked
+    for took in (0.1, 0.15):
+        await send(parent, took=took)
+    assert (parent.statistics().guard or 0.0) > 0.05
+
+
 def test_a_guard_needs_a_rate() -> None:
     with pytest.raises(ValueError, match="guard"):
         RateLimiter(None, 4, guard="auto")

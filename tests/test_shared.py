@@ -167,6 +167,13 @@ async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
 
 
 @virtual
+async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
+    async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore()) as limiter:
+        await asyncio.gather(*visits(limiter, 30))
+    assert 2.0 <= now() <= 2.1
+
+
+@virtual
 async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_before() -> None:
     store = Watched()
     limiter = RateLimiter("1000000/s", store=store)

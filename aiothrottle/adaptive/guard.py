@@ -13,8 +13,8 @@ _LAST = 500
 _FEW = 3.0
 # Longer than this part of the period, or so many seconds, it is hardly the network that is slow:
 # some answers are. So it takes a tenth of the limit at the most; and once the server has refused in
-# spite of that, a fifth.
-_LONGEST, _LONGEST_SECONDS, _LONGEST_IF_REFUSED = 1 / 9, 1.0, 1 / 4
+# spite of that, a fifth: it may be so many times as long then.
+_LONGEST, _LONGEST_SECONDS, _IF_REFUSED = 1 / 9, 1.0, 9 / 4
 # A guard that is so much too long is not worth a change. Nor is each microsecond that it is too
 # short: it is a whole number of these parts of the period.
 _WORTH, _STEP, _ROUNDING = 0.1, 0.001, 1e-9
@@ -35,7 +35,7 @@ class SelfTuningGuard:
 
     Args:
         period: Seconds, the shortest of the periods that it guards: it is never longer than a
-            ninth of that, nor than a second, and than a quarter once that was not enough.
+            ninth of that, nor than a second; than a quarter, and 2.25 s, once that was not enough.
 
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
@@ -54,7 +54,7 @@ class SelfTuningGuard:
     _most: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._most = min(_LONGEST * self.period, _LONGEST_SECONDS)
+        self._most = self._longest
 
     def with_period(self, period: float) -> "SelfTuningGuard":
         """Give the guard of another period: what was measured of the network holds for it too."""
@@ -74,8 +74,12 @@ class SelfTuningGuard:
         """Hear that the server has refused a request; tell whether the guard changed."""
         if self.seconds < self._most:
             return False  # it is not for what was left out
-        self._most = _LONGEST_IF_REFUSED * self.period
+        self._most = _IF_REFUSED * self._longest
         return self._follow()
+
+    @property
+    def _longest(self) -> float:
+        return min(_LONGEST * self.period, _LONGEST_SECONDS)
 
     def _follow(self) -> bool:
         times = self._times

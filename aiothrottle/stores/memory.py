@@ -1,5 +1,6 @@
 """The store of one process: a dict. It answers as the shared ones do, and at once."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -34,7 +35,8 @@ class MemoryStore(Keeper, SlotStore):
     """Keeps the records in this process: for several limiters on one event loop, and for tests.
 
     Args:
-        clock: Gives the time in seconds. It may step back.
+        clock: Gives the time in seconds. It may step back. On an event loop with a time of its own
+            (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
     >>> import asyncio
     >>> from aiothrottle.algorithms import RollingWindow
@@ -55,6 +57,11 @@ class MemoryStore(Keeper, SlotStore):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def _now(self) -> float:
+        clock_for = getattr(asyncio.get_running_loop(), "clock_for", None)
+        clock = self._clock if clock_for is None else clock_for(self._clock)
+        return float(clock())
+
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         self._entries.pop(name_of(key), None)
@@ -63,14 +70,14 @@ class MemoryStore(Keeper, SlotStore):
         """Take, keep and give back slots, in one atomic step."""
         name = name_of(key)
         table = self._tables.setdefault(name, SlotTable())
-        granted = table.claim(self._clock(), claim)
+        granted = table.claim(self._now(), claim)
         if not table.seconds():
             del self._tables[name]
         return granted
 
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         name = name_of(key)
-        clock = self._clock()
+        clock = self._now()
         entry = self._entries.get(name)
         if entry is None or entry.is_over(clock):
             if len(self._entries) >= self._many:
