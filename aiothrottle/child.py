@@ -139,10 +139,10 @@ class Child(Line):
         super().record(cost)
         self._parent.record(cost)
 
-    def succeeded(self, permit: "Permit", age: float) -> None:
+    def succeeded(self, permit: "Permit", now: float, age: float) -> None:
         """Hear of a request that was not refused, here and above."""
-        super().succeeded(permit, age)
-        self._parent.succeeded(permit, age)
+        super().succeeded(permit, now, age)
+        self._parent.succeeded(permit, self._parent.clock(), age)
 
     def hear_refusal(self, age: float, pause: float) -> None:
         """Hear of a request that was refused, here and above."""

@@ -49,11 +49,10 @@ class Pauses(Bucket):
             if self.listeners:
                 self.tell(events.Paused(self.key, seconds, reason))
 
-    def succeeded(self, permit: "Permit", age: float) -> None:
+    def succeeded(self, permit: "Permit", now: float, age: float) -> None:
         """Hear of a request that went so many seconds ago and was not refused."""
         feedback = self.feedback
         if feedback is not None:
-            now = self.clock()
             feedback.succeeded(self, permit, now, now - age)
             if feedback.guard is None and not feedback.is_needed:
                 self.feedback = None

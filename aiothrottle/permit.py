@@ -208,7 +208,8 @@ class Permit:
         if line.feedback is None and line.parent is None:
             return
         if self._report():
-            line.succeeded(self, line.clock() - self._at)
+            now = line.clock()
+            line.succeeded(self, now, now - self._at)
 
     def refused(self, retry_after: float | None = None) -> None:
         """Say that the server has refused the request: it was one too many.
@@ -296,7 +297,7 @@ class Permit:
         """Tell whether this is the first time that it is said how the request ended."""
         if self._reported:
             return False
-        if not self.was_asked_for:
+        if not hasattr(self, "_at"):  # `was_asked_for`, without a call
             raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
         self._reported = True
         return True

@@ -106,7 +106,8 @@ class ThrottleMiddleware:
         self._max_hold = max_hold
         self._hold_websockets = hold_websockets
         self._leases = Leases()
-        self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
+        # Made when the first one is held: an empty one costs each request a look.
+        self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -116,7 +117,7 @@ class ThrottleMiddleware:
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait, send, and hold the slot until the response ends."""
         _, limiter = self._admission.target(request.method, request.url)
-        if self._permits and (before := self._permits.get(request)) is not None:
+        if self._permits is not None and (before := self._permits.get(request)) is not None:
             # A middleware around this one sends the request again, for digest authentication, say,
             # and need not have released the first response: at one slot it would wait for itself.
             before.release()
@@ -151,6 +152,8 @@ class ThrottleMiddleware:
         if response.connection is None or (switched and not self._hold_websockets):
             permit.release()
         else:
+            if self._permits is None:
+                self._permits = weakref.WeakKeyDictionary()
             self._permits[request] = permit
             self._leases.hold(permit, response, self._longest_hold(request, response))
 

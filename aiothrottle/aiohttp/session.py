@@ -157,44 +157,44 @@ class ThrottledSession:
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a GET request; see `request`."""
-        return self.request("GET", url, **options)
+        return RequestContext(self._send("GET", url, options))
 
     def options(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send an OPTIONS request; see `request`."""
-        return self.request("OPTIONS", url, **options)
+        return RequestContext(self._send("OPTIONS", url, options))
 
     def head(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a HEAD request, which by default follows no redirects; see `request`."""
         options.setdefault("allow_redirects", False)
-        return self.request("HEAD", url, **options)
+        return RequestContext(self._send("HEAD", url, options))
 
     def post(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a POST request; see `request`."""
-        return self.request("POST", url, **options)
+        return RequestContext(self._send("POST", url, options))
 
     def put(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a PUT request; see `request`."""
-        return self.request("PUT", url, **options)
+        return RequestContext(self._send("PUT", url, options))
 
     def patch(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a PATCH request; see `request`."""
-        return self.request("PATCH", url, **options)
+        return RequestContext(self._send("PATCH", url, options))
 
     def delete(
         self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
     ) -> "RequestContext[ClientResponse]":
         """Send a DELETE request; see `request`."""
-        return self.request("DELETE", url, **options)
+        return RequestContext(self._send("DELETE", url, options))
 
     def ws_connect(
         self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"

@@ -63,9 +63,6 @@ class RefusingLine(SharedLine):
                 raise
         return future
 
-    def _see_to_newcomer(self) -> None:
-        self.wake()
-
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
         self._undecided.pop(permit, None)  # its priority may have brought it another one's slot
