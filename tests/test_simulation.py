@@ -27,7 +27,7 @@ def window(rate: float = 20, guard: float = 0.0) -> Callable[[], RateLimiter]:
 
 
 def bucket(rate: float = 20, burst: float = 20) -> Callable[[], RateLimiter]:
-    return lambda: RateLimiter(rate, algorithm=TokenBucket(burst=burst))
+    return lambda: RateLimiter(rate, algorithm=TokenBucket(burst=burst), guard=0.0)
 
 
 # --- Cases whose outcome is known ---
