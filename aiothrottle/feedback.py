@@ -175,7 +175,7 @@ class Feedback:
         guard = self.guard
         if (
             guard is not None
-            and (permit._line is bucket or guard.of_children)  # noqa: SLF001 - a property is a call
+            and (permit._line is bucket or guard.of_children)
             and guard.measured.observe(now - sent_at)
         ):
             guard.move(bucket)

@@ -208,7 +208,6 @@ class RateLimiter:
         permit = Permit()
         permit._line = self._line
         permit._held = None
-        permit._reported = False
         return permit
 
     async def acquire(

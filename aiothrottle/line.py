@@ -135,7 +135,7 @@ class Line(Consumer):
         try:
             waiters.add(permit, future)
             # With several priorities the newcomer may be the new head.
-            if self._consumer is None or waiters.mixed:
+            if self._consumer is None or waiters.others:
                 self._see_to_newcomer()
             elif self.leased is not None:
                 self.leased.look()

@@ -33,16 +33,15 @@ class Permit:
 
     __slots__ = ("_at", "_future", "_given", "_held", "_line", "_reported", "_settled", "_waited")
 
-    # Made by RateLimiter.throttle, which sets the first three: an __init__ would be a sixth of what
-    # a permit costs. To look for an attribute that may not be set costs as much, and most requests
-    # of a session are reported.
+    # Made by RateLimiter.throttle, which sets `_line` and `_held`: an __init__ would be a sixth of
+    # what a permit costs, and each attribute that has to be set is a part of that.
     _line: "Line"
     # None: not asked for yet, and may take the fast path; False: not held, yet or any more.
     _held: bool | None
-    _reported: bool  # how its request ended has been said
     _at: float  # set when it is asked for: when it came, then when its tokens went
     _waited: float  # set for those who had to
     _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
+    _reported: bool  # and this: how its request ended has been said
     _settled: float  # and this: what it has really cost
     _given: bool  # and this: `acquire` has given it, and nobody has entered it yet
 
@@ -205,9 +204,16 @@ class Permit:
         ...         return answer
         """
         line = self._line
-        if line.feedback is None and line.parent is None:
-            return
-        if self._report():
+        if (line.feedback is not None or line.parent is not None) and self._report():
+            self.answered()
+
+    def answered(self) -> None:
+        """Do the same, for whoever says it once and nothing else: that is not looked at here.
+
+        To look for what was said before takes as long as the rest.
+        """
+        line = self._line
+        if line.feedback is not None or line.parent is not None:
             now = line.clock()
             line.succeeded(self, now, now - self._at)
 
@@ -295,10 +301,10 @@ class Permit:
 
     def _report(self) -> bool:
         """Tell whether this is the first time that it is said how the request ended."""
-        if self._reported:
-            return False
-        if not hasattr(self, "_at"):  # `was_asked_for`, without a call
+        if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
+        if getattr(self, "_reported", False):
+            return False
         self._reported = True
         return True
 
@@ -351,7 +357,6 @@ def make_permit(
     permit._line = line
     permit._tokens = cost
     permit._held = False  # the fast path is for those who cost 1
-    permit._reported = False
     permit._priority = priority
     permit._timeout = timeout
     return permit

@@ -66,14 +66,15 @@ class Waiters:
     What each of them waits on is kept in its permit.
     """
 
-    __slots__ = ("_lanes", "count", "mixed")
+    __slots__ = ("count", "others", "usual")
 
     def __init__(self) -> None:
-        self._lanes: dict[float, _Lane] = {}
         #: How many wait.
         self.count: int = 0
-        #: Whether there is more than one priority, so that who comes last may be first.
-        self.mixed: bool = False
+        #: Those of priority 0, which is what nearly all have.
+        self.usual: _Lane = _Lane()
+        #: Those of other priorities, if there are any: then who comes last may be first.
+        self.others: dict[float, _Lane] = {}
 
     @property
     def head(self) -> "Permit":
@@ -82,10 +83,9 @@ class Waiters:
 
     def add(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
         """Have the permit wait on the future, behind those who came before."""
-        lane = self._lanes.get(permit._priority)
-        if lane is None:
-            lane = self._lanes[permit._priority] = _Lane()
-            self.mixed = len(self._lanes) > 1
+        lane = self.usual
+        if permit._priority:
+            lane = self.others.setdefault(permit._priority, _Lane())
         # An interrupt from the keyboard comes before these or behind.
         permit._future = future
         self.count += 1
@@ -95,7 +95,7 @@ class Waiters:
 
     def remove(self, permit: "Permit") -> None:
         """Take the permit out."""
-        lane = self._lanes[permit._priority]
+        lane = self.others[permit._priority] if permit._priority else self.usual
         # As in `add`: what is left to do is tidying.
         permit._future = None
         self.count -= 1
@@ -106,13 +106,14 @@ class Waiters:
         else:
             lane.drop(permit)
         if not lane:
-            del self._lanes[permit._priority]
-            self.mixed = len(self._lanes) > 1
+            lane.dear = 0.0  # what rounding has left of it
+            if permit._priority:
+                del self.others[permit._priority]
 
     def cost_ahead(self, permit: "Permit") -> float:
         """Add up what those cost who would be served before a permit that comes now."""
         cost, place = 0.0, _place(permit)
-        for priority, lane in self._lanes.items():
+        for priority, lane in ((0.0, self.usual), *self.others.items()):
             if priority >= permit._priority:
                 cost += lane.cost
                 continue
@@ -125,20 +126,18 @@ class Waiters:
 
     def __iter__(self) -> "Iterator[Permit]":
         """Give them in order. Between them are some who have left: they wait on nothing."""
-        lanes = self._lanes
-        if len(lanes) == 1:
-            (lane,) = lanes.values()
-            return iter(lane)
+        if not self.others:
+            return iter(self.usual)
         # Of two with the same place in line the one with the priority goes first.
-        return heapq.merge(*(lanes[p] for p in sorted(lanes, reverse=True)), key=_place)
+        lanes = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
+        return heapq.merge(*(lane for _, lane in lanes), key=_place)
 
     def clear(self) -> None:
         """Forget all."""
         for permit in self:
             permit._future = None
-        self._lanes.clear()
-        self.count = 0
-        self.mixed = False
+        self.usual, self.count = _Lane(), 0
+        self.others.clear()
 
 
 def _place(permit: "Permit") -> float:

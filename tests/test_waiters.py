@@ -30,6 +30,16 @@ def alive(waiters: Waiters) -> list[Permit]:
     return [permit for permit in waiters if permit._future is not None]
 
 
+def test_no_rounding_is_left_where_nobody_waits(loop: asyncio.AbstractEventLoop) -> None:
+    waiters = Waiters()
+    permits = [come(0.0, tokens) for tokens in (0.1, 0.2, 0.3, 0.7)]
+    for permit in permits:
+        waiters.add(permit, loop.create_future())
+    for permit in permits:
+        waiters.remove(permit)
+    assert waiters.cost_ahead(come(1.0)) == 0.0
+
+
 @pytest.mark.parametrize("priorities", [(0,), (0, 1), (0, 1, -2.5)], ids=str)
 @pytest.mark.parametrize("seed", range(5))
 def test_they_are_as_a_sorted_list(
@@ -57,12 +67,12 @@ def test_they_are_as_a_sorted_list(
             waiters.remove(permit)
             assert permit._future is None
         assert waiters.count == len(listed)
-        assert waiters.mixed == (len({permit._priority for permit in listed}) > 1)
+        assert set(waiters.others) == {permit._priority for permit in listed} - {0}
         if listed:
             assert waiters.head is listed[0]
             assert alive(waiters) == listed
     waiters.clear()
-    assert (waiters.count, waiters.mixed, list(waiters)) == (0, False, [])
+    assert (waiters.count, waiters.others, list(waiters)) == (0, {}, [])
     assert all(permit._future is None for permit in listed)
 
 

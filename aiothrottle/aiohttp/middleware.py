@@ -135,7 +135,7 @@ class ThrottleMiddleware:
         self._hold(permit, request, response)
         announcements = self._admission.announcements
         if self._trusting and announcements.has_none(response.status, response.headers):
-            permit.succeeded()
+            permit.answered()
             return response
         limits = hear(announcements, limiter, permit, response)
         if not is_plain(self._retry, response.status, limits):
@@ -143,7 +143,7 @@ class ThrottleMiddleware:
             delay = Attempts(self._retry, request.method, None).delay(outcome)
             self._admission.ended(permit, outcome, delay)
         else:
-            permit.succeeded()
+            permit.answered()
         return response
 
     def _hold(self, permit: Permit, request: ClientRequest, response: ClientResponse) -> None:

@@ -133,11 +133,11 @@ class Sender:
                 if server is not None:
                     admission.answered(server, response.status)
                 if self._trusting and announcements.has_none(response.status, response.headers):
-                    permit.succeeded()
+                    permit.answered()
                     return response
                 limits = hear(announcements, limiter, permit, response)
                 if is_plain(self._retry, response.status, limits):
-                    permit.succeeded()
+                    permit.answered()
                     return response
                 outcome = await judged(self._retry, announcements, response, limits)
             attempts = attempts or Attempts(self._retry, method, admission.quota, key)
