@@ -29,8 +29,8 @@ class _Lane(deque["Permit"]):
     def __init__(self) -> None:
         super().__init__()
         #: What they cost together more than 1 each.
-        self.dear = 0.0
-        self.gaps = 0
+        self.dear: float = 0.0
+        self.gaps: int = 0
 
     @property
     def cost(self) -> float:
