@@ -31,6 +31,13 @@ def _numbers(values: Sequence[float] = ()) -> "array[float]":
     return array("d", values)
 
 
+def _adds_up(costs: Sequence[float] | None, used: float) -> bool:
+    """Tell whether that is their sum: something great that has left may have rounded it."""
+    total = sum(costs or ())
+    off = 1e-6 * (total + 1)
+    return used >= 0.0 and -off <= used - total <= off < math.inf
+
+
 @dataclass(slots=True)
 class RollingWindowState:
     """The log: the instants at which tokens went, never decreasing, oldest first.
@@ -213,7 +220,8 @@ class RollingWindow(Algorithm[RollingWindowState]):
         costs = None if state.costs is None else state.costs[state.gone :]
         kind = _UNIT_KIND if costs is None else _COST_KIND
         numbers = [*log, *(costs or ())]
-        head = _HEAD.pack(kind, state.room, state.last, state.used)
+        used = state.used if _adds_up(costs, state.used) else sum(costs or ())
+        head = _HEAD.pack(kind, state.room, state.last, used)
         return head + struct.pack(f"<{len(numbers)}d", *numbers)
 
     def load(self, data: bytes) -> RollingWindowState:
@@ -249,9 +257,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             return False
         if costs is None:
             return state.room <= self._room(state) and state.used == 0.0
-        total = sum(costs)
-        off = 1e-6 * (total + 1)
-        return bool(log) and state.room == 0 and -off <= state.used - total <= off < math.inf
+        return bool(log) and state.room == 0 and _adds_up(costs, state.used)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> RollingWindowState:
         """Keep the log of another window: it is told anew what fits."""
