@@ -10,11 +10,15 @@ in any time t for a bucket.
 Who promises that no two follow each other closer than 1/rate cannot make up for a late timer, and
 the timers of asyncio are late by up to a millisecond: the bare timer, a lock and `asyncio.sleep`,
 shows what is left, but for the tens of microseconds in which a line wakes its head; so ours are to
-use 95 % of what it does. LeakyBucket keeps an absolute schedule, and may make up for 2 ms.
+use 95 % of what it does. How late they are differs from one run to the next, so these take turns
+with it, three times: shown are the medians, and the worst excess. LeakyBucket keeps an absolute
+schedule, and may make up for 2 ms.
 """
 
 import asyncio
+import statistics
 import time
+from collections import defaultdict
 
 import ours
 import peers
@@ -32,12 +36,17 @@ TIMER = "bare timer"
 MAKERS = {**ours.OURS, TIMER: peers.bare_timer, **peers.PEERS}
 # At most one in any 1/rate.
 STRICT = ("TokenBucket", "RollingWindow, burst=1")
+# So often is measured what is held against the timer, and the timer.
+_ROUNDS = 3
+
+# The promise, the share used and the excess.
+Result = tuple[str, float, float]
 
 
-def saturate(name: str, rate: int, burst: int, seconds: float) -> tuple[str, float, float] | None:
+def saturate(name: str, rate: int, burst: int, seconds: float) -> Result | None:
     """Ask for more than the limit allows; give the promise, the share used and the excess."""
 
-    async def measured() -> tuple[str, float, float] | None:
+    async def measured() -> Result | None:
         contestant = MAKERS[name](rate, burst)
         if contestant is None:
             return None
@@ -57,6 +66,25 @@ def saturate(name: str, rate: int, burst: int, seconds: float) -> tuple[str, flo
     return asyncio.run(measured())
 
 
+def in_turn(rate: int, burst: int, seconds: float) -> dict[str, Result]:
+    """Measure each that has such a limit; those that are held against the timer more than once."""
+    results: dict[str, list[Result]] = defaultdict(list)
+    for turn in range(_ROUNDS if burst == 1 else 1):
+        for name in MAKERS:
+            if turn == 0 or name in (*STRICT, TIMER):
+                result = apart(seconds + 20, saturate, name, rate, burst, seconds)
+                if result is not None:
+                    results[name].append(result)
+    return {
+        name: (
+            several[0][0],
+            statistics.median(used for _, used, _ in several),
+            max(excess for _, _, excess in several),
+        )
+        for name, several in results.items()
+    }
+
+
 def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
     """Measure, and hold the figures against the targets."""
     found = Report("Accuracy")
@@ -69,13 +97,8 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
         lines: dict[str, list[str]] = {}
         for rate in rates:
             burst = rate if bursts == "rate" else 1
-            shares: dict[str, float] = {}
-            for name in MAKERS:
-                result = apart(seconds + 20, saturate, name, rate, burst, seconds)
-                if result is None:
-                    continue
-                kind, used, excess = result
-                shares[name] = used
+            results = in_turn(rate, burst, seconds)
+            for name, (kind, used, excess) in results.items():
                 lines.setdefault(name, [name, kind]).extend([f"{used:.1%}", f"{excess:.2f}"])
                 if name in ours.OURS:
                     label = f"{name}, burst {bursts}"
@@ -83,7 +106,7 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
                     if burst > 1 or name not in STRICT:
                         least[label] = min(used, least.get(label, used))
             for name in STRICT if burst == 1 else ():
-                ratio = shares[name] / shares[TIMER]
+                ratio = results[name][1] / results[TIMER][1]
                 beside[name] = min(ratio, beside.get(name, ratio))
         found.add(f"{seconds:g} s of demand, burst of {bursts}.", rows + list(lines.values()))
     for label, used in least.items():
