@@ -60,9 +60,9 @@ class Target:
 
 TARGETS = {
     "algorithms": Target(
-        "algorithms/*.py",
+        "algorithms/*.py checks.py",
         "algorithms more_algorithms law_edges announced reserved inherit laws state_bytes "
-        "several_limits oracle update",
+        "several_limits oracle update checks",
     ),
     "headers": Target(
         "headers/*.py",
@@ -74,9 +74,9 @@ TARGETS = {
         "retry budget attempts gave_up feedback events overload",
     ),
     "line": Target(
-        "line.py child.py consumer.py pauses.py waiters.py plan.py bucket.py",
+        "line.py child.py consumer.py pauses.py waiters.py plan.py bucket.py sharing/refusing.py",
         "waiters limiter cancellation timeout priority parent settle update fast_path idle "
-        "statistics events announcements",
+        "statistics events announcements adaptive shared_wait_until wait_until_outages",
     ),
 }
 
