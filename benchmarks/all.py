@@ -12,10 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 import accuracy
+import adaptive
+import cancelled
 import contended
 import crawl
 import fetch
 import headers
+import idle
 import keyed
 import observed
 import overhead
@@ -38,7 +41,9 @@ PEERS = (
 FULL: dict[ModuleType, Callable[[], Report]] = {
     uncontended: uncontended.report,
     contended: contended.report,
+    cancelled: cancelled.report,
     accuracy: accuracy.report,
+    idle: idle.report,
     keyed: keyed.report,
     observed: observed.report,
     overhead: overhead.report,
@@ -46,11 +51,14 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     crawl: crawl.report,
     fetch: fetch.report,
     stores: stores.report,
+    adaptive: adaptive.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
     uncontended: lambda: uncontended.report(rounds=5, repeat=5_000),
     contended: lambda: contended.report(rounds=1, patience=3.0, sizes=(10_000,)),
+    cancelled: lambda: cancelled.report(rounds=1, seconds=1.0),
     accuracy: lambda: accuracy.report(seconds=1.0, rates=(1_000,)),
+    idle: lambda: idle.report(seconds=1.0),
     keyed: lambda: keyed.report(times=50, keys=20_000, peer_keys=5_000, patience=2.0),
     observed: lambda: observed.report(rounds=5, repeat=5_000),
     overhead: lambda: overhead.report(rounds=7, repeat=200),
