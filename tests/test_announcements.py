@@ -24,7 +24,7 @@ from aiothrottle.announcements import Announcements
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
 from tests.serving import Handler, answer, serving
-from tests.virtually import now, virtual
+from tests.virtually import now, turns, virtual
 
 ONCE = Retry(attempts=1)
 
@@ -73,6 +73,18 @@ async def test_what_was_sent_since_is_taken_off() -> None:
 
 
 @virtual
+async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() -> None:
+    limiter = RateLimiter("100/s")
+    permits = [await limiter.acquire() for _ in range(2)]
+    permits[0].told(0, reset_after=30)
+    waiter = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(1)
+    permits[1].told(5, reset_after=100)
+    await waiter
+    assert now() == 1
+
+
+@virtual
 async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
     limiter = RateLimiter("2/s", 5)
     permit = await limiter.acquire()
@@ -83,6 +95,20 @@ async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
     assert await limiter.try_acquire()
     assert not await limiter.try_acquire()
     assert limiter.statistics().announced_left == 998
+
+
+@pytest.mark.parametrize("after_turns", range(6))
+@virtual
+async def test_what_is_said_between_grant_and_start_counts(after_turns: int) -> None:
+    limiter = RateLimiter("2/s")
+    permit = await limiter.acquire(2)
+    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
+    await asyncio.sleep(1)
+    await turns(after_turns)
+    started = sum(waiter.done() for waiter in waiting)
+    permit.told(started, reset_after=9)  # as many as went, of whom the server has not heard
+    await asyncio.gather(*waiting)
+    assert now() == (1 if started == 2 else 10)
 
 
 @virtual

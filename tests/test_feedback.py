@@ -292,6 +292,18 @@ async def test_slots_grow_while_they_are_used() -> None:
     assert limiter.statistics().concurrency_limit == 16
 
 
+@pytest.mark.parametrize(("slots", "then"), [(2, 3), (3, 3)])
+@virtual
+async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int, then: int) -> None:
+    limiter = RateLimiter(None, AdaptiveConcurrency(slots, 1, 16))
+    for _ in range(slots):  # one at a time: half of two slots are used, and less of three
+        permit = await limiter.acquire()
+        await asyncio.sleep(0.1)
+        permit.release()
+        permit.succeeded()
+    assert limiter.statistics().concurrency_limit == then
+
+
 @virtual
 async def test_a_refusal_takes_slots() -> None:
     limiter = RateLimiter(None, AdaptiveConcurrency(10, 1, 16))
