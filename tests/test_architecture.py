@@ -100,8 +100,10 @@ TABLE = """
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
     testing.laws |                                                           |
-    testing.store_contract | algorithms stores                               | asyncio random
-    testing.slots_contract | stores testing.store_contract                   | asyncio
+    testing.manual_clock |                                                   |
+    testing.store_contract | testing.manual_clock testing.store_contract.*   |
+    testing.store_contract.* | algorithms stores testing.manual_clock testing.store_contract.* | asyncio random
+    testing.slots_contract | stores testing.manual_clock testing.store_contract.check | asyncio
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | simulation.*                                              |
     simulation.* | simulation.* testing.* limiter permit retry rate errors   | asyncio random

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from aiothrottle.stores import Claim, Granted, Key, SlotStore
-from aiothrottle.testing.store_contract import ManualClock
+from aiothrottle.testing.manual_clock import ManualClock
+from aiothrottle.testing.store_contract.check import listed_in
 
 __all__ = ["SLOT_CHECKS", "Owner"]
 
@@ -27,11 +28,6 @@ SLOT_CHECKS: list[SlotCheck] = []
 """The checks: async functions of what makes a store, and of its clock."""
 
 _LEASE = 30.0
-
-
-def _check(check: SlotCheck) -> SlotCheck:
-    SLOT_CHECKS.append(check)
-    return check
 
 
 class Owner:
@@ -60,7 +56,7 @@ class Owner:
         return (await self.claim(wanted, released=released)).granted
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def there_are_so_many_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """What one gives back another gets."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
@@ -72,7 +68,7 @@ async def there_are_so_many_and_no_more(make: Make, clock: ManualClock) -> None:
     assert await ann.gets(2) == 2
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def who_came_first_goes_first(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """What is free is kept for the head of the queue, whoever asks."""
     ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
@@ -90,7 +86,7 @@ async def who_came_first_goes_first(make: Make, clock: ManualClock) -> None:  # 
     assert await ann.gets(1) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def who_wants_less_leaves_the_end_of_the_queue(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Those that it still wants keep their places."""
     ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
@@ -108,7 +104,7 @@ async def who_wants_less_leaves_the_end_of_the_queue(make: Make, clock: ManualCl
     assert await cid.gets(1) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def who_says_nothing_for_a_lease_has_died(make: Make, clock: ManualClock) -> None:
     """Its slots are free, and its places in the queue are gone."""
     ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
@@ -123,7 +119,7 @@ async def who_says_nothing_for_a_lease_has_died(make: Make, clock: ManualClock) 
     assert await cid.gets(2) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def who_is_heard_again_has_what_it_holds(make: Make, clock: ManualClock) -> None:
     """It is told how many were given up, and nobody gets any until there are few enough."""
     ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
@@ -140,7 +136,7 @@ async def who_is_heard_again_has_what_it_holds(make: Make, clock: ManualClock) -
     assert await cid.gets(1) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def an_answer_that_was_lost_is_put_right(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """What was granted and never heard of is free with the next claim."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
@@ -150,7 +146,7 @@ async def an_answer_that_was_lost_is_put_right(make: Make, clock: ManualClock) -
     assert await bob.gets(3) == 2
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def a_limit_holds_for_whoever_asks(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """With a lower one nobody gets any until there are few enough."""
     ann, bob = Owner(make, "ann", limit=3), Owner(make, "bob", limit=1)
@@ -162,14 +158,14 @@ async def a_limit_holds_for_whoever_asks(make: Make, clock: ManualClock) -> None
     assert await bob.gets(1) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def keys_are_apart(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Any text is a key, and is not the record of a rate of the same name."""
     for key in ("a", "b", ("a", "b"), "a b{c}\r\n\0é"):
         assert await Owner(make, "ann", key=key).gets(5) == 3
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: ManualClock) -> None:
     """Time goes on from where it was."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
@@ -180,7 +176,7 @@ async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: Manua
     assert await bob.gets(1) == 1
 
 
-@_check
+@listed_in(SLOT_CHECKS)
 async def all_at_once_get_so_many(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """However they interleave."""
     owners = [Owner(make, f"owner{number}", limit=7) for number in range(12)]

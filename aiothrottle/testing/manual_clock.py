@@ -1,0 +1,24 @@
+"""A clock for tests, which stands still until it is told."""
+
+__all__ = ["ManualClock"]
+
+
+class ManualClock:
+    """A clock that stands still until it is told to go on, or back.
+
+    >>> clock = ManualClock(100.0)
+    >>> clock.advance(0.5)
+    >>> clock()
+    100.5
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now: float = now
+
+    def __call__(self) -> float:
+        """Tell the time, in seconds."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass. Less than none sets the clock back."""
+        self.now += seconds

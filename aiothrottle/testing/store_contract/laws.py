@@ -1,0 +1,84 @@
+"""The laws that a store is asked about."""
+
+import math
+import struct
+from typing import Any
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+
+__all__ = ["LAWS", "TEN", "OneByOne"]
+
+
+class OneByOne(Algorithm[list[float]]):
+    """One token a second: a law that no store can have heard of."""
+
+    @property
+    def capacity(self) -> float:
+        """One."""
+        return 1.0
+
+    def start(self) -> list[float]:
+        """Give the instant from which on one may go."""
+        return [-math.inf]
+
+    def delay(self, state: list[float], now: float, cost: float) -> float:
+        """Seconds until then."""
+        return 0.0 if not cost else math.inf if cost > 1 else max(0.0, state[0] - now)
+
+    def take(self, state: list[float], now: float, cost: float) -> None:
+        """Have the next one wait a second."""
+        if cost:
+            state[0] = max(state[0], now) + 1.0
+
+    def remaining(self, state: list[float], now: float) -> float:
+        """One, or none."""
+        return float(state[0] <= now)
+
+    def reset_after(self, state: list[float], now: float) -> float:
+        """Seconds until then."""
+        return max(0.0, state[0] - now)
+
+    def refund(self, state: list[float], now: float, cost: float, at: float) -> None:  # noqa: ARG002
+        """Let the next one go at once."""
+        state[0] = min(state[0], max(now, at))
+
+    def dump(self, state: list[float]) -> bytes:
+        """Write the instant."""
+        return struct.pack("<d", state[0])
+
+    def load(self, data: bytes) -> list[float]:
+        """Read it."""
+        return list(struct.unpack("<d", data))
+
+
+LAWS: list[Algorithm[Any]] = [
+    RollingWindow("3/s"),
+    RollingWindow("2.5/min"),
+    RollingWindow("100/s"),
+    TokenBucket("3/s", burst=2),
+    LeakyBucket("3/s"),
+    FixedWindow("3/s"),
+    SlidingWindow("3/s", buckets=4),
+    WaitUntil(1, 5, 10),
+    Cooldown(3, 60),
+    AllOf(RollingWindow("3/s"), RollingWindow("12/min")),
+    AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2), SlidingWindow("20/min")),
+    AllOf(RollingWindow("5/s"), AllOf(Cooldown(4, 1), Unlimited())),
+    Unlimited(),
+    OneByOne(),
+]
+"""One of each law, and some of several at once."""
+
+TEN = RollingWindow("10/s")
+"""For what does not hang on the law."""

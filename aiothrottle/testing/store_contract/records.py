@@ -1,0 +1,259 @@
+"""What has been spent, by whom and until when: what every store has to remember alike."""
+
+from typing import TYPE_CHECKING, Any
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.testing.manual_clock import ManualClock
+from aiothrottle.testing.store_contract.check import Check, Make, about, close, listed_in, raises
+from aiothrottle.testing.store_contract.laws import LAWS, TEN, OneByOne
+
+if TYPE_CHECKING:
+    from aiothrottle.stores import Key
+
+__all__ = ["RECORDS"]
+
+RECORDS: list[Check] = []
+
+
+@listed_in(RECORDS)
+async def what_happened_is_counted_without_asking(make: Make, clock: ManualClock) -> None:
+    """There may be a debt afterwards, and it is paid by waiting."""
+    store = make()
+    about(await store.record("key", TEN, 4), remaining=6.0, retry_after=0.0)
+    clock.advance(0.5)
+    about(await store.record("key", TEN, 11), remaining=0.0)
+    about(await store.peek("key", TEN), retry_after=1.0)
+    clock.advance(0.5)
+    about(await store.peek("key", TEN), retry_after=0.5)
+
+
+@listed_in(RECORDS)
+async def what_is_given_back_can_be_had_again(make: Make, clock: ManualClock) -> None:
+    """To the last token, at the instant that it was taken for; and nothing is given back twice."""
+    store = make()
+    answer = await store.reserve("key", TEN, [1] * 9 + [0.5])
+    for instant in answer.instants[:3]:
+        await make().refund("key", TEN, 1, instant)
+    about(await store.peek("key", TEN), remaining=3.5)
+    clock.advance(0.5)
+    answer = await store.reserve("key", TEN, [1, 1, 1, 1], horizon=1)
+    assert close(answer.delays, (0.0, 0.0, 0.0, 0.5)), answer
+    await store.refund("key", TEN, 1, answer.instants[-1])
+    clock.advance(0.5)
+    about(await store.peek("key", TEN), remaining=7.0)
+    (instant,) = (await store.reserve("whole", TEN, [2])).instants
+    await store.refund("whole", TEN, 2, instant)
+    assert len((await store.reserve("whole", TEN, [5, 5, 1])).instants) == 2
+    await store.refund("nobody", TEN, 1, clock())
+    about(await store.peek("nobody", TEN), remaining=10.0)
+
+
+@listed_in(RECORDS)
+async def what_others_go_on_the_strength_of_is_not_given_back(
+    make: Make, clock: ManualClock
+) -> None:
+    """Where one goes at a time and some are to go later, an earlier slot makes no room."""
+    store = make()
+    for law in (WaitUntil(1, 5, 10), LeakyBucket("1/s"), TokenBucket("1/s", burst=1)):
+        one, both = repr(law), AllOf(RollingWindow("9/s"), law)
+        answer = await store.reserve(one, law, [1, 1, 1], horizon=5)
+        await store.reserve("both" + one, both, [1, 1, 1], horizon=5)
+        clock.advance(0.25)
+        for key, asked in ((one, law), ("both" + one, both)):
+            await store.refund(key, asked, 1, answer.instants[0])
+            told = await store.peek(key, asked)
+            assert told.retry_after > 2.7, (asked, told)
+        # The last one does, and what had not drained when nobody is behind it.
+        await store.refund(one, law, 1, answer.instants[2])
+        about(await store.reserve(one, law, [1], horizon=0), retry_after=answer.delays[2] - 0.25)
+        await store.clear(one)
+        answer = await store.reserve(one, law, [1])
+        clock.advance(0.5)
+        await store.refund(one, law, 1, answer.instants[0])
+        about(await store.peek(one, law), retry_after=0.0)
+
+
+@listed_in(RECORDS)
+async def a_refund_does_not_forget_the_present(make: Make, clock: ManualClock) -> None:
+    """Who gave back a slot of the next period has not freed any of this one."""
+    store, fixed = make(), FixedWindow("2/s")
+    clock.advance(1000.25 - clock() % 1)
+    answer = await store.reserve("key", fixed, [1, 1, 1], horizon=1)
+    assert close(answer.delays, (0.0, 0.0, 0.75)), answer
+    await store.refund("key", fixed, 1, answer.instants[-1])
+    assert not (await store.reserve("key", fixed, [1])).instants
+    clock.advance(0.8)
+    assert len((await store.reserve("key", fixed, [1, 1, 1])).instants) == 2
+
+
+@listed_in(RECORDS)
+async def a_record_can_be_cleared(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Then it is as if nothing had been."""
+    store = make()
+    for law in LAWS:
+        fresh = await store.peek("key", law)
+        once = await store.reserve("key", law, [1])
+        told = await store.peek("key", law)
+        await make().clear("key")
+        assert await store.peek("key", law) == fresh, law
+        assert await store.reserve("key", law, [1]) == once, law
+        assert await store.peek("key", law) == told, law
+        await store.clear("key")
+    await store.clear("nobody")
+
+
+@listed_in(RECORDS)
+async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) -> None:
+    """What was spent is spent until as much time has passed as before."""
+    store = make()
+    for law in LAWS:
+        if law == Unlimited():
+            continue
+        clock.advance(100.0)
+        while (answer := await store.reserve(repr(law), law, [1])).instants:
+            pass
+        clock.advance(-20.0)
+        again = await store.reserve(repr(law), law, [1])
+        assert not again.instants, (law, again)
+        about(again, retry_after=answer.retry_after)
+        clock.advance(answer.retry_after / 2)
+        assert not (await store.reserve(repr(law), law, [1])).instants, law
+
+
+@listed_in(RECORDS)
+async def nobody_waits_for_a_clock_that_stepped_back(make: Make, clock: ManualClock) -> None:
+    """Time goes on from where it was; but not where each machine has its own: see `one_clock`."""
+    store = make()
+    for law in LAWS:
+        if law == Unlimited():
+            continue
+        clock.advance(100.0)
+        while (answer := await store.reserve(repr(law), law, [1])).instants:
+            pass
+        clock.advance(-20.0)
+        assert not (await store.reserve(repr(law), law, [1])).instants, law
+        clock.advance(answer.retry_after + 1e-5)
+        assert (await store.reserve(repr(law), law, [1])).delays == (0.0,), law
+
+
+@listed_in(RECORDS)
+async def what_is_over_is_forgotten(make: Make, clock: ManualClock) -> None:
+    """After `reset_after` the record is as good as none."""
+    store = make()
+    for law in LAWS:
+        fresh = await store.peek(repr(law), law)
+        answer = await store.reserve(repr(law), law, [1, 1], horizon=2)
+        assert answer.reset_after > 0.0 or law == Unlimited(), law
+        clock.advance(answer.reset_after + 1e-5)
+        again = await store.peek(repr(law), law)
+        about(again, remaining=fresh.remaining, retry_after=0.0, reset_after=0.0)
+
+
+@listed_in(RECORDS)
+async def any_text_is_a_key_of_its_own(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Blanks, braces, colons, what is no ASCII or no character at all, and a megabyte."""
+    keys: list[Key] = [
+        "",
+        " ",
+        "a b",
+        "a\r\nb",
+        "a\0b",
+        "{a}b",
+        "}{",
+        "{}",
+        "%",
+        "%25",
+        "é",
+        "\udcff",
+    ]
+    keys += ["a:b", ("a", "b"), ("a:b", ""), ("a", ":b"), ("", "a"), ("a", ""), "a", "A", "#"]
+    keys += ["x" * 1_000_000, "x" * 999_999 + "y", "x" * 999_999, ("x" * 199, "y"), "é" * 100]
+    store = make()
+    for key in keys:
+        assert len((await store.reserve(key, TEN, [1])).instants) == 1
+    for key in keys:
+        about(await store.peek(key, TEN), remaining=9.0)
+        await store.clear(key)
+    for key in keys:
+        about(await store.peek(key, TEN), remaining=10.0)
+
+
+@listed_in(RECORDS)
+async def a_lower_limit_may_be_asked_of_the_same_record(make: Make, clock: ManualClock) -> None:
+    """Of a rolling window, a shorter period too, without changing what it is."""
+    store, minute = make(), RollingWindow("100/min")
+    for _ in range(6):
+        await store.reserve("key", minute, [1, 1])
+        clock.advance(1.0)
+    for asked, retry_after, remaining in (
+        (RollingWindow("100/min"), 0.0, 88.0),
+        (RollingWindow("12/min"), 54.0, 0.0),
+        (RollingWindow("3/2.5s"), 0.5, 0.0),
+        (RollingWindow("5/2.5s"), 0.0, 1.0),
+        (RollingWindow("4/500ms"), 0.0, 4.0),
+    ):
+        about(await store.peek("key", asked), retry_after=retry_after, remaining=remaining)
+    about(await store.peek("key", minute), remaining=88.0)
+
+
+@listed_in(RECORDS)
+async def limiters_of_two_limits_on_one_key_are_each_held_to_their_own(
+    make: Make, clock: ManualClock
+) -> None:
+    """By what both have spent."""
+    for slow, fast in (
+        (RollingWindow("5/s"), RollingWindow("10/s")),
+        (TokenBucket("5/s"), TokenBucket("10/s")),
+        (FixedWindow("5/s"), FixedWindow("10/s")),
+        (AllOf(RollingWindow("5/s"), TEN), AllOf(RollingWindow("10/s"), TEN)),
+    ):
+        store = make()
+        assert len((await store.reserve(repr(slow), slow, [1] * 20)).instants) == 5, slow
+        went = len((await store.reserve(repr(slow), fast, [1] * 20)).instants)
+        assert went == 5 or (isinstance(slow, TokenBucket) and went == 0), fast
+        assert not (await store.reserve(repr(slow), slow, [1])).instants, slow
+        clock.advance(3.0)
+        assert len((await store.reserve(repr(slow), slow, [1] * 20)).instants) == 5, slow
+
+
+@listed_in(RECORDS)
+async def another_law_on_the_key_is_told_and_harms_nothing(make: Make, clock: ManualClock) -> None:
+    """Windows of another period, too: their counts would mean something else."""
+    clock.advance(-clock() % 60)
+    laws: list[Algorithm[Any]] = [
+        TokenBucket("10/s"),
+        Cooldown(10, 1),
+        RollingWindow("10/s"),
+        FixedWindow("10/s"),
+        FixedWindow("10/min"),
+        SlidingWindow("10/s", buckets=2),
+        SlidingWindow("10/s", buckets=3),
+        AllOf(RollingWindow("10/s"), RollingWindow("10/s")),
+        OneByOne(),
+    ]
+    store = make()
+    for law in laws:
+        await store.reserve("key", law, [1])
+        told = await store.peek("key", law)
+        for other in laws:
+            if other is not law:
+                for call in (
+                    store.reserve("key", other, [1]),
+                    store.peek("key", other),
+                    store.record("key", other),
+                    store.refund("key", other, 1, clock()),
+                ):
+                    await raises(ValueError, call)
+        assert await store.peek("key", law) == told, law
+        await store.clear("key")
