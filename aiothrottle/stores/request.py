@@ -38,7 +38,7 @@ class Script:
         self.digest: str = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-RECORD = Script("laws.lua", "record.lua")
+RECORD = Script("arithmetic.lua", "laws.lua", "record.lua")
 LOAD = Script("load.lua")
 SWAP = Script("swap.lua")
 SLOTS = Script("slots.lua")
