@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import math
 import random
-import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -14,14 +13,7 @@ from hypothesis import strategies as st
 
 from aiothrottle import LimiterClosed, RateLimiter
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
-from tests.virtually import now, turns, virtual
-
-
-def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting)."""
-    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
-    assert found is not None
-    return int(found[1]), int(found[2])
+from tests.virtually import counts, now, turns, virtual
 
 
 def consumers(loop: asyncio.AbstractEventLoop) -> int:

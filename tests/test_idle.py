@@ -18,6 +18,7 @@ import pytest
 import aiothrottle
 from aiothrottle import LimiterClosed, RateLimiter
 from aiothrottle.testing import VirtualTimeLoop
+from tests.virtually import now, turns, visit, visits
 
 P = ParamSpec("P")
 
@@ -58,25 +59,6 @@ def running() -> CountingLoop:
     return loop
 
 
-def now() -> float:
-    return running().time()
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def visit(limiter: RateLimiter, stay: float = 0.0) -> None:
-    async with limiter.throttle():
-        if stay:
-            await asyncio.sleep(stay)
-
-
-def visits(limiter: RateLimiter, count: int, stay: float = 0.0) -> list[asyncio.Task[None]]:
-    return [asyncio.create_task(visit(limiter, stay)) for _ in range(count)]
-
-
 # --- What a limiter may have gone through ---
 
 
@@ -95,7 +77,7 @@ async def have_waiters(limiter: RateLimiter) -> None:
 
 async def lose_waiters(limiter: RateLimiter) -> None:
     tasks = visits(limiter, 7)
-    await settle()
+    await turns()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -125,7 +107,7 @@ async def be_paused_with_waiters(limiter: RateLimiter) -> None:
 
 async def be_closed(limiter: RateLimiter) -> None:
     tasks = visits(limiter, 5)
-    await settle()
+    await turns()
     await limiter.aclose()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(outcome, LimiterClosed) for outcome in outcomes] == [False] * 2 + [True] * 3
@@ -152,12 +134,12 @@ async def test_an_idle_limiter_holds_no_task_and_no_timer(
 ) -> None:
     limiter = RateLimiter(2, 2, clock=now)
     await live(limiter)
-    await settle()
+    await turns()
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert running().timers() == []
-    turns = running().turns
+    before = running().turns
     await asyncio.sleep(86400)
-    assert running().turns - turns <= 3
+    assert running().turns - before <= 3
 
 
 @pytest.fixture
@@ -176,7 +158,7 @@ async def test_the_last_reference_is_all_that_keeps_it_alive(
 ) -> None:
     limiter = RateLimiter(2, 2, clock=now)
     await live(limiter)
-    await settle()
+    await turns()
     references = parts(limiter)
     assert all(reference() is not None for reference in references)
     del limiter
@@ -193,7 +175,7 @@ async def test_those_who_wait_keep_it_alive_until_they_went() -> None:
     await asyncio.gather(*tasks)
     assert now() == 2.0
     tasks.clear()
-    await settle()
+    await turns()
     assert [reference() for reference in references] == [None, None]
 
 
@@ -243,7 +225,7 @@ async def test_what_one_waiter_had_in_its_context_does_not_outlive_it() -> None:
     others = visits(limiter, 1)
     baggage = await first
     del first
-    await settle()
+    await turns()
     assert baggage() is None
     await asyncio.gather(*others)
     assert now() == 3600.0
@@ -257,11 +239,11 @@ async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
     limiter = RateLimiter("1/d", clock=now)
     await visit(limiter)
     tasks = visits(limiter, 100)
-    await settle()
-    turns = running().turns
+    await turns()
+    before = running().turns
     await tasks[0]
     assert now() == 86400.0
-    assert running().turns - turns <= 6
+    assert running().turns - before <= 6
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -271,28 +253,28 @@ async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
 async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
     limiter = RateLimiter(100, clock=now)
     limiter.pause(3600)
-    turns = running().turns
+    before = running().turns
     await asyncio.gather(*visits(limiter, 50))
     assert now() == 3600.0
-    assert running().turns - turns <= 10
+    assert running().turns - before <= 10
 
 
 @virtual
 async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
     limiter = RateLimiter(100, 1, clock=now)
-    turns = running().turns
+    before = running().turns
     await asyncio.gather(visit(limiter, stay=3600), *visits(limiter, 1))
     assert now() == 3600.0
-    assert running().turns - turns <= 10
+    assert running().turns - before <= 10
 
 
 @virtual
 async def test_a_thousand_waiters_take_a_few_turns_each_time_that_some_go() -> None:
     limiter = RateLimiter("100/min", clock=now)
-    turns = running().turns
+    before = running().turns
     await asyncio.gather(*visits(limiter, 1000))
     assert now() == 9 * 60
-    assert running().turns - turns <= 9 * 5 + 5
+    assert running().turns - before <= 9 * 5 + 5
 
 
 @virtual
@@ -300,7 +282,7 @@ async def test_those_who_are_cancelled_behind_the_head_wake_nobody() -> None:
     limiter = RateLimiter("1/h", clock=now)
     await visit(limiter)
     head, *others = visits(limiter, 100)
-    await settle()
+    await turns()
     timers = running().timers()
     assert len(timers) == 1
     for task in others:

@@ -9,8 +9,8 @@ from aiothrottle import RateLimiter
 from aiothrottle.algorithms import Algorithm, RollingWindow
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.testing.audit import greatest_count
-from tests.test_shared import Watched, cancel, others, rest, visit, visits
-from tests.virtually import now, turns, virtual
+from tests.test_shared import Watched, cancel, others, rest
+from tests.virtually import now, turns, virtual, visit, visits
 
 
 @virtual

@@ -1,13 +1,11 @@
 """What a limiter does for those who use it, in virtual time."""
 
 import asyncio
-import functools
 import math
-import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import pytest
 import uvloop
@@ -25,54 +23,9 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms.rolling_window import RollingWindowState
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
-from tests.virtually import now
+from tests.virtually import counts, now, turns, virtual, visit, visits
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a loop of its own, on which time jumps."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        run(test(*args, **kwargs))
-
-    return on_virtual_time
-
-
-def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting)."""
-    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
-    assert found is not None
-    return int(found[1]), int(found[2])
-
-
-async def settle() -> None:
-    """Let everything that is ready have its turns; time stands still."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def visit(limiter: RateLimiter, cost: float = 1.0, stay: float = 0.0) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost):
-        began = now()
-        if stay:
-            await asyncio.sleep(stay)
-        return began
-
-
-def visits(
-    limiter: RateLimiter, count: int, cost: float = 1.0, stay: float = 0.0
-) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost, stay)) for _ in range(count)]
 
 
 # --- The rate, the slots, and the forms of asking ---
@@ -129,7 +82,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
     limiter = RateLimiter(2, clock=now)
     await limiter.acquire()
     heavy = asyncio.create_task(visit(limiter, cost=2))
-    await settle()
+    await turns()
     light = asyncio.create_task(visit(limiter, cost=1))
     assert list(await asyncio.gather(heavy, light)) == [1.0, 2.0]
 
@@ -278,7 +231,7 @@ async def test_try_acquire_does_not_overtake_and_counts_those_ahead() -> None:
     limiter = RateLimiter(4, clock=now)
     await limiter.acquire(2)
     waiter = asyncio.create_task(visit(limiter, cost=3))
-    await settle()
+    await turns()
     refused = await limiter.try_acquire(1)
     assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 2, 1)
     assert await waiter == 1.0
@@ -309,7 +262,8 @@ def test_it_is_made_before_any_loop_runs() -> None:
     async def main() -> list[float]:
         return await asyncio.gather(*visits(limiter, 2))
 
-    assert run(main()) == [0.0, 1.0]
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(main()) == [0.0, 1.0]
 
 
 @virtual
@@ -539,7 +493,7 @@ async def test_closing_during_a_pause_does_not_wait_for_its_end() -> None:
 async def test_closing_twice_and_at_once_is_closing() -> None:
     limiter = RateLimiter(1, clock=now)
     waiting = visits(limiter, 3)
-    await settle()
+    await turns()
     await asyncio.gather(limiter.aclose(), limiter.aclose())
     await limiter.aclose()
     assert [waiter.done() for waiter in waiting] == [True] * 3
@@ -550,7 +504,7 @@ async def test_closing_twice_and_at_once_is_closing() -> None:
 async def test_async_with_closes_it_at_the_end() -> None:
     async with RateLimiter(1, clock=now) as limiter:
         waiting = visits(limiter, 2)
-        await settle()
+        await turns()
     assert isinstance(waiting[1].exception(), LimiterClosed)
     with pytest.raises(KeyError):
         async with RateLimiter(1, clock=now) as limiter:
@@ -649,7 +603,7 @@ async def test_bad_pauses_are_refused(seconds: Unchecked, error: type[Exception]
 async def test_the_repr_tells_the_limits_and_the_present() -> None:
     limiter = RateLimiter("2/s", 3, clock=now)
     waiting = visits(limiter, 5, stay=0.5)
-    await settle()
+    await turns()
     limits = "RollingWindow(rate=Rate(limit=2.0, period=1.0))"
     assert repr(limiter) == f"<RateLimiter {limits}, 2 of 3 in flight, 3 waiting>"
     limiter.pause(1.5)
@@ -805,7 +759,7 @@ def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> N
         await limiter.acquire(0.5)  # kept: it is still in flight when the loop is gone
         await limiter.acquire(1)
         visits(limiter, 3)
-        await settle()
+        await turns()
         assert counts(limiter) == (2, 3)
 
     async def second() -> list[float]:
@@ -830,7 +784,7 @@ def abandoned(limiter: RateLimiter) -> tuple[Permit, list[asyncio.Task[float]]]:
     async def main() -> tuple[Permit, list[asyncio.Task[float]]]:
         permit = await limiter.acquire()
         waiting = visits(limiter, 2)
-        await settle()
+        await turns()
         return permit, waiting
 
     permit, waiting = loop.run_until_complete(main())
@@ -852,8 +806,8 @@ def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
     assert len(waiting) == 2
 
 
-@pytest.mark.parametrize("turns", range(6))
-def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(turns: int) -> None:
+@pytest.mark.parametrize("count", range(6))
+def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(count: int) -> None:
     limiter = RateLimiter(None, 1)
     inside: list[Permit] = []
 
@@ -863,10 +817,9 @@ def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(turns: 
     async def first() -> asyncio.Task[None]:
         permit = await limiter.acquire()
         waiter = asyncio.create_task(enter())
-        await settle()
+        await turns()
         permit.release()
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         return waiter
 
     loop = asyncio.new_event_loop()
@@ -903,7 +856,7 @@ def test_a_release_from_another_thread_wakes_who_waits() -> None:
     async def main() -> None:
         permit = await limiter.acquire()
         waiter = asyncio.create_task(visit(limiter))
-        await settle()
+        await turns()
         thread = threading.Thread(target=permit.release)
         thread.start()
         await asyncio.wait_for(waiter, 30)
@@ -969,14 +922,13 @@ async def sweep(keep: set[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
-@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("count", range(6))
 @virtual
-async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(turns: int) -> None:
+async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(count: int) -> None:
     limiter = RateLimiter(1, clock=now)
     await visit(limiter)
     waiting = visits(limiter, 2)
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await turns(count)
     await sweep(set(waiting))
     done: Awaitable[list[float]] = asyncio.gather(*waiting)
     assert await asyncio.wait_for(done, 100) == [1, 2]
@@ -991,5 +943,5 @@ async def test_a_sweep_at_every_instant_delays_nobody() -> None:
         await sweep(set(waiting))
         await asyncio.sleep(0.125)
     assert [waiter.result() for waiter in waiting] == [0, 0.25, 1, 1.25, 2, 2.25, 3]
-    await settle()
+    await turns()
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -15,36 +15,13 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.testing import VirtualTimeLoop
-from tests.virtually import now, turns, virtual
+from tests.virtually import counts, now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
 
-async def visit(
-    limiter: RateLimiter, cost: float = 1.0, *, stay: float = 0.0, **options: Unchecked
-) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost, **options):
-        began = now()
-        if stay:
-            await asyncio.sleep(stay)
-        return began
-
-
-def visits(
-    limiter: RateLimiter, count: int, cost: float = 1.0, **options: Unchecked
-) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
-
-
 async def together(tasks: list[asyncio.Task[float]]) -> list[float]:
     return await asyncio.gather(*tasks)
-
-
-def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting)."""
-    figures = limiter.statistics()
-    return figures.in_flight, figures.waiting
 
 
 async def remaining(limiter: RateLimiter) -> float:

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter, ThrottleTimeout
-from tests.virtually import now, turns, virtual
-
-
-async def visit(
-    limiter: RateLimiter, cost: float = 1.0, *, priority: float = 0, timeout: float | None = None
-) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost, priority=priority, timeout=timeout):
-        return now()
+from tests.virtually import now, turns, virtual, visit
 
 
 def coming(limiter: RateLimiter, *priorities: float) -> list[asyncio.Task[float]]:

@@ -14,19 +14,9 @@ from aiothrottle import (
     SlidingWindow,
     TokenBucket,
 )
-from tests.virtually import now, turns, virtual
+from tests.virtually import now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-async def visit(limiter: RateLimiter, cost: float = 1.0) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost):
-        return now()
-
-
-def visits(limiter: RateLimiter, count: int, cost: float = 1.0) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost)) for _ in range(count)]
 
 
 async def remaining(limiter: RateLimiter) -> float:

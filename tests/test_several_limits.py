@@ -17,15 +17,9 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.testing import greatest_count
-from tests.virtually import now, virtual
+from tests.virtually import now, virtual, visit
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-async def visit(limiter: RateLimiter, cost: float = 1.0) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost):
-        return now()
 
 
 async def crowd(limiter: RateLimiter, count: int) -> list[float]:

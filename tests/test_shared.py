@@ -33,7 +33,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.background import ENVIRONMENT
 from tests.servers import Valkey, need, why_no_valkey
-from tests.virtually import now, turns, virtual
+from tests.virtually import now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
@@ -101,18 +101,6 @@ class Watched(MemoryStore):
 
     async def left(self, law: str) -> float:
         return (await MemoryStore.peek(self, "default", RollingWindow(law))).remaining
-
-
-async def visit(limiter: RateLimiter, cost: float = 1.0, **options: Unchecked) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost, **options):
-        return now()
-
-
-def visits(
-    limiter: RateLimiter, count: int, cost: float = 1.0, **options: Unchecked
-) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
 
 
 def others() -> set[str]:

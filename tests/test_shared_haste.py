@@ -7,8 +7,8 @@ import pytest
 from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
-from tests.test_shared import Watched, cancel, others, rest, visit, visits
-from tests.virtually import now, turns, virtual
+from tests.test_shared import Watched, cancel, others, rest
+from tests.virtually import now, turns, virtual, visit, visits
 
 # Of this so many are asked for in one call at the most: those of 30 ms.
 LAW, MOST = "1000/s", 30

@@ -17,9 +17,9 @@ from aiothrottle.algorithms import AllOf
 from aiothrottle.stores import Key, MemoryStore
 from aiothrottle.stores.store import Store
 from tests.sharing import Link, Shared
-from tests.test_shared import Unchecked, Watched, cancel, others, rest, visit, visits
+from tests.test_shared import Unchecked, Watched, cancel, others, rest
 from tests.test_timeout import outcomes
-from tests.virtually import now, turns, virtual
+from tests.virtually import now, turns, virtual, visit, visits
 
 LAW = WaitUntil(interval=1, raise_after=5, limit=10)
 TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]

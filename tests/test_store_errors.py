@@ -27,8 +27,8 @@ from aiothrottle.stores import Answer, MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.failing import Client, Server
-from tests.test_shared import cancel, others, rest, visit, visits
-from tests.virtually import now, turns, virtual
+from tests.test_shared import cancel, others, rest
+from tests.virtually import now, turns, virtual, visit, visits
 
 OUTAGES = ["refuses", "stalls", "drops"]
 STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]

@@ -15,43 +15,15 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.testing import VirtualTimeLoop
-from tests.virtually import now, turns, virtual
+from tests.virtually import counts, now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-async def visit(
-    limiter: RateLimiter,
-    cost: float = 1.0,
-    *,
-    stay: float = 0.0,
-    priority: float = 0,
-    timeout: float | None = None,
-) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost, priority=priority, timeout=timeout):
-        began = now()
-        if stay:
-            await asyncio.sleep(stay)
-        return began
-
-
-def visits(
-    limiter: RateLimiter, count: int, cost: float = 1.0, **options: Unchecked
-) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
 
 
 async def refusal(limiter: RateLimiter, timeout: float, cost: float = 1.0) -> ThrottleTimeout:
     with pytest.raises(ThrottleTimeout) as error:
         await visit(limiter, cost, timeout=timeout)
     return error.value
-
-
-def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting)."""
-    figures = limiter.statistics()
-    return figures.in_flight, figures.waiting
 
 
 # --- The wait is known ---

@@ -7,30 +7,9 @@ import pytest
 
 from aiothrottle import Cooldown, CostTooHigh, RateLimiter, TokenBucket
 from aiothrottle.testing import VirtualTimeLoop
-from tests.virtually import now, turns, virtual
+from tests.virtually import counts, now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
-
-
-async def visit(limiter: RateLimiter, cost: float = 1.0, stay: float = 0.0) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
-    async with limiter.throttle(cost):
-        began = now()
-        if stay:
-            await asyncio.sleep(stay)
-        return began
-
-
-def visits(
-    limiter: RateLimiter, count: int, cost: float = 1.0, stay: float = 0.0
-) -> list[asyncio.Task[float]]:
-    return [asyncio.create_task(visit(limiter, cost, stay)) for _ in range(count)]
-
-
-def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting)."""
-    figures = limiter.statistics()
-    return figures.in_flight, figures.waiting
 
 
 # --- The rate ---

@@ -8,10 +8,10 @@ from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable
 from aiothrottle.events import StoreUp
 from aiothrottle.testing import VirtualTimeLoop
 from tests.failing import Client, Server
-from tests.test_shared import Watched, visit, visits
+from tests.test_shared import Watched
 from tests.test_shared_wait_until import TABLE, limiter_on
 from tests.test_timeout import outcomes
-from tests.virtually import now, turns, virtual
+from tests.virtually import now, turns, virtual, visit, visits
 
 
 async def gone_after_one() -> tuple[Server, RateLimiter]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
+from aiothrottle import RateLimiter
 from aiothrottle.testing import VirtualTimeLoop
 
 P = ParamSpec("P")
@@ -29,3 +31,35 @@ async def turns(count: int = 10) -> None:
     """Let the loop turn so often."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def visit(
+    limiter: RateLimiter,
+    cost: float = 1.0,
+    *,
+    stay: float = 0.0,
+    **options: Any,  # noqa: ANN401 - those of `throttle`, and what is none
+) -> float:
+    """Go through the limiter once. Gives the time at which it let in."""
+    async with limiter.throttle(cost, **options):
+        began = now()
+        if stay:
+            await asyncio.sleep(stay)
+        return began
+
+
+def visits(
+    limiter: RateLimiter,
+    count: int,
+    cost: float = 1.0,
+    **options: Any,  # noqa: ANN401 - those of `visit`
+) -> list[asyncio.Task[float]]:
+    """Have so many come at once."""
+    return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
+
+
+def counts(limiter: RateLimiter) -> tuple[int, int]:
+    """Give (in flight, waiting). Looks without touching, unlike `RateLimiter.statistics`."""
+    found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
+    assert found is not None
+    return int(found[1]), int(found[2])
