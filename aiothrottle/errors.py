@@ -18,6 +18,7 @@ __all__ = [
     "StoreUnavailable",
     "ThrottleError",
     "ThrottleTimeout",
+    "entered_before",
     "twin",
 ]
 
@@ -131,6 +132,17 @@ class StoreUnavailable(ThrottleError):
 
     Whether what was asked of it was done nobody knows.
     """
+
+
+def entered_before(verb: str) -> RuntimeError:
+    """Make the error of a limiter that is entered as those of other libraries are, for each turn.
+
+    It would wait for nothing, and what ends first would close the limiter of the others.
+    """
+    return RuntimeError(
+        "a limiter is entered once, around all that use it, and is closed at the end: around each "
+        f"request write `async with limiter.{verb}:`"
+    )
 
 
 def twin(error: Exception, key: Hashable) -> Exception:

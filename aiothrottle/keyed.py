@@ -10,6 +10,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle.decision import Decision
+from aiothrottle.errors import entered_before
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit
@@ -87,7 +88,7 @@ class KeyedRateLimiter:
         self._unseen = self._kept = 0
         self._most = 0  # keys at a time, since the tables were made
         self._soonest = _LATEST
-        self._closed = False
+        self._closed = self._entered = False
         self._listeners: tuple[events.Listener, ...] = ()
 
     def __getitem__(self, key: Hashable) -> RateLimiter:
@@ -189,6 +190,9 @@ class KeyedRateLimiter:
         await asyncio.gather(*(line.close(drain=drain) for line in list(self._alive.values())))
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise entered_before("throttle(key)")
+        self._entered = True
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -14,7 +14,7 @@ from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.assembly import KEY, Sharing, make_line
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh
+from aiothrottle.errors import CostTooHigh, entered_before
 from aiothrottle.feedback import Feedback
 from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit, make_permit
@@ -62,7 +62,7 @@ class RateLimiter:
 
     Use ``async with limiter.throttle():`` around each request. It waits its turn, first come first
     served, and holds one slot until the block is left. A limiter needs no set-up and no clean-up:
-    make it anywhere, before a loop runs too. ``async with`` around it closes it at the end.
+    make it anywhere, before a loop runs too. ``async with limiter:``, once, closes it at the end.
 
     It belongs to the event loop that it is first used on. When that loop is closed, the next one
     may use it, and finds the budget as it was.
@@ -114,7 +114,7 @@ class RateLimiter:
     >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], 8)
     """
 
-    __slots__ = ("__weakref__", "_concurrency_limit", "_law", "_line")
+    __slots__ = ("__weakref__", "_concurrency_limit", "_entered", "_law", "_line")
 
     def __init__(
         self,
@@ -156,6 +156,7 @@ class RateLimiter:
             sharing=Sharing(store, key, horizon, lease, on_store_error, shared, has_rate),
         )
         self._concurrency_limit = concurrency_limit
+        self._entered = False
         feedback = Feedback(plan.rate, slots, plan.guard)
         self._line.feedback = feedback if feedback.is_needed else None
         if follows:
@@ -174,6 +175,7 @@ class RateLimiter:
         limiter._line = line
         limiter._law = law
         limiter._concurrency_limit = concurrency_limit
+        limiter._entered = False
         return limiter
 
     # Where arguments may be given by name alone, Python looks up the default of each in a dict at
@@ -453,6 +455,9 @@ class RateLimiter:
         await self._line.close(drain=drain)
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise entered_before("throttle()")
+        self._entered = True
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

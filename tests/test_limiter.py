@@ -12,6 +12,7 @@ import uvloop
 
 from aiothrottle import (
     CostTooHigh,
+    KeyedRateLimiter,
     LimiterClosed,
     Permit,
     Rate,
@@ -443,6 +444,27 @@ async def test_closing_closes_the_fast_path() -> None:
     await limiter.aclose()
     with pytest.raises(LimiterClosed):
         await visit(limiter)
+
+
+@pytest.mark.parametrize(
+    ("make", "verb"), [(RateLimiter, "throttle()"), (KeyedRateLimiter, "throttle(key)")]
+)
+@virtual
+async def test_who_enters_the_limiter_for_each_turn_is_told(
+    make: "type[RateLimiter | KeyedRateLimiter]", verb: str
+) -> None:
+    """As one does with other limiters: none would wait here, and nobody would say so."""
+    limiter = make("1/s")
+    again = re.escape(f"around each request write `async with limiter.{verb}:`")
+
+    async def take_turn() -> None:
+        async with limiter:
+            await asyncio.sleep(1)
+
+    turns = await asyncio.gather(*(take_turn() for _ in range(3)), return_exceptions=True)
+    assert [type(turn) for turn in turns] == [type(None), RuntimeError, RuntimeError]
+    with pytest.raises(RuntimeError, match=again):  # nor one after the other
+        await take_turn()
 
 
 @virtual
