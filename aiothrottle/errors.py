@@ -19,6 +19,7 @@ __all__ = [
     "ThrottleError",
     "ThrottleTimeout",
     "entered_before",
+    "said_by",
     "twin",
 ]
 
@@ -143,6 +144,12 @@ def entered_before(verb: str) -> RuntimeError:
         "a limiter is entered once, around all that use it, and is closed at the end: around each "
         f"request write `async with limiter.{verb}:`"
     )
+
+
+def said_by(error: Exception) -> str:
+    """Give what an error of a driver says. A time-out says nothing but its name."""
+    silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    return str(error) or silent
 
 
 def twin(error: Exception, key: Hashable) -> Exception:

@@ -80,7 +80,8 @@ def test_a_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -
     [
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["demo", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
-        (["demo", "--rate", "nan"], "--rate: cannot read 'nan' as a rate"),
+        (["demo", "--rate", "nan"], "--rate: nan is no rate: it has to be finite and above zero"),
+        (["demo", "--rate", "-5"], "--rate: -5.0 is no rate: it has to be finite and above zero"),
         (["demo", "--rate", "0"], "--rate: 0.0 is no rate"),
         (["demo", "--rate", "0/s"], "--rate: the limit of a rate is a finite number"),
         (["demo", "--rate", "10/fortnight"], "'fortnight' is no unit of time"),

@@ -336,6 +336,17 @@ def test_resume_does_the_rest_and_nothing_twice(
     assert "5 were done before" in capsys.readouterr().err
 
 
+def test_the_output_of_another_list_is_told(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with background() as server:
+        for names in (["a", "b", "c"], ["b", "d"]):
+            urls = [f"{server.url}{name}" for name in names]
+            assert main(["fetch", *urls, "-o", str(out), "--resume"]) == 0
+    said = capsys.readouterr().err
+    assert "1 fetched, 0 failed, 1 were done before.\n" in said
+    assert said.endswith("The output also has 2 records of what is not in this list.\n")
+    assert said.count("The output also has") == 1
+
+
 # ---- what makes no sense ---------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """`aiothrottle fetch --store`: rates that several runs share."""
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from aiothrottle.cli import main
 from tests.background import background
 from tests.servers import Valkey
+
+# What imports a driver.
+STORES = ("aiothrottle.stores.redis", "aiothrottle.stores.mongo", "aiothrottle.stores.memcached")
 
 
 def address(valkey: Valkey) -> str:
@@ -66,9 +70,10 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("redis://127.0.0.1:1", "the server does not answer: Error 111 connecting to 127.0.0.1:1"),
-        ("redis://127.0.0.1:port", "Port could not be cast to integer value as 'port'"),
-        ("mongodb://127.0.0.1:1", "MongoDB: TimeoutError"),
+        ("redis://127.0.0.1:1", "redis://127.0.0.1:1: the server does not answer: Error 111"),
+        ("redis://127.0.0.1:port", "redis://127.0.0.1:port: Port could not be cast to integer"),
+        ("mongodb://me:secret@127.0.0.1:1", "mongodb://127.0.0.1:1: MongoDB: no answer in time"),
+        ("memcached://127.0.0.1:1", "memcached://127.0.0.1:1: memcached: no answer in time"),
     ],
 )
 def test_a_store_that_is_not_there_is_told_before_anything_is_sent(
@@ -84,9 +89,33 @@ def test_a_store_that_is_not_there_is_told_before_anything_is_sent(
 
 
 @pytest.mark.parametrize(
+    ("scheme", "driver", "extra"),
+    [
+        ("redis", "redis", "redis"),
+        ("mongodb", "pymongo", "mongodb"),
+        ("memcached", "emcache", "memcached"),
+    ],
+)
+def test_what_a_store_needs_is_told_if_it_is_not_there(
+    scheme: str,
+    driver: str,
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in [name for name in sys.modules if name.startswith((f"{driver}.", *STORES))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+    limits = ["--rate", "1", "--store", f"{scheme}://h"]
+    assert main(["fetch", "http://127.0.0.1:1/", *limits]) == 2
+    assert f"pip install 'aiothrottle-client[{extra}]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--store", "nowhere", "--rate", "1"], "a store is one of redis://, rediss://"),
+        (["--store", "redis:/h", "--rate", "1"], "a store is one of redis://, rediss://"),
         (["--store", "redis://h"], "--store is where a rate is counted: give --rate or --per-host"),
         (
             ["--store", "redis://h", "--rate", "1", "--per-host", "1"],

@@ -88,6 +88,7 @@ def test_a_picture_that_cannot_be_written_is_a_failure(
         (["--law", "guesswork"], "--law: invalid choice: 'guesswork'"),
         (["--rate", "0.5"], "--rate: a server admits whole requests"),
         (["--server-burst", "5"], "--server-burst is of a token bucket: give --server-law"),
+        (["--workers", "3", "--demand", "5"], "--demand is in place of the workers"),
         (["--burst", "50"], "burst=50.0 is more than the limit ever admits"),
         (["--burst", "0"], "--burst: must be a number above 0"),
         (["--clients", "0"], "--clients: must be a whole number"),

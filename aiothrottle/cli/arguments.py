@@ -1,13 +1,14 @@
 """Readers of arguments: each gives a value, or says in a line what is wrong."""
 
 import argparse
+import contextlib
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from aiothrottle.picture import SUFFIXES, matplotlib_is_missing
-from aiothrottle.rate import Rate, as_rate
+from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = [
     "header",
@@ -29,8 +30,11 @@ _HEADER = re.compile(rf"({_NAME})\s*:\s*([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 def rate(text: str) -> Rate:
     """Read a rate: a number is one per second."""
+    given: RateLike = text
+    with contextlib.suppress(ValueError):
+        given = float(text)
     try:
-        return as_rate(float(text) if text.replace(".", "", 1).isdecimal() else text)
+        return as_rate(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

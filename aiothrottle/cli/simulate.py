@@ -31,6 +31,7 @@ from aiothrottle.testing.server import LawName
 __all__ = ["execute", "fill"]
 
 _NO_LIMITER = "none"
+_WORKERS = 20
 # A picture shows so many periods: of more of them one would see none.
 _SHOWN = 12
 # In a single period no law differs from another.
@@ -162,9 +163,8 @@ def _add_clients(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--workers",
         type=whole_number(10_000),
-        default=20,
         metavar="N",
-        help="tasks of each that ask again and again (default: %(default)s)",
+        help=f"tasks of each that ask again and again (default: {_WORKERS})",
     )
     group.add_argument(
         "--demand",
@@ -192,6 +192,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
     if options.server_burst and options.server_law != "token-bucket":
         raise ValueError("--server-burst is of a token bucket: give --server-law token-bucket")
+    if options.workers and options.demand:
+        raise ValueError("--demand is in place of the workers: leave out --workers")
     server = Server(
         options.rate,
         options.server_law,
@@ -203,7 +205,7 @@ def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
             limiter,
             server,
             clients=options.clients,
-            workers=options.workers,
+            workers=options.workers or _WORKERS,
             demand=options.demand,
             latency=options.latency,
             jitter=options.jitter,

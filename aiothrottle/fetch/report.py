@@ -8,6 +8,7 @@ from typing import TextIO
 from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.progress import Pace, progress_line
 from aiothrottle.fetch.record import Record
+from aiothrottle.fetch.tally import counted
 from aiothrottle.terminal import StatusLine, printable
 
 __all__ = ["Report"]
@@ -80,6 +81,13 @@ class Report:
         if not self._quiet:
             for line in crawl.tally.summary(time.monotonic() - self._began_at):
                 self.say(line)
+
+    def besides(self, records: int) -> None:
+        """Tell of what the output had that the list does not name: it may be that of another."""
+        if records and not self._quiet:
+            self.say(
+                f"The output also has {counted(records, 'record')} of what is not in this list."
+            )
 
     def _line(self, crawl: Crawl) -> str:
         fraction = crawl.lines.fraction

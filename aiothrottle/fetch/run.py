@@ -68,16 +68,10 @@ async def run(settings: Settings, screen: TextIO) -> int:
         try:
             limiters = await stack.enter_async_context(settings.limits.open())
         except (ImportError, StoreUnavailable, ValueError) as error:
-            report.say(f"aiothrottle fetch: error: argument --store: {_described(error)}")
+            wrong = f"{settings.limits.store}: {without_credentials(str(error))}"
+            report.say(f"aiothrottle fetch: error: argument --store: {wrong}")
             return Status.NOTHING_SENT
         return await _crawl(settings, limiters, report)
-
-
-def _described(error: Exception) -> str:
-    """Say what is wrong with the store, with its driver's words."""
-    if isinstance(error, ImportError):
-        return f"its driver is not installed: {error}"
-    return without_credentials(str(error))
 
 
 async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
@@ -106,7 +100,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             report.say(f"aiothrottle fetch: {error}")
             return Status.BROKEN_OFF
         except StoreUnavailable as error:
-            trouble = f"the store of the limits fails: {_described(error)}"
+            trouble = f"the store of the limits fails: {without_credentials(str(error))}"
         except OSError as error:
             trouble = f"the list cannot be read any further: {error.strerror}"
         finally:
@@ -121,6 +115,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     if caught:
         report.say(f"Interrupted{rest}.")
         return 128 + caught[0]
+    report.besides(len(settings.output.done))
     return Status.FAILURES if crawl.tally.failed else Status.FETCHED
 
 

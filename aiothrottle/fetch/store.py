@@ -27,9 +27,14 @@ class StoreAddress:
     url: str
 
     def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme
-        if scheme not in _OPENERS:
+        scheme, separator, _ = self.url.partition("://")
+        if not separator or scheme.lower() not in _OPENERS:
             raise ValueError(f"a store is one of {', '.join(f'{name}://' for name in _OPENERS)}")
+
+    def __str__(self) -> str:
+        """Tell what is no secret of it."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Store]:
@@ -47,10 +52,11 @@ class StoreAddress:
 
 @asynccontextmanager
 async def _redis(url: str) -> AsyncGenerator[Store]:
+    from aiothrottle.stores.redis import RedisStore  # first: it says what to install
+
+    # isort: split
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
-
-    from aiothrottle.stores.redis import RedisStore
 
     try:
         client: Redis = cast("Any", Redis).from_url(url)  # its types are half unknown
@@ -62,10 +68,11 @@ async def _redis(url: str) -> AsyncGenerator[Store]:
 
 @asynccontextmanager
 async def _mongo(url: str) -> AsyncGenerator[Store]:
+    from aiothrottle.stores.mongo import MongoStore  # first
+
+    # isort: split
     from pymongo import AsyncMongoClient
     from pymongo.errors import ConfigurationError, InvalidURI
-
-    from aiothrottle.stores.mongo import MongoStore
 
     try:
         client = AsyncMongoClient[dict[str, object]](url, retryWrites=False)
@@ -77,9 +84,10 @@ async def _mongo(url: str) -> AsyncGenerator[Store]:
 
 @asynccontextmanager
 async def _memcached(url: str) -> AsyncGenerator[Store]:
-    import emcache
+    from aiothrottle.stores.memcached import MemcachedStore  # first
 
-    from aiothrottle.stores.memcached import MemcachedStore
+    # isort: split
+    import emcache
 
     parts = urlsplit(url)
     address = emcache.MemcachedHostAddress(parts.hostname or "localhost", parts.port or 11211)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aiothrottle.fetch.record import Record
 
-__all__ = ["Tally"]
+__all__ = ["Tally", "counted"]
 
 
 @dataclass(slots=True)
@@ -43,12 +43,12 @@ class Tally:
         speed = f", {self.requests / seconds:.1f} requests/s" if seconds >= 1 else ""
         skipped = f", {self.skipped} were done before" if self.skipped else ""
         yield (
-            f"{_counted(self.done, 'URL')} in {seconds:.1f} s{speed}: "
+            f"{counted(self.done, 'URL')} in {seconds:.1f} s{speed}: "
             f"{self.done - self.failed} fetched, {self.failed} failed{skipped}."
         )
         if self.requests:
             yield (
-                f"{_counted(self.requests, 'request')}, {self.refused} refused by the server; "
+                f"{counted(self.requests, 'request')}, {self.refused} refused by the server; "
                 f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
             )
         none = self.done - self.statuses.total()
@@ -57,5 +57,6 @@ class Tally:
             yield f"By status: {', '.join([*told, f'none: {none}'] if none else told)}."
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Say how many, of one or more."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -19,7 +19,7 @@ except ModuleNotFoundError as _error:
         "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
     ) from _error
 
-from aiothrottle.errors import StoreUnavailable
+from aiothrottle.errors import StoreUnavailable, said_by
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -110,4 +110,4 @@ async def _told(call: Awaitable[_Result]) -> _Result:
     except (NotStoredStorageCommandError, NotFoundCommandError):
         raise
     except (CommandError, ClusterNoAvailableNodes, OSError, EOFError) as error:
-        raise StoreUnavailable(f"memcached: {str(error) or type(error).__name__}") from error
+        raise StoreUnavailable(f"memcached: {said_by(error)}") from error

@@ -16,7 +16,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.checks import check_number
-from aiothrottle.errors import StoreUnavailable
+from aiothrottle.errors import StoreUnavailable, said_by
 from aiothrottle.stores.ledger import EPOCH, damaged
 from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
@@ -188,7 +188,7 @@ class MongoStore(SwapStore):
             async with asyncio.timeout(self._timeout):
                 return await call
         except (PyMongoError, TimeoutError) as error:
-            raise StoreUnavailable(f"MongoDB: {str(error) or type(error).__name__}") from error
+            raise StoreUnavailable(f"MongoDB: {said_by(error)}") from error
 
 
 class _Mark(NamedTuple):

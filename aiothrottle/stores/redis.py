@@ -23,7 +23,7 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.checks import check_number
-from aiothrottle.errors import StoreUnavailable
+from aiothrottle.errors import StoreUnavailable, said_by
 from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.request import (
@@ -241,7 +241,7 @@ class RedisStore(SwapStore):
                 # Untouched by `decode_responses`: a state is no text.
                 return await self._driver.execute_command(command, *arguments, NEVER_DECODE=True)
         except self._errors.all as error:  # TimeoutError is an OSError
-            raise StoreUnavailable(f"{command}: {str(error) or type(error).__name__}") from error
+            raise StoreUnavailable(f"{command}: {said_by(error)}") from error
 
     async def _check(self) -> None:
         """Look once, before the first script, whether the server can keep its promises."""
@@ -251,8 +251,7 @@ class RedisStore(SwapStore):
         except self._errors.response:
             info = {}  # it may not be asked
         except self._errors.all as error:
-            what = str(error) or type(error).__name__
-            raise StoreUnavailable(f"the server does not answer: {what}") from error
+            raise StoreUnavailable(f"the server does not answer: {said_by(error)}") from error
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
