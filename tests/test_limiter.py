@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
