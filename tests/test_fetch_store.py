@@ -70,7 +70,7 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("redis://127.0.0.1:1", "redis://127.0.0.1:1: the server does not answer: Error 111"),
+        ("redis://127.0.0.1:1", "redis://127.0.0.1:1: Redis: Error 111"),
         ("redis://127.0.0.1:port", "redis://127.0.0.1:port: Port could not be cast to integer"),
         ("mongodb://me:secret@127.0.0.1:1", "mongodb://127.0.0.1:1: MongoDB: no answer in time"),
         ("memcached://127.0.0.1:1", "memcached://127.0.0.1:1: memcached: no answer in time"),

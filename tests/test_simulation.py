@@ -421,6 +421,8 @@ def test_an_error_of_the_limiter_is_raised_as_it_is() -> None:
 
 
 async def test_where_a_loop_runs_it_belongs_into_a_thread() -> None:
+    with pytest.raises(RuntimeError, match=r"`await asyncio\.to_thread\(simulate, \.\.\.\)`"):
+        simulate(window(), WINDOW)
     outcome = await asyncio.to_thread(simulate, window(), WINDOW, jitter=0.0)
     assert outcome.utilisation == 1.0
 

@@ -69,6 +69,11 @@ def simulate(
     >>> guarded.refused
     0
     """
+    if _a_loop_runs():
+        raise RuntimeError(
+            "simulate() runs a loop of its own, and in this thread one is running: write "
+            "`await asyncio.to_thread(simulate, ...)`"
+        )
     if not callable(client):
         raise TypeError(f"client makes a RateLimiter when it is called, not {client!r}")
     check_whole("clients", clients)
@@ -91,3 +96,11 @@ def simulate(
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(world.run(client, clients, workers, demand))
     return world.outcome(clients)
+
+
+def _a_loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

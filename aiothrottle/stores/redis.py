@@ -251,7 +251,7 @@ class RedisStore(SwapStore):
         except self._errors.response:
             info = {}  # it may not be asked
         except self._errors.all as error:
-            raise StoreUnavailable(f"the server does not answer: {said_by(error)}") from error
+            raise StoreUnavailable(f"Redis: {said_by(error)}") from error
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
