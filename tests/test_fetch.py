@@ -389,6 +389,18 @@ def test_what_makes_no_sense_is_refused_in_a_line(
     assert complaint in error
 
 
+def test_the_list_is_not_taken_for_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not empty, and what is said of an output that is not is to take it away."""
+    listed = tmp_path / "urls.txt"
+    listed.write_text("http://127.0.0.1:1/")
+    with pytest.raises(SystemExit) as ended:
+        main(["fetch", "-i", str(listed), "-o", str(tmp_path / "." / "urls.txt")])
+    assert ended.value.code == 2
+    assert "--input-file and --output are the same file" in capsys.readouterr().err
+
+
 # ---- what a person sees ----------------------------------------------------------------------
 
 

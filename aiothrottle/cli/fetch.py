@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiothrottle.cli.fetch_arguments import add_arguments
@@ -74,6 +75,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error("--resume goes on with a file: give --output or --output-dir")
     if [*options.urls, options.input_file].count("-") > 1:
         parser.error("- is there more than once, but standard input can be read only once")
+    if options.output and options.input_file and _same(options.output, options.input_file):
+        parser.error("--input-file and --output are the same file: give the output one of its own")
     _check_limits(parser, options)
     if options.head and (options.method is not None or options.data is not None):
         parser.error("--head is a request of its own: leave out --request and --data")
@@ -87,6 +90,13 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         return asyncio.run(run(settings, sys.stderr))
     finally:
         settings.output.close()
+
+
+def _same(output: Path, list_: str) -> bool:
+    try:
+        return output.samefile(list_)
+    except OSError:  # one of them is not there, or not yet
+        return False
 
 
 def _settings(options: argparse.Namespace) -> Settings:
