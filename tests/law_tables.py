@@ -1,0 +1,374 @@
+"""What each law says, as tables: 0.0 is "it goes", else seconds to wait."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiothrottle.algorithms import (
+    Algorithm,
+    AllOf,
+    Cooldown,
+    FixedWindow,
+    LeakyBucket,
+    RollingWindow,
+    SlidingWindow,
+    TokenBucket,
+    Unlimited,
+    WaitUntil,
+)
+from aiothrottle.rate import Rate
+
+__all__ = ["CASES", "LEFT", "Case"]
+
+NEVER = math.inf
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked of an algorithm, in order: (now, cost, seconds to wait)."""
+
+    name: str
+    algorithm: Algorithm[Any]
+    steps: Sequence[tuple[float, float, float]]
+
+    def __str__(self) -> str:
+        return f"{type(self.algorithm).__name__}: {self.name}"
+
+
+CASES = [
+    Case(
+        "the limit at once, then nothing until exactly one period has passed",
+        RollingWindow("3/s"),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 1), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0)],
+    ),
+    Case(
+        "each token comes back one period after it went",
+        RollingWindow("2/s"),
+        [(0, 1, 0), (0.5, 1, 0), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0.5), (1.5, 1, 0)],
+    ),
+    Case(
+        "an edge of a calendar second lets nothing through",
+        RollingWindow("2/s"),
+        [(0.9, 1, 0), (0.9, 1, 0), (1.1, 1, 0.8), (1.9, 1, 0)],
+    ),
+    Case(
+        "the last instant of the period is inside, one period later is outside",
+        RollingWindow(1),
+        [(5, 1, 0), (math.nextafter(6, 0), 1, 6 - math.nextafter(6, 0)), (6, 1, 0)],
+    ),
+    Case(
+        "a long period",
+        RollingWindow("2/24h"),
+        [(0, 1, 0), (3600, 1, 0), (7200, 1, 79200), (86400, 1, 0), (86400, 1, 3600)],
+    ),
+    Case(
+        "a heavy cost waits until enough has left",
+        RollingWindow("3/s"),
+        [(0, 1, 0), (0.25, 1, 0), (0.5, 1, 0), (0.5, 2, 0.75), (0.5, 3, 1), (1.25, 2, 0)],
+    ),
+    Case(
+        "a light cost waits until something heavy has left",
+        RollingWindow("10/s"),
+        [(0, 9, 0), (0.5, 1, 0), (0.5, 1, 0.5), (0.5, 10, 1), (1, 9, 0), (1, 1, 0.5)],
+    ),
+    Case(
+        "unit costs after heavy ones, and heavy ones after those",
+        RollingWindow("4/s"),
+        [(0, 2, 0), (0, 1, 0), (0, 1, 0), (1, 1, 0), (1, 1, 0), (1, 2, 0), (2, 4, 0), (2, 1, 1)],
+    ),
+    Case(
+        "ten tenths are one",
+        RollingWindow(1),
+        [(0, 0.1, 0)] * 10 + [(0, 0.1, 1), (0, 1e-6, 1), (1, 1, 0)],
+    ),
+    Case(
+        "three thirds are one",
+        RollingWindow(1),
+        [(0, 1 / 3, 0)] * 3 + [(0.5, 1 / 3, 0.5), (1, 1 / 3, 0)],
+    ),
+    Case(
+        "of a fractional limit all can be used",
+        RollingWindow("2.5/s"),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0.5, 0), (0, 0.5, 1), (0, 2.5, 1), (0, 2.6, NEVER)],
+    ),
+    Case(
+        "below one token per period it is one token in more time",
+        RollingWindow("0.5/s"),
+        [(0, 1, 0), (0, 1, 2), (1, 1, 1), (2, 1, 0), (2, 1.5, NEVER)],
+    ),
+    Case(
+        "below one, fractions go as they fit",
+        RollingWindow("0.25/s"),
+        [(0, 0.5, 0), (1, 0.5, 0), (1, 0.5, 3), (4, 0.5, 0)],
+    ),
+    Case(
+        "a cost of 0 goes when full, and counts for nothing",
+        RollingWindow(1),
+        [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.5, 0, 0), (0.5, 1, 0.5), (1, 1, 0)],
+    ),
+    Case(
+        "what exceeds the limit never goes",
+        RollingWindow("3/s"),
+        [(0, 4, NEVER), (0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)],
+    ),
+    Case(
+        "a huge limit",
+        RollingWindow("1000000000000/s"),
+        [(0, 6e11, 0), (0.5, 4e11, 0), (0.5, 1e6, 0.5), (1, 6e11, 0), (1, 4e11, 0.5)],
+    ),
+    Case(
+        "a tiny period",
+        RollingWindow("1/1ms"),
+        [(1e6, 1, 0), (1e6, 1, 0.001), (1e6 + 0.001, 1, 0)],
+    ),
+    Case(
+        "a clock that steps back",
+        RollingWindow("2/s"),
+        [(10, 1, 0), (5, 1, 0), (5, 1, 6), (10, 1, 1), (10.5, 1, 0.5), (11, 1, 0), (11, 1, 0)],
+    ),
+    Case(
+        "by default the burst is the limit",
+        TokenBucket("4/s"),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 0.25), (0.25, 1, 0), (0.25, 1, 0.25)],
+    ),
+    Case(
+        "a burst of one spaces evenly",
+        TokenBucket("4/s", burst=1),
+        [(0, 1, 0), (0, 1, 0.25), (0.125, 1, 0.125), (0.25, 1, 0), (0.5, 1, 0), (0.5, 1, 0.25)],
+    ),
+    Case(
+        "idle time is banked up to the burst and no further",
+        TokenBucket("4/s", burst=2),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 0.25), (100, 1, 0), (100, 1, 0), (100, 1, 0.25)],
+    ),
+    Case(
+        "it drains at the rate, not by the period",
+        TokenBucket("4/s", burst=2),
+        [(0, 2, 0), (0.125, 1, 0.125), (0.25, 1, 0), (0.25, 2, 0.5), (0.75, 2, 0)],
+    ),
+    Case(
+        "a burst above the limit",
+        TokenBucket("1/s", burst=5),
+        [(0, 5, 0), (0, 1, 1), (0, 5, 5), (2.5, 2, 0), (2.5, 1, 0.5), (2.5, 0.5, 0)],
+    ),
+    Case(
+        "a long period",
+        TokenBucket("24/d", burst=1),
+        [(0, 1, 0), (1800, 1, 1800), (3600, 1, 0)],
+    ),
+    Case(
+        "ten tenths are one",
+        TokenBucket("1/s"),
+        [(0, 0.1, 0)] * 10 + [(0, 0.1, 0.1), (0.1, 0.1, 0), (0.1, 1, 1)],
+    ),
+    Case(
+        "a fractional limit and a fractional burst",
+        TokenBucket("2.5/s", burst=1.5),
+        [(0, 1.5, 0), (0, 1, 0.4), (0.4, 1, 0), (0.4, 0.5, 0.2), (0.4, 1.6, NEVER)],
+    ),
+    Case(
+        "below one token per period one goes in its time",
+        TokenBucket("0.5/s"),
+        [(0, 1, 0), (0, 1, 2), (1, 0.5, 0), (1, 1, 2), (3, 1, 0), (3, 1.5, NEVER)],
+    ),
+    Case(
+        "a cost of 0 goes when full, and counts for nothing",
+        TokenBucket("4/s", burst=1),
+        [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.125, 0, 0), (0.125, 1, 0.125), (0.25, 1, 0)],
+    ),
+    Case(
+        "what exceeds the burst never goes",
+        TokenBucket("10/s", burst=3),
+        [(0, 4, NEVER), (0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)],
+    ),
+    Case(
+        "a huge limit",
+        TokenBucket("1000000000000/s"),
+        [(0, 1e12, 0), (0, 1e11, 0.1), (0.5, 5e11, 0), (0.5, 1e12, 1)],
+    ),
+    Case(
+        "a clock that steps back",
+        TokenBucket("4/s", burst=2),
+        [(10, 1, 0), (5, 1, 5), (9.75, 1, 0.25), (10, 1, 0), (10, 1, 0.25)],
+    ),
+    Case(
+        "evenly spaced, 2 ms early at the most",
+        LeakyBucket("10/s"),
+        [(0, 1, 0), (0, 1, 0.098), (0.09, 1, 0.008), (0.098, 1, 0), (0.098, 1, 0.1), (0.198, 1, 0)],
+    ),
+    Case(
+        "what a late timer cost is made up within 2 ms",
+        LeakyBucket("10/s"),
+        [(0, 1, 0), (0.0995, 1, 0), (0.1985, 1, 0), (0.298, 1, 0), (0.298, 1, 0.1)],
+    ),
+    Case(
+        "who is later than that shifts the schedule: nothing is banked",
+        LeakyBucket("10/s"),
+        [(0, 1, 0), (0.15, 1, 0), (0.2, 1, 0.048), (9, 1, 0), (9, 1, 0.098)],
+    ),
+    Case(
+        "fast rates go in handfuls of rate * 2 ms + 1",
+        LeakyBucket("1000/s"),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 0.001), (0.001, 1, 0), (0.001, 1, 0.001)],
+    ),
+    Case(
+        "a heavy cost goes when it is due, and occupies its intervals",
+        LeakyBucket("10/s"),
+        [(0, 10, 0), (0, 1, 0.998), (0.998, 5, 0), (0.998, 0.1, 0.5), (9, 11, NEVER), (9, 0, 0)],
+    ),
+    Case(
+        "below one token per period",
+        LeakyBucket("0.5/s"),
+        [(0, 1, 0), (0, 1, 1.998), (1.998, 0.5, 0), (2, 1, 0.998), (2.998, 1.5, NEVER)],
+    ),
+    Case(
+        "a paced clock that steps back",
+        LeakyBucket("10/s"),
+        [(5, 1, 0), (4, 1, 1.098), (5.098, 1, 0)],
+    ),
+    Case(
+        "ten at the end of one period and ten at the start of the next",
+        FixedWindow("10/s"),
+        [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1), (1.25, 1, 0.75)],
+    ),
+    Case(
+        "the rolling window lets ten of those through",
+        RollingWindow("10/s"),
+        [(0.99, 1, 0)] * 10 + [(0.99, 1, 1)] + [(1, 1, 0.99)] * 10 + [(1.99, 1, 0)],
+    ),
+    Case(
+        "costs, whole and broken",
+        FixedWindow(Rate(2.5, 10)),
+        [(3, 2, 0), (4, 1, 6), (4, 0.5, 0), (4, 0.1, 6), (4, 0, 0), (10, 2.5, 0), (11, 2.6, NEVER)],
+    ),
+    Case(
+        "below one token per period it is one token in more time",
+        FixedWindow("0.5/s"),
+        [(1, 1, 0), (1, 1, 1), (2, 1, 0), (3, 1.5, NEVER)],
+    ),
+    Case(
+        "a clock that steps back stays in the later period",
+        FixedWindow("2/s"),
+        [(5, 1, 0), (4.5, 1, 0), (4.5, 1, 1.5), (5.5, 1, 0.5), (6, 1, 0)],
+    ),
+    Case("before zero", FixedWindow("1/s"), [(-0.5, 1, 0), (-0.25, 1, 0.25), (0, 1, 0), (0, 1, 1)]),
+    Case("ten tenths are one", FixedWindow(1), [(0, 0.1, 0)] * 10 + [(0, 0.1, 1)]),
+    Case(
+        "a token comes back when its stretch is out",
+        SlidingWindow("2/s", buckets=4),
+        [(0.1, 1, 0), (0.6, 1, 0), (0.9, 1, 0.1), (1, 1, 0), (1.1, 1, 0.4), (1.5, 1, 0)],
+    ),
+    Case(
+        "a heavy cost waits for enough whole stretches",
+        SlidingWindow("4/s", buckets=4),
+        [(0.1, 1, 0), (0.3, 1, 0), (0.6, 2, 0), (0.7, 2, 0.55), (0.7, 3, 0.8), (1.25, 2, 0)],
+    ),
+    Case(
+        "with one bucket it is a fixed window",
+        SlidingWindow("10/s", buckets=1),
+        [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1)],
+    ),
+    Case(
+        "around an edge of the period nothing more than N",
+        SlidingWindow("10/s", buckets=8),
+        [(0.95, 1, 0)] * 10 + [(1, 1, 0.875), (1.75, 1, 0.125), (1.875, 1, 0)],
+    ),
+    Case(
+        "a clock that steps back stays in the later stretch",
+        SlidingWindow("2/s", buckets=2),
+        [(5, 1, 0), (4, 1, 0), (4, 1, 2), (5.5, 1, 0.5), (6, 2, 0)],
+    ),
+    Case(
+        "costs that never fit, and that cost nothing",
+        SlidingWindow("2/s"),
+        [(0, 2.1, NEVER), (0, 0, 0), (0, 2, 0), (0, 0, 0), (0, 1, 1)],
+    ),
+    Case(
+        "three at once, then one every 20 s",
+        Cooldown(3, 60),
+        [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 20), (5, 1, 15), (20, 1, 0), (20, 1, 20)],
+    ),
+    Case(
+        "a hit of more steps",
+        Cooldown(3, 60),
+        [(0, 2, 0), (0, 2, 20), (10, 1, 0), (10, 1, 10), (9, 4, NEVER), (70, 3, 0), (70, 0, 0)],
+    ),
+    Case("seven sevenths", Cooldown(7, 1), [(0.1, 1, 0)] * 7 + [(0.1, 1, 1 / 7)]),
+    Case(
+        "one every interval",
+        WaitUntil(1, 5, 10),
+        [(0, 1, 0), (0, 1, 1), (0.75, 1, 0.25), (1, 1, 0), (9, 3, 0), (9, 1, 3), (9, 10.1, NEVER)],
+    ),
+    Case(
+        "of two windows the tighter one",
+        AllOf(RollingWindow("2/s"), RollingWindow("3/10s")),
+        [
+            (0, 1, 0),
+            (0, 1, 0),
+            (0, 1, 1),
+            (1, 1, 0),
+            (1, 1, 9),
+            (2, 2, 8),
+            (2, 3, NEVER),
+            (2, 0, 0),
+        ],
+    ),
+    Case(
+        "the bucket's wait goes past an edge of the window",
+        AllOf(FixedWindow("3/s"), TokenBucket("2/s", burst=2)),
+        [(0.5, 1, 0), (0.5, 1, 0), (0.5, 1, 0.5), (1, 1, 0), (1, 1, 0.5), (1, 2.1, NEVER)],
+    ),
+    Case(
+        "all or none",
+        AllOf(TokenBucket("10/s", burst=10), RollingWindow("1/min")),
+        [(0, 1, 0), (0, 1, 60), (0, 1, 60), (60, 1, 0), (60, 2, NEVER)],
+    ),
+    Case("everything goes", Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
+]
+
+# algorithm, what went (now, cost), now, what remains, seconds until all is forgotten
+LEFT: list[tuple[Algorithm[Any], list[tuple[float, float]], float, float, float]] = [
+    (RollingWindow("3/s"), [], 0, 3, 0),
+    (RollingWindow("3/s"), [(0, 1)], 0, 2, 1),
+    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 0.75, 1, 0.75),
+    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 1, 2, 0.5),
+    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 1.5, 3, 0),
+    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 99, 3, 0),
+    (RollingWindow("3/s"), [(0, 0.5), (0.5, 2)], 0.75, 0.5, 0.75),
+    (RollingWindow("3/s"), [(0, 0.5), (0.5, 2)], 1, 1, 0.5),
+    (RollingWindow("3/s"), [(0, 0)], 0, 3, 0),
+    (RollingWindow("3/s"), [(0, 3), (0, 3)], 0, 0, 1),
+    (RollingWindow("3/s"), [(0, 1)] * 5, 0.5, 0, 0.5),
+    (RollingWindow("3/s"), [(10, 1)], 5, 2, 6),
+    (RollingWindow("0.5/s"), [(0, 1)], 1, 0, 1),
+    (TokenBucket("4/s"), [], 0, 4, 0),
+    (TokenBucket("4/s"), [(0, 1)], 0, 3, 0.25),
+    (TokenBucket("4/s"), [(0, 4)], 0.5, 2, 0.5),
+    (TokenBucket("4/s", burst=2), [(0, 2)], 0.125, 0.5, 0.375),
+    (TokenBucket("4/s", burst=2), [(0, 2)], 0.5, 2, 0),
+    (TokenBucket("4/s", burst=2), [(0, 0)], 0, 2, 0),
+    (TokenBucket("4/s", burst=2), [(0, 2), (0, 2)], 0, 0, 1),
+    (TokenBucket("4/s", burst=2), [(10, 1)], 5, 0, 5.25),
+    (Unlimited(), [(0, 99)], 0, math.inf, 0),
+    (LeakyBucket("10/s"), [], 0, 10, 0),
+    (LeakyBucket("10/s"), [(0, 1)], 0.05, 0, 0.05),
+    (LeakyBucket("10/s"), [(0, 1)], 0.099, 10, 0.001),
+    (LeakyBucket("10/s"), [(0, 1)], 0.1, 10, 0),
+    (FixedWindow("3/s"), [], 0.5, 3, 0),
+    (FixedWindow("3/s"), [(0.25, 1)], 0.5, 2, 0.5),
+    (FixedWindow("3/s"), [(0.25, 5)], 0.5, 0, 0.5),
+    (FixedWindow("3/s"), [(0.25, 1)], 1, 3, 0),
+    (FixedWindow("3/s"), [(5, 1)], 4.5, 2, 1.5),
+    (SlidingWindow("3/s", buckets=4), [], 0.5, 3, 0),
+    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 0.9, 1, 0.35),
+    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1, 2, 0.25),
+    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1.25, 3, 0),
+    (SlidingWindow("3/s", buckets=4), [(0.1, 9)], 0.1, 0, 0.9),
+    (Cooldown(3, 60), [(0, 1)], 10, 2.5, 10),
+    (Cooldown(3, 60), [(0, 3)], 0, 0, 60),
+    (WaitUntil(1, 5, 10), [(0, 1)], 0.5, 0, 0.5),
+    (WaitUntil(1, 5, 10), [(0, 1)], 1, 10, 0),
+    (AllOf(RollingWindow("3/s"), RollingWindow("9/min")), [(0, 1)], 0.5, 2, 59.5),
+    (AllOf(RollingWindow("3/s"), RollingWindow("9/min")), [(0, 3), (1, 3), (2, 3)], 2, 0, 60),
+]
