@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.servers import Valkey, need, why_no_valkey
+from tests.servers import Valkey
 
 # A slow machine must not fail a property, and every run must try the same examples:
 # a test that fails for a colleague has to fail here too.
@@ -38,7 +38,6 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:
 @pytest.fixture
 def valkey() -> Iterator[Valkey]:
     """A server of its own for each test, which may stop it."""
-    need("valkey", why_no_valkey())
     server = Valkey()
     yield server
     server.stop()

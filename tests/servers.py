@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 class Valkey:
-    """One server, up when it is made."""
+    """One server, up when it is made; the test is skipped if there is none here."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Valkey:
         config: str | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
+        need("valkey", why_no_valkey())
         self.options = options
         self.config = config
         self.environment = environment

@@ -32,7 +32,7 @@ from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import read_answer
 from aiothrottle.testing.store_contract import ManualClock
-from tests.servers import Valkey, memcached, mongodb, need, why_no_valkey
+from tests.servers import Valkey, memcached, mongodb
 
 LAWS: list[Algorithm[Any]] = [
     RollingWindow("3/s"),
@@ -98,7 +98,6 @@ def test_a_reply_that_is_none_is_told(reply: Any) -> None:  # noqa: ANN401
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
     server = Valkey()
     yield server
     server.stop()

@@ -32,7 +32,7 @@ from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.background import ENVIRONMENT
-from tests.servers import Valkey, need, why_no_valkey
+from tests.servers import Valkey
 from tests.virtually import now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
@@ -907,7 +907,6 @@ async def test_what_was_charged_late_is_found_behind_what_was_used_since() -> No
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
     server = Valkey()
     yield server
     server.stop()

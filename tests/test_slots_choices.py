@@ -21,7 +21,7 @@ from aiothrottle.stores import Store
 from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import FaultProxy, Valkey, memcached, mongodb, need, why_no_valkey
+from tests.servers import FaultProxy, Valkey, memcached, mongodb
 
 Kind: TypeAlias = Literal["valkey", "mongodb", "memcached"]
 
@@ -35,8 +35,6 @@ CALL, SOON, LONG = 1.0, 0.5, 20.0
 @pytest.fixture(scope="module", params=["valkey", "mongodb", "memcached"])
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, int]]:
     kind: Kind = request.param
-    if kind == "valkey":
-        need("valkey", why_no_valkey())
     start: dict[Kind, Callable[[], Any]] = {
         "valkey": Valkey,
         "mongodb": mongodb,

@@ -17,7 +17,7 @@ from aiothrottle import (
 )
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import FaultProxy, Valkey, need, why_no_valkey
+from tests.servers import FaultProxy, Valkey
 from tests.sharing import Link, Shared
 from tests.virtually import now, turns, virtual
 
@@ -151,7 +151,6 @@ async def test_what_is_no_outage_is_raised_whatever_was_chosen(choice: OnStoreEr
 @pytest.mark.parametrize("choice", ["local", "closed"])
 async def test_a_network_that_swallows_everything_for_a_while(choice: OnStoreError) -> None:
     """Nobody who waits is lost, and when all are heard again there are never more than may be."""
-    need("valkey", why_no_valkey())
     server, limit = Valkey(), 3
     running, ended, greatest = 0, 0, 0
     try:

@@ -17,7 +17,7 @@ from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.slots import SlotTable, slots_key
 from aiothrottle.testing.slots_contract import SLOT_CHECKS, Owner, SlotCheck
 from aiothrottle.testing.store_contract import ManualClock
-from tests.servers import Cluster, Process, Valkey, memcached, mongodb, need, why_no_valkey
+from tests.servers import Cluster, Process, Valkey, memcached, mongodb
 from tests.test_stores import DictStore
 
 every_check = pytest.mark.parametrize("check", SLOT_CHECKS, ids=lambda check: check.__name__)
@@ -25,7 +25,6 @@ every_check = pytest.mark.parametrize("check", SLOT_CHECKS, ids=lambda check: ch
 
 @pytest.fixture(scope="module", params=[Valkey, Cluster], ids=["single", "cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[Valkey | Cluster]:
-    need("valkey", why_no_valkey())
     server = request.param()
     yield server
     server.stop()

@@ -20,7 +20,7 @@ from aiothrottle.algorithms import RollingWindow, TokenBucket
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Answer
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need, why_no_valkey
+from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need
 
 WINDOW = RollingWindow("10/min")
 # Seconds: beside "never" only, since a busy machine may take its time.
@@ -179,7 +179,6 @@ async def test_a_replica_that_may_not_write_refuses(valkey: Valkey) -> None:
 
 
 async def test_a_failover_keeps_what_was_spent() -> None:
-    need("valkey", why_no_valkey())
     servers = Sentinels()
     try:
         async with servers.connect() as client:
@@ -204,7 +203,6 @@ async def eventually(store: RedisStore) -> Answer:
 
 
 async def test_a_slot_that_moves_to_another_node_takes_its_records_along() -> None:
-    need("valkey", why_no_valkey())
     cluster = Cluster()
     try:
         async with cluster.connect() as client:
@@ -226,7 +224,6 @@ async def test_a_slot_that_moves_to_another_node_takes_its_records_along() -> No
 
 async def test_a_clock_of_the_server_that_jumps_grants_at_most_one_limit_more() -> None:
     """Back by 20 s: nobody waits for it, nothing is minted. On by 30 s: that much has passed."""
-    need("valkey", why_no_valkey())
     clock = FakedClock()
     try:
         async with clock.valkey.connect() as client:

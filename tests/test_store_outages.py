@@ -20,7 +20,7 @@ from aiothrottle.sharing.health import Health
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
-from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need, why_no_valkey
+from tests.servers import Cluster, FaultProxy, Sentinels, Valkey
 from tests.test_store_faults import FakedClock
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -164,7 +164,6 @@ async def test_a_slow_network_is_no_outage(valkey: Valkey) -> None:
 
 async def test_every_fault_of_a_server() -> None:
     """All at the same time, each on a server of its own."""
-    need("valkey", why_no_valkey())
     servers = [Valkey() for _ in range(5)]
     stands_still, killed, full, replica, open_one = servers
 
@@ -220,7 +219,6 @@ async def test_scripts_that_are_flushed_are_no_outage(valkey: Valkey) -> None:
 
 
 async def test_a_failover_by_sentinel() -> None:
-    need("valkey", why_no_valkey())
     servers = Sentinels()
     try:
 
@@ -233,7 +231,6 @@ async def test_a_failover_by_sentinel() -> None:
 
 
 async def test_a_slot_that_moves_to_another_node_of_a_cluster() -> None:
-    need("valkey", why_no_valkey())
     cluster = Cluster()
     try:
         async with cluster.connect() as client:
@@ -251,7 +248,6 @@ async def test_a_slot_that_moves_to_another_node_of_a_cluster() -> None:
 
 async def test_a_clock_of_the_server_that_jumps() -> None:
     """Back: nobody waits for it. On: that much has passed, so there is one limit more."""
-    need("valkey", why_no_valkey())
     clock = FakedClock()
     try:
         async with clock.valkey.connect() as one, clock.valkey.connect() as other:

@@ -15,7 +15,7 @@ from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
-from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need, why_no_valkey
+from tests.servers import Cluster, FaultProxy, Sentinels, Valkey
 from tests.test_store_faults import cancel_in_the_midst
 
 Server = Valkey | Cluster | Sentinels
@@ -26,7 +26,6 @@ PLENTY = RollingWindow("1000000/s")
 
 @pytest.fixture(scope="module", params=["single", "cluster", "sentinel"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    need("valkey", why_no_valkey())
     kinds: dict[str, type[Server]] = {"single": Valkey, "cluster": Cluster, "sentinel": Sentinels}
     server = kinds[request.param]()
     yield server

@@ -33,7 +33,7 @@ from aiothrottle.sharing.health import Health
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import LOAD, RECORD, Requests
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
-from tests.servers import Cluster, Sentinels, Valkey, free_port, need, why_no_valkey
+from tests.servers import Cluster, Sentinels, Valkey, free_port
 from tests.test_stores import DictStore
 
 Server = Valkey | Cluster | Sentinels
@@ -44,7 +44,6 @@ DECISIONS = int(os.environ.get("AIOTHROTTLE_DECISIONS", "10000"))
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    need("valkey", why_no_valkey())
     server = Valkey()
     yield server
     server.stop()
@@ -52,7 +51,6 @@ def valkey() -> Iterator[Valkey]:
 
 @pytest.fixture(scope="module", params=["single", "cluster", "sentinel"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    need("valkey", why_no_valkey())
     kinds: dict[str, type[Server]] = {"single": Valkey, "cluster": Cluster, "sentinel": Sentinels}
     server = kinds[request.param]()
     yield server
@@ -347,7 +345,6 @@ async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa
 
 
 async def test_an_eviction_policy_that_forgets_limits_is_warned_of_once() -> None:
-    need("valkey", why_no_valkey())
     server = Valkey("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     try:
         async with server.connect() as client:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import FaultProxy, Valkey, need, why_no_valkey
+from tests.servers import FaultProxy, Valkey
 
 
 class Secured(NamedTuple):
@@ -30,7 +30,6 @@ class Secured(NamedTuple):
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncGenerator[Secured]:
     """Start a server behind what ends TLS: the one of the package has none of its own."""
-    need("valkey", why_no_valkey())
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -19,7 +19,7 @@ from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.store import Store
-from tests.servers import Valkey, memcached, mongodb, need, why_no_valkey
+from tests.servers import Valkey, memcached, mongodb
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
 
@@ -48,14 +48,9 @@ async def on_memcached(port: int) -> AsyncGenerator[Store]:
         await client.close()
 
 
-def valkey() -> Valkey:
-    need("valkey", why_no_valkey())
-    return Valkey()
-
-
 @pytest.fixture(
     scope="module",
-    params=[(valkey, on_valkey), (mongodb, on_mongodb), (memcached, on_memcached)],
+    params=[(Valkey, on_valkey), (mongodb, on_mongodb), (memcached, on_memcached)],
     ids=["valkey", "mongodb", "memcached"],
 )
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
