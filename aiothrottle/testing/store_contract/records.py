@@ -1,6 +1,6 @@
 """What has been spent, by whom and until when: what every store has to remember alike."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiothrottle.algorithms import (
     Algorithm,
@@ -14,16 +14,16 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.stores import Answer, Key, Store
 from aiothrottle.testing.manual_clock import ManualClock
 from aiothrottle.testing.store_contract.check import Check, Make, about, close, listed_in, raises
 from aiothrottle.testing.store_contract.laws import LAWS, TEN, OneByOne
 
-if TYPE_CHECKING:
-    from aiothrottle.stores import Key
-
 __all__ = ["RECORDS"]
 
 RECORDS: list[Check] = []
+
+_LIMITS = [law for law in LAWS if law != Unlimited()]
 
 
 @listed_in(RECORDS)
@@ -117,12 +117,9 @@ async def a_record_can_be_cleared(make: Make, clock: ManualClock) -> None:  # no
 async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) -> None:
     """What was spent is spent until as much time has passed as before."""
     store = make()
-    for law in LAWS:
-        if law == Unlimited():
-            continue
+    for law in _LIMITS:
         clock.advance(100.0)
-        while (answer := await store.reserve(repr(law), law, [1])).instants:
-            pass
+        answer = await _spend_all(store, law)
         clock.advance(-20.0)
         again = await store.reserve(repr(law), law, [1])
         assert not again.instants, (law, again)
@@ -135,12 +132,9 @@ async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) 
 async def nobody_waits_for_a_clock_that_stepped_back(make: Make, clock: ManualClock) -> None:
     """Time goes on from where it was; but not where each machine has its own: see `one_clock`."""
     store = make()
-    for law in LAWS:
-        if law == Unlimited():
-            continue
+    for law in _LIMITS:
         clock.advance(100.0)
-        while (answer := await store.reserve(repr(law), law, [1])).instants:
-            pass
+        answer = await _spend_all(store, law)
         clock.advance(-20.0)
         assert not (await store.reserve(repr(law), law, [1])).instants, law
         clock.advance(answer.retry_after + 1e-5)
@@ -257,3 +251,10 @@ async def another_law_on_the_key_is_told_and_harms_nothing(make: Make, clock: Ma
                     await raises(ValueError, call)
         assert await store.peek("key", law) == told, law
         await store.clear("key")
+
+
+async def _spend_all(store: Store, law: Algorithm[Any]) -> Answer:
+    """Take what there is, one by one, and give the first refusal."""
+    while (answer := await store.reserve(repr(law), law, [1])).instants:
+        pass
+    return answer
