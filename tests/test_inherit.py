@@ -96,6 +96,17 @@ def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(law: TokenBuc
     assert law.used(state, 9.0) == 0.0
 
 
+def test_a_sliding_window_forgets_what_it_goes_on_with_when_it_would_have() -> None:
+    law, other = SlidingWindow("10/s", buckets=4), TokenBucket("10/s")
+    state, spent = law.start(), other.start()
+    law.take(state, 0.1, 4)
+    fresh = law.inherit(law, state, 0.9)
+    assert [law.used(fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
+    other.take(spent, 0.125, 4)  # of which one has come back since
+    fresh = law.inherit(other, spent, 0.225)
+    assert [law.used(fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
+
+
 def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most() -> None:
     old, new = SlidingWindow("10/s", buckets=10), SlidingWindow("10/1.1s", buckets=10)
     state = old.start()

@@ -21,6 +21,7 @@ from aiothrottle.algorithms import (
 from aiothrottle.algorithms.algorithm import check_dumped
 from aiothrottle.algorithms.announced import Announced
 from aiothrottle.algorithms.reserved import Reserved
+from aiothrottle.testing.store_contract import OneByOne
 
 
 @pytest.mark.parametrize(
@@ -251,6 +252,35 @@ def test_the_room_of_a_window_is_what_has_left_it() -> None:
     assert law.allowance(state, 80.0, 2) == 2
     law.take(state, 61.0, 1)  # what is gone is let go of
     assert [law.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
+
+
+def test_a_part_of_a_token_counts_beside_what_is_still_in_the_window() -> None:
+    law = RollingWindow("99/s")
+    state = law.start()
+    law.take(state, 0.0, 1)
+    for _ in range(20):
+        law.take(state, 0.5, 1)
+    law.take_each(state, [1.1])  # the first one is out, but its place is not let go of yet
+    assert state.gone == 1
+    law.take(state, 1.2, 0.5)
+    assert law.used(state, 1.2) == 21.5
+
+
+def test_what_costs_nothing_needs_no_word_of_the_server() -> None:
+    law = Announced()
+    state = law.start()
+    law.take(state, 0.0, 5)
+    law.learn(state, 1.0, 0, 30.0, -1.0)  # five were sent since
+    assert [law.delay(state, 1.0, cost) for cost in (0, 1)] == [0, 30]
+    assert law.delay(state, 31.0, 1) == 0
+
+
+def test_a_law_of_the_user_has_used_what_is_not_left_of_its_capacity() -> None:
+    law = OneByOne()
+    state = law.start()
+    assert [law.used(state, now) for now in (0.0, 1.0)] == [0, 0]
+    law.take(state, 1.0, 1)
+    assert [law.used(state, now) for now in (1.0, 2.0)] == [1, 0]
 
 
 def test_bytes_of_something_else_are_told_by_how_they_begin() -> None:

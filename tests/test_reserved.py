@@ -134,6 +134,11 @@ def test_what_is_ready_goes_back_the_latest_first() -> None:
     state.give_back_later(0.0)
     state.give_back_older(9.0)
     assert len(state.returned) == 4
+    state = holding(*slots)
+    state.give_back_behind(3)
+    state.give_back_behind(4)
+    state.give_back_behind(1)
+    assert returned(state) == [(1, 4.0), (1, 3.0), (1, 2.0)]
 
 
 def test_what_the_store_said_is_of_interest_for_a_while() -> None:
