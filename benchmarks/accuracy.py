@@ -22,7 +22,7 @@ from collections import defaultdict
 
 import ours
 import peers
-from measure import Report, apart, arguments, machine, show
+from measure import Chart, Report, apart, arguments, machine, show
 from promises import Window
 
 __all__ = ["report"]
@@ -91,6 +91,7 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
     least: dict[str, float] = {}
     beside: dict[str, float] = {}
     longest: dict[str, float] = {}
+    paced: dict[str, dict[str, float]] = {}
     for bursts in ("rate", "1"):
         rows = [[f"burst {bursts}", "promise"]]
         rows[0] += [f"{rate}/s {what}" for rate in rates for what in ("used", "excess")]
@@ -98,6 +99,8 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
         for rate in rates:
             burst = rate if bursts == "rate" else 1
             results = in_turn(rate, burst, seconds)
+            if burst == 1 and rate >= 100:  # slower is easy
+                paced[f"{rate:,}/s"] = {name: used for name, (_, used, _) in results.items()}
             for name, (kind, used, excess) in results.items():
                 lines.setdefault(name, [name, kind]).extend([f"{used:.1%}", f"{excess:.2f}"])
                 if name in ours.OURS:
@@ -109,6 +112,9 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
                 ratio = results[name][1] / results[TIMER][1]
                 beside[name] = min(ratio, beside.get(name, ratio))
         found.add(f"{seconds:g} s of demand, burst of {bursts}.", rows + list(lines.values()))
+    caption = "The share used of a rate with a burst of 1: from the second table, as bars."
+    unit = "used, with a burst of 1"
+    found.chart = Chart("accuracy", caption, unit, paced, ours.OURS, [TIMER], share=True)
     for label, used in least.items():
         found.want_share(f"{label}: share used, worst rate", used, 0.995)
     for name, ratio in beside.items():

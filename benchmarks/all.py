@@ -1,6 +1,6 @@
 """Everything, one after the other: `uv run benchmarks/all.py [--quick] [--only NAME] [--write]`.
 
-With `--write` the tables become docs/benchmarks.md, and beside each target stands what was
+With `--write` tables and plots become docs/benchmarks.md, and beside each target stands what was
 measured, reached or not. With `--only` some of it is measured again: the rest of the page stays.
 """
 
@@ -109,6 +109,8 @@ def section(module: ModuleType, found: Report) -> str:
     """Give the part of the page that is about one benchmark."""
     about = (module.__doc__ or "").strip().partition("\n\n")[2]
     parts = [f"\n## {found.title}\n\n{about.strip()}\n"]
+    if found.chart:
+        parts.append(f"\n{found.chart.shown()}\n")
     parts += [f"\n{caption}\n\n{markdown(table)}\n" for caption, table in found.tables]
     return "".join(parts)
 
@@ -143,6 +145,12 @@ def main() -> None:
         reports[module] = report()
         show(reports[module])
     print(f"\n{time.monotonic() - begun:.0f} s in all")
+    if options.write:
+        from plots import draw  # noqa: PLC0415 - each process that measures imports this module
+
+        for found in reports.values():
+            if found.chart:
+                draw(found.chart)
     if options.write and options.only:
         text = PAGE.read_text(encoding="utf-8")
         for module, found in reports.items():

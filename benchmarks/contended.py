@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 import ours
 import peers
 from contestant import Contestant, Entered
-from measure import Report, apart, arguments, machine, show
+from measure import Chart, Report, apart, arguments, machine, show
 
 __all__ = ["report"]
 
@@ -210,18 +210,24 @@ def report(
         gates = runs[GATE, size][: len(mine)]  # of a peer, in as many rounds as the peer had
         return of(map(figure, mine)) / of(map(figure, gates))
 
+    costs: dict[str, dict[str, float | None]] = {}
     for size in sizes:
+        each = {
+            name: low(name, size, cpu) / size * 1e6 if (name, size) in runs else None
+            for name in names
+        }
+        costs[f"{size:,} waiters"] = each
         head = ["", "us CPU each", "x gate", "medians", "of it served", "x gate", "wall"]
         rows = [[*head, "x ideal", "longest turn", "per 1,000 grants"]]
         for name in names:
-            if (name, size) not in runs:
+            if each[name] is None:
                 rows.append([name, *["-"] * 5, "too long", *["-"] * 3])
                 continue
             over = "-" if name == SEMAPHORE else f"{middle(name, size, over_ideal):.2f}"
             rows.append(
                 [
                     name,
-                    f"{low(name, size, cpu) / size * 1e6:.2f}",
+                    f"{each[name]:.2f}",
                     f"{beside_gate(name, size, cpu):.2f}",
                     f"{beside_gate(name, size, cpu, statistics.median):.2f}",
                     f"{low(name, size, serving) / size * 1e6:.2f}",
@@ -233,6 +239,9 @@ def report(
                 ]
             )
         found.add(f"{size:,} waiters. Too long is {patience:g} s more than the ideal.", rows)
+    caption = "Microseconds of CPU of each waiter: the first columns of the tables, as bars."
+    unit = "µs of CPU for each waiter"
+    found.chart = Chart("contended", caption, unit, costs, mine, (GATE, SEMAPHORE))
 
     bytes_each = {name: apart(60, memory, name, 10_000) or 0.0 for name in [GATE, *mine, *others]}
     rows = [["memory of one of 10,000 waiters", "bytes", "x gate"]]

@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
+    "Chart",
     "Report",
     "Target",
     "apart",
@@ -47,11 +48,40 @@ class Target:
     reached: bool
 
 
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn of a report: a bar for each contestant, in groups that have a title each.
+
+    None in place of a value: it took too long. Who is neither of ours nor a yardstick is a peer.
+    A `share` is of 1, and written as per cent. The caption is for those who do not see the bars.
+    """
+
+    name: str
+    caption: str
+    unit: str
+    groups: Mapping[str, Mapping[str, float | None]]
+    ours: Collection[str]
+    yardsticks: Collection[str] = ()
+    share: bool = False
+
+    def file(self, shade: str) -> str:
+        """Give the name of the file in docs/pictures, on light paper or on dark."""
+        return f"benchmarks-{self.name}-{shade}.svg"
+
+    def shown(self) -> str:
+        """Give the lines of a page that show it."""
+        return (
+            f"![{self.caption}](pictures/{self.file('light')}){{.only-light}}\n"
+            f"![The same picture on dark paper.](pictures/{self.file('dark')}){{.only-dark}}"
+        )
+
+
 @dataclass
 class Report:
-    """What one benchmark found: tables, each below a line that says what it shows."""
+    """What one benchmark found: tables, each below a line that says what it shows; and a chart."""
 
     title: str
+    chart: Chart | None = field(default=None, kw_only=True)
     tables: list[tuple[str, Rows]] = field(default_factory=list[tuple[str, Rows]])
     targets: list[Target] = field(default_factory=list[Target])
 

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import Any, TypeAlias
 
-from measure import Report, arguments, show
+from measure import Chart, Report, arguments, show
 from redis.asyncio import Redis
 from server import valkey
 from shared_peers import CONTESTANTS, Take
@@ -115,7 +115,8 @@ async def crowds(
 
 
 def show_crowds(report: Report, found: dict[int, Figures]) -> None:
-    """Add the tables and the targets."""
+    """Add the tables, the targets and the chart."""
+    drawn: dict[str, dict[str, float]] = {}
     for size, rates in found.items():
         not_peers = {BARE, *OURS, *OURS.values()}
         best = max(rate for name, (rate, _, _) in rates.items() if name not in not_peers)
@@ -125,6 +126,8 @@ def show_crowds(report: Report, found: dict[int, Figures]) -> None:
             rows.append([name, f"{rate:,.0f}", *times, f"{calls:.4f}", f"{cpu:.1f}"])
         title = f"{size:,} task{'s' * (size > 1)} on one key."
         report.add(title if size else "1 task that rests for two turns of the loop between.", rows)
+        label = f"{size:,} task{'s' * (size > 1)}" if size else "1 task that rests between"
+        drawn[label] = {name: rate for name, (rate, _, _) in rates.items()}
         for name, by_hand in OURS.items():
             rate, calls, _ = rates[name]
             if size == 1:
@@ -137,6 +140,11 @@ def show_crowds(report: Report, found: dict[int, Figures]) -> None:
                 )
             if size >= 1000:
                 report.want(f"{name}, {size:,} tasks: calls per acquire", calls, 0.01, "")
+    caption = (
+        "Acquires per second, by how many tasks ask: the first columns of the tables, as bars."
+    )
+    yardsticks = {BARE, *OURS.values()}
+    report.chart = Chart("stores", caption, "acquires per second", drawn, OURS, yardsticks)
 
 
 # ---- processes that share ------------------------------------------------------------------------
