@@ -1,6 +1,7 @@
 """What it really cost, told afterwards: the difference comes back, or is charged."""
 
 import asyncio
+import itertools
 import math
 from typing import Any, TypeAlias
 
@@ -52,6 +53,19 @@ async def test_what_is_given_back_counts_from_when_it_was_granted() -> None:
     await asyncio.sleep(0.5)
     # Only what the early one still counted for has left the window.
     assert await remaining(limiter) == 5
+
+
+async def test_a_refund_finds_its_instant_by_a_clock_that_never_stands_still() -> None:
+    limiter = RateLimiter("100/h", 3, clock=itertools.count().__next__)
+    held = [await limiter.acquire() for _ in range(3)]
+    waiting = [asyncio.create_task(limiter.acquire(cost)) for cost in (1, 1, 2)]
+    await turns()
+    for permit in held:
+        permit.settle(0)
+        permit.release()  # those who wait are let go in one turn
+    for permit in await asyncio.gather(*waiting):
+        permit.settle(0)
+    assert limiter.statistics().utilisation == 0
 
 
 @virtual

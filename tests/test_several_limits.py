@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
@@ -17,7 +18,7 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.testing import greatest_count
-from tests.virtually import now, virtual, visit
+from tests.virtually import now, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
@@ -182,3 +183,28 @@ async def test_costs_and_slots_go_with_several_rates() -> None:
     starts = await asyncio.gather(*map(stay, (4, 1, 4, 1, 0.5)))
     assert starts == [0, 1, 2, 3, 60]
     assert list(itertools.accumulate((4, 1, 4, 1)))[-1] == 10
+
+
+# --- A burst beside a rate ---
+
+
+@pytest.mark.parametrize(
+    ("limiter", "expected"),
+    [
+        (lambda: RateLimiter("4/s", burst=2), [0, 0, 0.25, 0.5, 1.0, 1.0, 1.25, 1.5]),
+        (
+            lambda: RateLimiter(["4/s", "6/min"], burst=2, algorithm=TokenBucket),
+            [0, 0, 0.25, 0.5, 0.75, 1.0, 10, 20],
+        ),
+        (
+            lambda: RateLimiter("4/s", burst=2, algorithm=TokenBucket),
+            [0, 0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5],
+        ),
+    ],
+    ids=["a window", "several buckets", "a bucket"],
+)
+@virtual
+async def test_a_burst_is_one_limit_more_but_of_a_single_bucket(
+    limiter: Callable[[], RateLimiter], expected: list[float]
+) -> None:
+    assert await asyncio.gather(*visits(limiter(), 8)) == pytest.approx(expected)

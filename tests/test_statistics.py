@@ -39,6 +39,17 @@ def test_at_first_all_is_zero() -> None:
 
 
 @virtual
+async def test_who_waits_for_no_time_has_waited_none() -> None:
+    limiter = RateLimiter(None, 1)
+    held = await limiter.acquire()
+    tasks = visits(limiter, 2)
+    await turns()
+    held.release()
+    await asyncio.gather(*tasks)
+    assert limiter.statistics().waited_total == 0
+
+
+@virtual
 async def test_the_figures_follow_what_happens() -> None:
     limiter = RateLimiter("2/s", 2)
     tasks = visits(limiter, 7, stay=0.25)

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import Cooldown, CostTooHigh, RateLimiter, TokenBucket
+from aiothrottle import Cooldown, CostTooHigh, QueueFull, RateLimiter, TokenBucket
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
@@ -81,6 +81,18 @@ async def test_a_slower_rate_between_grant_and_start_counts(after_turns: int) ->
     limiter.update(rate_limit="1/s")
     went = await asyncio.gather(*waiting)
     assert went == ([1.0, 1.0] if started == 2 else [1.0, 2.0])
+
+
+@virtual
+async def test_a_line_stays_as_short_as_it_was_allowed_to_be() -> None:
+    limiter = RateLimiter("1/s", max_queue=1)
+    limiter.update(rate_limit="2/s")
+    await limiter.acquire(2)
+    waiting = visits(limiter, 1)
+    await turns()
+    with pytest.raises(QueueFull):
+        await limiter.acquire()
+    assert await waiting[0] == 1
 
 
 # --- A cost that no longer fits ---
