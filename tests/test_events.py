@@ -201,6 +201,17 @@ async def test_a_limiter_with_a_store_tells_the_same() -> None:
 
 
 @virtual
+async def test_a_short_pause_is_told_if_it_begins_when_the_last_one_ends() -> None:
+    limiter = RateLimiter(1000)
+    await limiter.acquire()
+    heard = observed(limiter)
+    for pause in (2.0, 0.5):
+        limiter.pause(pause)
+        await asyncio.sleep(pause)
+    assert heard == [Paused(None, 2.0, "asked"), Paused(None, 0.5, "asked")]
+
+
+@virtual
 async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()

@@ -280,6 +280,14 @@ async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
     assert limiter._line.feedback is None
 
 
+@virtual
+async def test_a_rate_that_is_never_above_one_lets_one_go_all_the_same() -> None:
+    limiter = RateLimiter(AdaptiveRate(0.5, 0.1, 0.9))
+    await limiter.acquire()
+    await limiter.acquire()
+    assert now() == pytest.approx(2, abs=0.01)
+
+
 # --- An adaptive number of slots ---
 
 

@@ -10,6 +10,7 @@ from aiothrottle import (
     LimiterClosed,
     RateLimiter,
     SharedConcurrency,
+    ThrottleTimeout,
     TokenBucket,
     WaitUntil,
 )
@@ -123,6 +124,22 @@ async def test_a_time_out_shorter_than_the_wait_is_told_so_and_takes_and_counts_
     await rest()
     assert (await limiter.peek()).retry_after == pytest.approx(8 - 5.01, abs=0.01)
     assert not store.refunds
+
+
+@virtual
+async def test_what_was_waited_for_the_store_is_part_of_the_time_out() -> None:
+    store = Watched(latency=0.1)
+    limiter = limiter_on(store)
+    store.may_answer.clear()
+    tasks = visits(limiter, 5)
+    await turns()
+    newcomer = asyncio.create_task(visit(limiter, timeout=4.5))
+    await asyncio.sleep(2)
+    store.may_answer.set()
+    with pytest.raises(ThrottleTimeout):  # it could go at 5, in 3 s, and waits for 2.5 at the most
+        await newcomer
+    assert now() < 2.5
+    assert await asyncio.gather(*tasks) == pytest.approx([2.05, 3.05, 4.05, 5.05, 6.05])
 
 
 @virtual
