@@ -56,11 +56,6 @@ class Child(Line):
 
     # ---- coming and going ----------------------------------------------------------------------
 
-    def arrive(self, permit: "Permit", *, as_head: bool = False) -> "asyncio.Future[None] | None":
-        """Let the permit start, if it may now, as `Line.arrive` does."""
-        self.bind()  # the parent may have moved to another loop meanwhile
-        return super().arrive(permit, as_head=as_head)
-
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Go on in the parent's line, and then let the permit start, as `Line.resume` does."""
         if not self._turned_away:
