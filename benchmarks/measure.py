@@ -91,17 +91,21 @@ class Report:
 
     def want(self, what: str, found: float, most: float, unit: str = " x") -> None:
         """Add a target: a figure that is not to be greater than `most`."""
-        wanted, text = f"<= {most:g}{unit}", f"{found:.3g}{unit}"
+        wanted, text = f"<= {most:,g}{unit}", f"{_figure(found)}{unit}"
         self.targets.append(Target(what, wanted, text, found <= most))
 
     def want_least(self, what: str, found: float, least: float, unit: str = " x") -> None:
         """Add a target: a figure that is not to be smaller than `least`."""
-        wanted, text = f">= {least:g}{unit}", f"{found:.3g}{unit}"
+        wanted, text = f">= {least:,g}{unit}", f"{_figure(found)}{unit}"
         self.targets.append(Target(what, wanted, text, found >= least))
 
     def want_share(self, what: str, found: float, least: float) -> None:
         """Add a target: a share that is not to be smaller than `least`."""
         self.targets.append(Target(what, f">= {least:.1%}", f"{found:.2%}", found >= least))
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 async def interleave(
