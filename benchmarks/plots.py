@@ -90,7 +90,7 @@ def laid_out(chart: Chart) -> tuple[list[tuple[str, str, float]], dict[str, floa
 def scale(axes: Axes, chart: Chart, palette: Palette) -> float:
     """Make the axis of values; give where bars begin."""
     values = [it for group in chart.groups.values() for it in group.values() if it is not None]
-    least, most = min(values), max(values)
+    least, most = min(filter(None, values)), max(values)  # nothing has no place on a logarithm
     left, unit = 0.0, chart.unit
     axis = axes.xaxis
     if chart.share:
@@ -137,11 +137,12 @@ def bar(
 ) -> None:
     """Draw one bar, and its figure at the end of it."""
     fill, ink = colours
-    if value is not None:
-        axes.barh(down, value - left, 0.7, left, color=fill, clip_on=False)
+    end = max(value or 0.0, left)
+    if end > left:
+        axes.barh(down, end - left, 0.7, left, color=fill, clip_on=False)
     axes.annotate(
         text,
-        (left if value is None else value, down),
+        (end, down),
         (3, 0),
         textcoords="offset points",
         va="center",
