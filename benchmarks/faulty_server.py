@@ -6,6 +6,7 @@ It does not look at what is asked of it, and answers on bare sockets: most of th
 machine is for the client.
 """
 
+import argparse
 import asyncio
 import json
 import random
@@ -134,4 +135,6 @@ class FaultyServer:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int)
+    asyncio.run(serve(parser.parse_args().seed))

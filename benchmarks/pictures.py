@@ -3,6 +3,7 @@
 All instants are those of virtual time, so the same pictures come out on every machine.
 """
 
+import argparse
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -200,6 +201,7 @@ def pictures() -> dict[str, str]:
 
 def main() -> None:
     """Write them."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     FOLDER.mkdir(exist_ok=True)
     for name, svg in pictures().items():
         (FOLDER / name).write_text(svg, encoding="utf-8")

