@@ -115,6 +115,7 @@ def test_what_a_store_needs_is_told_if_it_is_not_there(
     ("options", "said"),
     [
         (["--store", "nowhere", "--rate", "1"], "a store is one of redis://, rediss://"),
+        (["--store", "redis://[::1", "--rate", "1"], "Invalid IPv6 URL"),
         (["--store", "redis:/h", "--rate", "1"], "a store is one of redis://, rediss://"),
         (["--store", "redis://h"], "--store is where a rate is counted: give --rate or --per-host"),
         (

@@ -27,8 +27,8 @@ class StoreAddress:
     url: str
 
     def __post_init__(self) -> None:
-        scheme, separator, _ = self.url.partition("://")
-        if not separator or scheme.lower() not in _OPENERS:
+        scheme = urlsplit(self.url).scheme  # which refuses half an IPv6 address
+        if "://" not in self.url or scheme not in _OPENERS:
             raise ValueError(f"a store is one of {', '.join(f'{name}://' for name in _OPENERS)}")
 
     def __str__(self) -> str:
