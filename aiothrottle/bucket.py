@@ -153,46 +153,29 @@ class Bucket(ABC):
             self._started = None
             self.stamps.append(now)
         else:
+            self._started = None
             self._tell()
             self.take(started, now)
-            self._started = None  # not before: an interrupt from the keyboard may come
 
     def _tell(self) -> None:
         """Tell the law of those that went unasked."""
         self._granted += len(self.stamps)
         stamps, self.stamps = self.stamps, []
-        try:
-            self.algorithm.take_each(self.state, stamps)
-        except KeyboardInterrupt:
-            self._have_spent_all()
-            raise
+        self.algorithm.take_each(self.state, stamps)
 
     def take(self, permit: "Permit", now: float) -> None:
         """Take the tokens of a permit."""
         self._granted += 1
-        try:
-            self.algorithm.take(self.state, now, permit._tokens)
-        except KeyboardInterrupt:
-            self._have_spent_all()
-            raise
+        self.algorithm.take(self.state, now, permit._tokens)
 
     def admit(self, permit: "Permit", now: float) -> bool:
         """Take the tokens of a permit if the law lets it go, and ask for how many more it would."""
-        try:
-            if not self.algorithm.admit(self.state, now, permit._tokens):
-                return False
-        except KeyboardInterrupt:
-            self._have_spent_all()
-            raise
+        if not self.algorithm.admit(self.state, now, permit._tokens):
+            return False
         self._granted += 1
         if not self.listeners:
             self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
         return True
-
-    def _have_spent_all(self) -> None:
-        """Go on with nothing left: the state may be half written."""
-        self.state = self.algorithm.spent(self.state, self.clock())
-        self._doubtful = True
 
     # ---- who wants to know ---------------------------------------------------------------------
 

@@ -101,13 +101,6 @@ class Child(Line):
         super().watch()
         self.watched = True
 
-    def drop(self, permit: "Permit") -> None:
-        """Take the permit out of both lines, if an interrupt kept it from giving up."""
-        above = self._above.pop(permit, None)
-        if above is not None:
-            self._parent.drop(above)
-        super().drop(permit)
-
     def undo(self, permit: "Permit") -> None:
         """Take back a permit that was held, but not used, here and above."""
         if permit._held:

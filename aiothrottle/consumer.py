@@ -209,9 +209,6 @@ class Consumer(Pauses):
             seconds = self._serve()
         except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails those who wait
             self.fail_all(error)
-        except BaseException:  # an interrupt from the keyboard: who waits is still to be served
-            self.wake()
-            raise
         else:
             if not self._waiters.count:
                 self.wake()  # the consumer, to its end

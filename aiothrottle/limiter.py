@@ -231,14 +231,10 @@ class RateLimiter:
         """
         permit, line = self.throttle(cost), self._line
         line.bind()
-        try:
-            if line.leased is not None:
-                async with line.leased.at_hand():
-                    return await self._try_acquire(permit)
-            return await self._try_acquire(permit)
-        except BaseException:  # an interrupt from the keyboard, of what it was granted
-            permit.release()
-            raise
+        if line.leased is not None:
+            async with line.leased.at_hand():
+                return await self._try_acquire(permit)
+        return await self._try_acquire(permit)
 
     async def _try_acquire(self, permit: Permit) -> Decision:
         line = self._line

@@ -161,7 +161,6 @@ class Line(Consumer):
                 self._stamp(started, now)
         if self._doubtful and not self._may_start(permit):
             return self._stay(permit)
-        # An interrupt from the keyboard finds it granted, or started: nothing in between.
         self._resuming -= 1
         self._started = permit
         permit._held = True
@@ -212,13 +211,6 @@ class Line(Consumer):
                     loop.call_soon(self._all_started)
             self._leave(permit, resumed=resumed)
 
-    def drop(self, permit: "Permit") -> None:
-        """Take the permit out of line, if an interrupt from the keyboard kept it from giving up."""
-        if future_of(permit) is not None:
-            self._waiters.remove(permit)
-        permit._release()
-        self.wake()
-
     def timed_out(self, permit: "Permit") -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
         self.refuse("timeout")
@@ -236,11 +228,7 @@ class Line(Consumer):
         permit._held = True
         permit._at = now
         if self.listeners:
-            try:
-                self.tell(events.Granted(self.key, permit.cost, 0.0))
-            except BaseException:  # an interrupt from the keyboard: `Listener` keeps the others
-                permit._release()
-                raise
+            self.tell(events.Granted(self.key, permit.cost, 0.0))
         return True
 
     def slot_freed(self, permit: "Permit") -> None:

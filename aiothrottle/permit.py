@@ -61,7 +61,6 @@ class Permit:
             and self._held is None
         ):
             self._at = now = line.clock()
-            # An interrupt from the keyboard may come after a call, so there is none behind this.
             line.room -= 1
             line.stamps.append(now)
             line.taken += 1
@@ -78,12 +77,7 @@ class Permit:
                 if future is None:
                     return self
         except BaseException:
-            try:
-                line.give_up(self)
-                self._release()  # it is held if an interrupt from the keyboard came just then
-            except BaseException:
-                line.drop(self)
-                raise
+            line.give_up(self)
             raise
 
     async def __aexit__(
@@ -344,9 +338,6 @@ class ParticularPermit(Permit):
             raise
         except TimeoutError:
             raise self._line.timed_out(self) from None
-        except KeyboardInterrupt:  # of the time-out, which cannot know of the permit
-            self._release()
-            raise
 
 
 def make_permit(

@@ -20,8 +20,7 @@ class _Lane(deque["Permit"]):
     """Those of one priority, first come first.
 
     Who leaves from the middle stays as a gap, without a future, until it is the head or half of
-    the lane is gaps: so leaving costs the same however many wait. The head is no gap, but for one
-    that an interrupt from the keyboard has left.
+    the lane is gaps: so leaving costs the same however many wait. The head is no gap.
     """
 
     __slots__ = ("dear", "gaps")
@@ -79,14 +78,13 @@ class Waiters:
     @property
     def head(self) -> "Permit":
         """Who is next, while anybody waits."""
-        return next(permit for permit in self if permit._future is not None)
+        return next(iter(self))
 
     def add(self, permit: "Permit", future: "asyncio.Future[None]") -> None:
         """Have the permit wait on the future, behind those who came before."""
         lane = self.usual
         if permit._priority:
             lane = self.others.setdefault(permit._priority, _Lane())
-        # An interrupt from the keyboard comes before these or behind.
         permit._future = future
         self.count += 1
         if permit._tokens != 1.0:
@@ -96,7 +94,6 @@ class Waiters:
     def remove(self, permit: "Permit") -> None:
         """Take the permit out."""
         lane = self.others[permit._priority] if permit._priority else self.usual
-        # As in `add`: what is left to do is tidying.
         permit._future = None
         self.count -= 1
         if permit._tokens != 1.0:

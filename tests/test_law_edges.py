@@ -195,40 +195,6 @@ def test_of_a_very_large_limit_a_rounding_is_still_no_token(kind: type[Any]) -> 
     assert law.delay(state, 0.0, 1) == 1.0
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        RollingWindow("3/s"),
-        FixedWindow("3/s"),
-        SlidingWindow("3/s"),
-        TokenBucket("3/s"),
-        LeakyBucket("3/s"),
-        Cooldown(3, 60),
-        WaitUntil(1, 5, 10),
-        AllOf(RollingWindow("3/s"), TokenBucket("20/min")),
-    ],
-    ids=lambda law: type(law).__name__,
-)
-def test_what_is_all_spent_lets_nothing_go_at_once_and_all_in_time(law: Algorithm[Any]) -> None:
-    half_written = law.start()
-    law.take(half_written, 5.0, 1)
-    state = law.spent(half_written, 7.0)
-    assert law.delay(state, 7.0, 1) > 0.0
-    assert law.remaining(state, 7.0) < 1
-    assert law.delay(state, 7.0 + law.reset_after(state, 7.0), 1) == 0.0
-
-
-def test_what_knows_no_limit_or_what_a_server_said_is_not_spent_by_an_interrupt() -> None:
-    endless: Algorithm[Any] = Unlimited()
-    assert endless.delay(endless.spent(endless.start(), 7.0), 7.0, 1e9) == 0.0
-    law = AllOf(Unlimited(), Announced())
-    state = law.start()
-    Announced().learn(state[1], 0.0, 3, 30.0, 0.0)
-    kept = law.spent(state, 7.0)
-    assert law.remaining(kept, 7.0) == 3
-    assert law.delay(kept, 7.0, 4) == 23.0
-
-
 def test_behind_so_many_the_window_turns_over_so_often() -> None:
     law = RollingWindow("3/min")
     state = law.start()

@@ -182,8 +182,3 @@ def test_where_nothing_is_ready_all_that_go_after_each_other_is_owed() -> None:
     state = holding()
     LAW.take_each(state, [5.0, 5.5])
     assert [(slot.at, slot.cost) for slot in state.owed] == [(5.0, 1.0), (5.5, 1.0)]
-
-
-def test_what_is_ready_is_not_used_after_an_interrupt() -> None:
-    state = LAW.spent(holding((1, 5.0, 1.0)), 6.0)
-    assert LAW.delay(state, 6.0, 1) == math.inf

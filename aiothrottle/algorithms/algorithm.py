@@ -138,13 +138,6 @@ class Algorithm(ABC, Generic[State]):
         """
         return all_spent_now(self, old, state, now)
 
-    def spent(self, state: State, now: float) -> State:  # noqa: ARG002 - some keep a part of it
-        """Give a state in which all is spent at `now`, in place of one that is half written."""
-        fresh = self.start()
-        if self.capacity < math.inf:
-            self.take(fresh, now, self.capacity)
-        return fresh
-
     def refund(self, state: State, now: float, cost: float, at: float) -> None:
         """Give back, at `now`, `cost` of the tokens that were taken at the instant `at`.
 

@@ -140,11 +140,6 @@ class AllOf(Algorithm[tuple[Any, ...]]):
             for algorithm, part in zip(self.algorithms, state, strict=True)
         )
 
-    def spent(self, state: tuple[Any, ...], now: float) -> tuple[Any, ...]:
-        """Have all of each spent."""
-        pairs = zip(self.algorithms, state, strict=True)
-        return tuple(algorithm.spent(part, now) for algorithm, part in pairs)
-
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> tuple[Any, ...]:
         """Have each go on where its counterpart stands, if there are as many."""
         if not isinstance(old, AllOf) or len(old.algorithms) != len(self.algorithms):

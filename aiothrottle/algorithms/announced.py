@@ -121,10 +121,6 @@ class Announced(Algorithm[AnnouncedState]):
     def refund(self, state: AnnouncedState, now: float, cost: float, at: float) -> None:
         """Nothing comes back: only the server knows what it has counted."""
 
-    def spent(self, state: AnnouncedState, now: float) -> AnnouncedState:  # noqa: ARG002
-        """Keep what was heard: the server counts for itself."""
-        return state
-
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> AnnouncedState:  # noqa: ARG002
         """Keep what was heard; what was spent under another law the server has counted itself."""
         return state if isinstance(state, AnnouncedState) else self.start()

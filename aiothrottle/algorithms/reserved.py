@@ -221,11 +221,6 @@ class Reserved(Algorithm[ReservedState]):
         """Seconds until the store forgets what it last told of."""
         return until(state.known_until, now)
 
-    def spent(self, state: ReservedState, now: float) -> ReservedState:  # noqa: ARG002
-        """Use nothing of what is ready: the store has counted it."""
-        state.ready.clear()
-        return state
-
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> ReservedState:  # noqa: ARG002
         """Keep what was reserved: it counts in the store already."""
         return state if isinstance(state, ReservedState) else self.start()
