@@ -35,7 +35,6 @@ class Bucket(ABC):
     __slots__ = (
         "_announced",
         "_charges",
-        "_doubtful",
         "_granted",
         "_started",
         "_starved",
@@ -45,6 +44,7 @@ class Bucket(ABC):
         "asking",
         "clock",
         "concurrency_limit",
+        "epoch",
         "feedback",
         "followed",
         "key",
@@ -86,7 +86,9 @@ class Bucket(ABC):
         self.room: int = 0
         self.stamps: list[float] = []
         self._granted = 0  # without those in `stamps`
-        self._doubtful = False  # something came in between since the last grants were decided
+        #: Counts the changes of what decides: limits, pauses, and tokens taken out of turn. A grant
+        #: of an older epoch is decided again when its waiter resumes.
+        self.epoch: int = 0
         # What permits were charged later than they were granted: the instants and the tokens.
         self._charges: dict[Permit, list[tuple[float, float]]] = {}
         self._undone = 0
@@ -168,14 +170,11 @@ class Bucket(ABC):
         self._granted += 1
         self.algorithm.take(self.state, now, permit._tokens)
 
-    def admit(self, permit: "Permit", now: float) -> bool:
-        """Take the tokens of a permit if the law lets it go, and ask for how many more it would."""
-        if not self.algorithm.admit(self.state, now, permit._tokens):
-            return False
-        self._granted += 1
+    def start(self, permit: "Permit", now: float) -> None:
+        """Take the tokens of a newcomer, and learn how many more may start without a decision."""
+        self.take(permit, now)
         if not self.listeners:
             self.room = self.algorithm.allowance(self.state, now, _ALLOWANCE)
-        return True
 
     # ---- who wants to know ---------------------------------------------------------------------
 
@@ -227,7 +226,8 @@ class Bucket(ABC):
         """Go on with another number of slots; whoever is inside stays."""
         self.concurrency_limit = concurrency_limit
         self.slots = _number(concurrency_limit)
-        self.updated = self._doubtful = True
+        self.updated = True
+        self.epoch += 1
         self.wake()
 
     # ---- tokens --------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Bucket(ABC):
         if more > 0:
             self.algorithm.take(self.state, now, more)
             self._charges.setdefault(permit, []).append((now, more))
-            self._doubtful = True
+            self.epoch += 1
             self.watch()
         else:
             self._refund(permit, now, -more)
@@ -262,7 +262,7 @@ class Bucket(ABC):
     def record(self, cost: float) -> None:
         """Count what has happened already, whether it fitted or not."""
         self.algorithm.take(self.state, self.now(), cost)
-        self._doubtful = True
+        self.epoch += 1
 
     def use(self, algorithm: "Algorithm[Any]") -> None:
         """Go on with another algorithm; what was spent stays spent, and what was heard is heard."""
@@ -275,7 +275,8 @@ class Bucket(ABC):
         else:
             self.algorithm = AllOf(algorithm, self._announced)
             self.state = (inherited, self.state[1])
-        self.updated = self._doubtful = True
+        self.updated = True
+        self.epoch += 1
         self.wake()
 
     def learn(self, permit: "Permit", left: float, reset_after: float, *, evenly: bool) -> None:
@@ -287,7 +288,7 @@ class Bucket(ABC):
             self.state = (self.state, self._announced.start())
             left -= self.in_flight - (permit._held is True)  # sent since, or not counted yet
         self._announced.learn(self.state[1], now, left, reset_after, permit._at)
-        self._doubtful = True
+        self.epoch += 1
         self.wake()
         if self.listeners:
             self.tell(events.Announced(self.key, left, reset_after))
@@ -301,7 +302,7 @@ class Bucket(ABC):
 
     def reconsider(self) -> None:
         """Have grants decided anew that were decided on another state."""
-        self._doubtful = True
+        self.epoch += 1
         self.wake()
 
     def remaining(self, now: float) -> float:

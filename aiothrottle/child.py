@@ -58,7 +58,7 @@ class Child(Line):
 
     def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
         """Go on in the parent's line, and then let the permit start, as `Line.resume` does."""
-        if not self._turned_away:
+        if not self._rejects_waiters:
             future = self._resume_above(permit)
             if future is not None:
                 return future
@@ -79,15 +79,10 @@ class Child(Line):
         above = self._above[permit] = make_permit(self._parent, permit._tokens, permit._priority)
         return above
 
-    def admit(self, permit: "Permit", now: float) -> bool:
-        """Take the tokens, the parent's too, if all fit."""
-        if self.algorithm.delay(self.state, now, permit._tokens) > 0.0:
-            return False
-        if not self._parent.try_now(self._ask_above(permit), self._parent.now()):
-            del self._above[permit]
-            return False
+    def start(self, permit: "Permit", now: float) -> None:
+        """Take the tokens, here and above."""
+        self._parent.try_now(self._ask_above(permit), self._parent.now())
         self.take(permit, now)
-        return True
 
     def slot_freed(self, permit: "Permit") -> None:
         """See to a slot that the permit has just made free, and to its slot above."""
@@ -150,9 +145,10 @@ class Child(Line):
         ahead = max(0.0, ahead) + self._parent._waiters.cost_ahead(above)
         return max(wait, self._parent.delay(self._parent.now(), above, ahead=ahead))
 
-    def would_go(self, permit: "Permit", now: float) -> bool:
-        """Tell what `try_now` would say, changing nothing."""
-        return super().would_go(permit, now) and self._parent.would_go(permit, self._parent.now())
+    def decide_at_once(self, permit: "Permit", now: float) -> float:
+        """Decide for a newcomer, here and above."""
+        wait = super().decide_at_once(permit, now)
+        return wait or self._parent.decide_at_once(permit, self._parent.now())
 
     # ---- the end, and loops --------------------------------------------------------------------
 

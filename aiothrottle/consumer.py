@@ -6,6 +6,7 @@ it look, and grant to as many as fit, in one turn.
 """
 
 import asyncio
+import math
 from contextvars import Context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -40,13 +41,13 @@ class Consumer(Pauses):
 
     __slots__ = (
         "_alarm",
-        "_barred",
         "_consumer",
         "_ghosts",
         "_given_clock",
+        "_granted_in",
+        "_rejects_waiters",
         "_resuming",
         "_timer",
-        "_turned_away",
         "_waiters",
         "leased",
         "loop",
@@ -78,11 +79,10 @@ class Consumer(Pauses):
         self._waiters = Waiters()
         # Entries for refused hits that count: see `Line._charge_refusal`.
         self._ghosts: set[Permit] = set()
-        self._turned_away: bool = False
-        # How many were granted and have not gone on yet.
+        self._rejects_waiters: bool = False  # closed without draining
+        # How many were granted and have not resumed yet, and the epoch in which that was decided.
         self._resuming: int = 0
-        # One of those who are resuming may not start after all: so none behind it may.
-        self._barred: bool = False
+        self._granted_in: int = 0
         self._consumer: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +106,7 @@ class Consumer(Pauses):
 
     def startable(self, most: int) -> int:
         """Tell how many of those who wait would go if they had slots, `most` at the most."""
-        if self._turned_away or self.clock() < self.paused_until:
+        if self._rejects_waiters or self.clock() < self.paused_until:
             return 0
         waiting = self.waiting - self.resuming
         return min(waiting, self._allowed_soon(most)) if waiting else 0
@@ -226,9 +226,10 @@ class Consumer(Pauses):
             self.fail_all(error)
 
     def fail_all(self, error: Exception) -> None:
-        """Have all who wait raise the error."""
+        """Have all waiters raise the error."""
         for permit in self._waiters:
-            fail(permit, twin(error, self.key))
+            if permit not in self._ghosts:
+                fail(permit, twin(error, self.key))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -243,20 +244,39 @@ class Consumer(Pauses):
             self._waits.count_recent()
         if self._resuming:
             return None  # the last of them has it look again
-        self._barred = False
-        self._doubtful = self._turned_away or self.one_by_one
         now = self.now()
-        wait = 0.0 if self._turned_away else until(self.paused_until, now)
+        wait = until(self.paused_until, now)
         if wait > 0.0:
             return wait
         self._lay_ghosts(now)
         return self._grant(now)
 
+    def decide(
+        self, now: float, cost: float, *, ahead: float = 0.0, has_slot: bool = False
+    ) -> float:
+        """Decide when a request may start: 0.0 is now; else seconds, infinity if a slot is missing.
+
+        This is the one decision: for those who come, wait, resume, try and ask. The caller sees to
+        the order of the queue; `now` was just read here.
+
+        Args:
+            now: The time.
+            cost: Tokens.
+            ahead: Tokens of requests that start before it.
+            has_slot: It has taken a slot already.
+        """
+        if self.taken >= self.slots + has_slot:
+            return math.inf
+        if now < self.paused_until:
+            return until(self.paused_until, now)
+        return self.algorithm.delay_behind(self.state, now, cost, ahead)
+
     def _grant(self, now: float) -> float | None:
+        self._granted_in = self.epoch
         granted, cost, wait, ghosts = 0, 0.0, 0.0, self._ghosts
         most = 1 if self.one_by_one else _BATCH
-        # So many of those with a cost of 1 may go without a further look.
-        sure = self.slots - self.taken if not (ghosts or self._turned_away) else 0
+        # So many of those with a cost of 1 may start without a further decision.
+        sure = 0 if ghosts else self.slots - self.taken
         if sure > 0:
             sure = min(sure, self.algorithm.allowance(self.state, now, most))
         for permit in self._waiters:
@@ -268,16 +288,15 @@ class Consumer(Pauses):
                 sure = 0  # what the law has told is of costs of 1 only
                 if permit in ghosts:
                     break  # behind some who go now
-                if not self._turned_away:
+                wait = self.decide(now, tokens, ahead=cost)
+                if wait > 0.0:
                     if self.taken >= self.slots:
                         self._starved = True
                         self.watch()
                         return None
-                    wait = self.algorithm.delay_behind(self.state, now, tokens, cost)
-                    if wait > 0.0:
-                        break
+                    break
             cost += tokens
-            self.taken += 1  # maybe one too many: who is turned away gives it back at once
+            self.taken += 1
             self._resuming += 1
             future.set_result(None)
             granted += 1

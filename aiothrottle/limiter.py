@@ -261,7 +261,7 @@ class RateLimiter:
         if isinstance(line, SharedLine):
             return await line.peek(permit)
         permit._at = now = line.now()
-        allowed = line.would_go(permit, now)
+        allowed = line.decide_at_once(permit, now) <= 0.0
         return self._decide(now, 0.0 if allowed else line.delay(now, permit), allowed=allowed)
 
     async def record(self, cost: float = ONE) -> None:

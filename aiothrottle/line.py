@@ -124,8 +124,8 @@ class Line(Consumer):
                 return None
         if self.closed:
             raise LimiterClosed(key=self.key)
-        if self.updated and permit._tokens > self.capacity:  # lowered since the permit was made
-            raise CostTooHigh(permit._tokens, self.capacity, key=self.key)
+        if self.updated and (error := self._too_high(permit._tokens, self.capacity)):
+            raise error  # the limit was lowered since the permit was made
         permit._at = now
         if not self._patient or permit._timeout is not None:
             self._refuse_the_hopeless(permit, now, as_head=as_head)
@@ -159,7 +159,7 @@ class Line(Consumer):
                 self.stamps.append(now)
             else:
                 self._stamp(started, now)
-        if self._doubtful and not self._may_start(permit):
+        if self._granted_in != self.epoch and not self._may_start(permit):
             return self._stay(permit)
         self._resuming -= 1
         self._started = permit
@@ -187,13 +187,14 @@ class Line(Consumer):
         Gives what to wait on; raises if it may not wait any more.
         """
         self._take_back(permit)
-        if self._turned_away or permit._tokens > self.algorithm.capacity:
+        if self._rejects_waiters:
+            error: Exception | None = LimiterClosed(key=self.key)
+        else:
+            error = self._too_high(permit._tokens, self.algorithm.capacity)
+        if error is not None:
             self._leave(permit, resumed=True)
-            if self._turned_away:
-                raise LimiterClosed(key=self.key)
-            raise CostTooHigh(permit._tokens, self.algorithm.capacity, key=self.key)
+            raise error
         future = permit._future = Future(loop=self.loop)
-        self._barred = self._resuming > 0
         self.wake()
         return future
 
@@ -220,10 +221,9 @@ class Line(Consumer):
         """Grant at once if nobody waits and everything fits."""
         if self.closed:
             raise LimiterClosed(key=self.key)
-        if self._waiters.count or now < self.paused_until or self.taken >= self.slots:
+        if self.decide_at_once(permit, now) > 0.0:
             return False
-        if not self.admit(permit, now):
-            return False
+        self.start(permit, now)
         self.taken += 1
         permit._held = True
         permit._at = now
@@ -247,8 +247,11 @@ class Line(Consumer):
         super().use(algorithm)
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for permit in self._waiters:
-            if permit._tokens > algorithm.capacity:
-                fail(permit, CostTooHigh(permit._tokens, algorithm.capacity, key=self.key))
+            if error := self._too_high(permit._tokens, algorithm.capacity):
+                fail(permit, error)
+
+    def _too_high(self, cost: float, capacity: float) -> CostTooHigh | None:
+        return CostTooHigh(cost, capacity, key=self.key) if cost > capacity else None
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -266,14 +269,15 @@ class Line(Consumer):
             wait = self.algorithm.delay(self.state, now + pause, permit._tokens)
         return pause + wait
 
-    def would_go(self, permit: "Permit", now: float) -> bool:
-        """Tell what `try_now` would say, changing nothing."""
+    def decide_at_once(self, permit: "Permit", now: float) -> float:
+        """Decide for a newcomer, which never overtakes a waiter: 0.0 if it may start now.
+
+        Raises:
+            LimiterClosed: The limiter is closed.
+        """
         if self.closed:
             raise LimiterClosed(key=self.key)
-        return (
-            not (self._waiters.count or now < self.paused_until or not self.free)
-            and self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
-        )
+        return math.inf if self._waiters.count else self.decide(now, permit._tokens)
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -283,7 +287,10 @@ class Line(Consumer):
         self.closed = True
         self.room = 0
         if not drain:
-            self._turned_away = self._doubtful = True
+            self._rejects_waiters = True
+            self.epoch += 1
+            if self.loop is asyncio.get_running_loop():
+                self.fail_all(LimiterClosed(key=self.key))
         self.wake()
         while self._consumer is not None and self.loop is asyncio.get_running_loop():
             # Another one follows if this one is swept up before its first step.
@@ -294,13 +301,10 @@ class Line(Consumer):
     # ---- going on, or not ----------------------------------------------------------------------
 
     def _may_start(self, permit: "Permit") -> bool:
-        now = self.now()
-        if self._turned_away or self._barred:
+        """Decide again on a waiter that was granted in an older epoch; none overtakes another."""
+        if self._rejects_waiters or self._waiters.head is not permit:
             return False
-        # There are fewer slots than are taken when the limit was lowered after this was granted.
-        if now < self.paused_until or self.taken > self.slots:
-            return False
-        return self.algorithm.delay(self.state, now, permit._tokens) <= 0.0
+        return self.decide(self.now(), permit._tokens, has_slot=True) <= 0.0
 
     def _take_back(self, permit: "Permit") -> None:  # noqa: ARG002 - a child needs it
         """Undo a grant that was not used."""

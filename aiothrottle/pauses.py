@@ -39,7 +39,7 @@ class Pauses(Bucket):
         self.paused_at = now
         self.paused_until = max(before, now + seconds)
         self.room = 0
-        self._doubtful = True
+        self.epoch += 1
         self.wake()
         if self.paused_until > now and (before <= now or self.paused_until - before >= _LONGER):
             seconds = self.paused_until - now

@@ -77,6 +77,7 @@ class Permit:
                 if future is None:
                     return self
         except BaseException:
+            del future  # it may carry the exception, whose traceback carries this frame: no cycle
             line.give_up(self)
             raise
 

@@ -142,7 +142,7 @@ class SharedLine(Talk):
             self._reserved.give_back_older(now - self._patience)
         wait = math.inf
         if self._talk is None:
-            costs = [] if self._turned_away or now < self.paused_until else self._missing(1)
+            costs = [] if self._rejects_waiters or now < self.paused_until else self._missing(1)
             if costs:
                 wait = self._wait_to_ask(now, costs[0])
             if not wait or self._has_news:

@@ -136,7 +136,7 @@ class RefusingLine(SharedLine):
         """Whether there is anything that the store has still to hear of: who has come, too."""
         if super()._has_news:
             return True
-        return bool(self._undecided) and not self._turned_away and not self._wait_to_decide()
+        return bool(self._undecided) and not self._rejects_waiters and not self._wait_to_decide()
 
     def _wait_to_decide(self) -> float:
         """Seconds for which it is of no use to ask for those of whom nothing is decided."""

@@ -275,7 +275,6 @@ class Talk(Line):
 
         There would be one if anything had changed meanwhile, such as a pause.
         """
-        self._doubtful = False
         self._grant(self.now())
         if not self._resuming:
             self.wake()
@@ -302,7 +301,7 @@ class Talk(Line):
     def _wanted(self, most: int) -> list[float]:
         """Give the costs to ask for now, `most` at the most; none if it is not the time to ask."""
         now = self.now()
-        if self._turned_away or now < self.paused_until:
+        if self._rejects_waiters or now < self.paused_until:
             return []
         costs = self._missing(most)
         return costs if costs and not self._wait_to_ask(now, costs[0]) else []
