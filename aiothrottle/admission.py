@@ -153,7 +153,7 @@ class Admission:
             return permit.refused_for(
                 delay if delay is not None else outcome.retry_after or 0.0,
                 told=bool(outcome.retry_after),
-                spread=self.retry.spread,
+                jitter=self.retry.spread,
                 longest=self.retry.max_retry_after,
             )
         if outcome.response is not None:

@@ -1,11 +1,11 @@
-"""Which line a limiter gets: one alone, one below a parent, or one in front of a store."""
+"""Which parts a limiter gets: an engine alone, in a chain below a parent, or before a store."""
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiothrottle._core.chain import Chain, Entry
+from aiothrottle._core.engine import Engine
 from aiothrottle.checks import check_choice, check_number
-from aiothrottle.child import Child
-from aiothrottle.line import Line
 from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
@@ -19,7 +19,7 @@ from aiothrottle.stores.store import Key, Store, name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KEY", "Sharing", "make_line"]
+__all__ = ["KEY", "Sharing", "make_entry"]
 
 #: The record in a store, if none is named.
 KEY = "default"
@@ -39,16 +39,16 @@ class Sharing(NamedTuple):
     has_rate: bool
 
 
-def make_line(
+def make_entry(
     plan: Plan,
     slots: int | None,
     clock: "Callable[[], float]",
     max_queue: int | None,
     *,
-    parent: Line | None,
+    parent: Entry | None,
     sharing: Sharing,
-) -> Line:
-    """Make a line by all that the user said, or refuse what makes no sense together.
+) -> Entry:
+    """Make an engine by all that the user said, with its chain, or refuse what contradicts itself.
 
     Raises:
         TypeError: Something is of a wrong kind.
@@ -56,11 +56,11 @@ def make_line(
     """
     if not callable(clock):
         raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
-    if parent is not None and (isinstance(parent, SharedLine) or parent.leased):
+    if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
     store, key, horizon, lease, on_store_error, shared, has_rate = sharing
     _check(sharing, parent)
-    line: Line
+    engine: Engine
     if store is not None and (has_rate or not shared):
         check_shareable(plan)
         refuses = plan.algorithm.longest_wait < math.inf
@@ -69,7 +69,7 @@ def make_line(
                 f"{plan.algorithm!r} says itself how far ahead it takes, and for whom: "
                 "no horizon and no lease"
             )
-        line = (RefusingLine if refuses else SharedLine)(
+        engine = (RefusingLine if refuses else SharedLine)(
             plan.algorithm,
             slots,
             clock,
@@ -82,20 +82,18 @@ def make_line(
         )
     elif horizon is not None or lease is not None:
         raise ValueError("horizon and lease say how a store is asked: give a store, and a rate")
-    elif parent is not None:
-        line = Child(plan.algorithm, slots, clock, parent=parent, max_queue=max_queue)
     else:
-        line = Line(plan.algorithm, slots, clock, max_queue=max_queue)
+        engine = Engine(plan.algorithm, slots, clock, max_queue=max_queue)
     if shared:
         if not isinstance(store, SlotStore):
             raise TypeError(
                 f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}"
             )
-        line.lease(LeasedSlots(line, shared, store, key, on_store_error))
-    return line
+        engine.lease_slots(LeasedSlots(engine, shared, store, key, on_store_error))
+    return engine if parent is None else Chain(engine, parent)
 
 
-def _check(sharing: Sharing, parent: Line | None) -> None:
+def _check(sharing: Sharing, parent: Entry | None) -> None:
     """Refuse what is of no use without a store, or cannot be a record in one."""
     store, on_store_error = sharing.store, sharing.on_store_error
     check_choice("on_store_error", on_store_error, CHOICES)

@@ -2,14 +2,13 @@
 
 from typing import TypeAlias
 
+from aiothrottle._core.engine import Engine
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import AllOf
-from aiothrottle.algorithms.algorithm import until
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.line import Line
 from aiothrottle.rate import Rate
 
 __all__ = [
@@ -36,23 +35,23 @@ def check(limiter: object, name: object = "", keys: object = 0) -> None:
 
 def in_flight(limiter: AnyLimiter) -> int:
     """Tell how many permits are out, of all keys together."""
-    return sum(line.in_flight for line in _lines(limiter))
+    return sum(engine.in_flight for engine in _engines(limiter))
 
 
 def waiting(limiter: AnyLimiter) -> int:
     """Tell how many wait, for all keys together."""
-    return sum(line.waiting for line in _lines(limiter))
+    return sum(engine.waiting for engine in _engines(limiter))
 
 
 def concurrency_limit(limiter: RateLimiter) -> int | None:
     """Tell how many permits may be out; None: there is no limit."""
-    return limiter._line.concurrency_limit
+    return limiter._engine.semaphore.limit
 
 
 def paused_for(limiter: RateLimiter) -> float:
     """Tell how many seconds a pause goes on."""
-    line = limiter._line
-    return until(line.paused_until, line.clock())
+    engine = limiter._engine
+    return engine.pause.left(engine.bucket.clock())
 
 
 def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
@@ -61,7 +60,7 @@ def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
     >>> rates(RateLimiter(["10/s", "500/min"], burst=2))
     (Rate(limit=10.0, period=1.0), Rate(limit=500.0, period=60.0))
     """
-    law, state = limiter._line.own_law
+    law, state = limiter._engine.bucket.own
     if isinstance(law, Pace):
         return (Rate(1.0 / state.interval),)
     if isinstance(law, Reserved):
@@ -72,7 +71,7 @@ def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
     return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
 
 
-def _lines(limiter: AnyLimiter) -> list[Line]:
+def _engines(limiter: AnyLimiter) -> list[Engine]:
     if isinstance(limiter, RateLimiter):
-        return [limiter._line]
-    return [one._line for one in list(limiter._limiters.values())]
+        return [limiter._engine]
+    return [one._engine for one in list(limiter._limiters.values())]

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, 
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
+from aiothrottle._core.chain import Entry
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
-from aiothrottle.line import Line
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit
 from aiothrottle.statistics import Statistics
@@ -80,8 +80,8 @@ class KeyedRateLimiter:
                 raise type(error)(f"the override of {key!r}: {error}") from error
         self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
         # Whoever still holds what was forgotten here, a permit or a child, must not meet another
-        # line of the same key.
-        self._alive = weakref.WeakValueDictionary[Hashable, Line]()
+        # engine of the same key.
+        self._alive = weakref.WeakValueDictionary[Hashable, Entry]()
         self._loop: asyncio.AbstractEventLoop | None = None
         # Of this round of looking: how many keys are still to be seen, how many had to stay, and
         # after how many seconds the first of those may be forgotten.
@@ -175,19 +175,19 @@ class KeyedRateLimiter:
         """`RateLimiter.observe` of all keys, present and future. The parent is not among them."""
         listener = events.Listener(observer)
         self._listeners += (listener,)
-        for line in list(self._alive.values()):
-            line.listen(listener)
+        for entry in list(self._alive.values()):
+            entry.engine.listen(listener)
         return functools.partial(self._forget, listener)
 
     def _forget(self, listener: events.Listener) -> None:
         self._listeners = tuple(other for other in self._listeners if other is not listener)
-        for line in list(self._alive.values()):
-            line.forget(listener)
+        for entry in list(self._alive.values()):
+            entry.engine.observers.remove(listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close the limiters of all keys, present and future. The parent stays open."""
         self._closed = True
-        await asyncio.gather(*(line.close(drain=drain) for line in list(self._alive.values())))
+        await asyncio.gather(*(entry.close(drain=drain) for entry in list(self._alive.values())))
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -206,16 +206,17 @@ class KeyedRateLimiter:
         if options.get("store") is not None:
             action = options.get("key", "default")
             options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
-        line = self._alive.get(key)
-        if line is None:
+        entry = self._alive.get(key)
+        if entry is None:
             limiter = RateLimiter(**options)
-            limiter._line.closed = self._closed
-            limiter._line.key = key
-            limiter._line.listeners = self._listeners
-            self._alive[key] = limiter._line
+            engine = limiter._engine
+            engine.closed = self._closed
+            engine.key = key
+            engine.observers.listeners = self._listeners
+            self._alive[key] = limiter._entry
         else:
             law = (options.get("burst"), options.get("algorithm"), options.get("guard"))
-            limiter = RateLimiter._around(line, law, options.get("concurrency_limit"))
+            limiter = RateLimiter._around(entry, law, options.get("concurrency_limit"))
         self._limiters[key] = limiter
         self._keep_tidy()
         return limiter
@@ -238,10 +239,10 @@ class KeyedRateLimiter:
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
-            line = limiter._line
-            if not line.is_forgettable():
+            engine = limiter._engine
+            if not engine.is_forgettable():
                 self._limiters[key] = limiter  # at the end: others have their turn
-                reset = line.algorithm.reset_after(line.state, line.clock())
+                reset = engine.bucket.reset_after(engine.now())
                 self._soonest = min(self._soonest, reset)
                 self._kept += 1
         if self._unseen:

@@ -10,14 +10,16 @@ from enum import Enum
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
+from aiothrottle._core.chain import Entry
+from aiothrottle._core.engine import Verdict
+from aiothrottle._core.feedback import Feedback
+from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import Algorithm, Unlimited
-from aiothrottle.assembly import KEY, Sharing, make_line
+from aiothrottle.assembly import KEY, Sharing, make_entry
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before
-from aiothrottle.feedback import Feedback
-from aiothrottle.line import Line
-from aiothrottle.permit import ONE, Permit, make_permit
+from aiothrottle.permit import ONE, Permit, granted_permit, make_permit
 from aiothrottle.plan import (
     AUTO,
     ConcurrencyLimit,
@@ -34,7 +36,6 @@ from aiothrottle.plan import (
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
-from aiothrottle.sharing.line import SharedLine
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
@@ -114,7 +115,7 @@ class RateLimiter:
     >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], 8)
     """
 
-    __slots__ = ("__weakref__", "_concurrency_limit", "_entered", "_law", "_line")
+    __slots__ = ("__weakref__", "_concurrency_limit", "_engine", "_entered", "_entry", "_law")
 
     def __init__(
         self,
@@ -147,32 +148,35 @@ class RateLimiter:
             raise ValueError("what a server says is of one process: a store needs a fixed rate")
         shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
         has_rate = rate_limit is not None or algorithm is not None
-        self._line: Line = make_line(
+        #: Where its requests arrive: its engine, or a chain that begins with it.
+        self._entry: Entry = make_entry(
             plan,
             1 if follows else number_of(concurrency_limit),  # one asks before others follow
             clock,
             max_queue,
-            parent=None if parent is None else parent._line,
+            parent=None if parent is None else parent._entry,
             sharing=Sharing(store, key, horizon, lease, on_store_error, shared, has_rate),
         )
+        self._engine = engine = self._entry.engine
         self._concurrency_limit = concurrency_limit
         self._entered = False
         feedback = Feedback(plan.rate, slots, plan.guard)
-        self._line.feedback = feedback if feedback.is_needed else None
+        engine.feedback = feedback if feedback.is_needed else None
         if follows:
             check_law(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
             # Whatever the server will say, there has to be a law of it.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
-            self._line.followed = ()
-            self._line.asking = True
+            engine.followed = ()
+            engine.asking = True
 
     @classmethod
     def _around(
-        cls, line: Line, law: LawChoice, concurrency_limit: ConcurrencyLimit | None
+        cls, entry: Entry, law: LawChoice, concurrency_limit: ConcurrencyLimit | None
     ) -> Self:
-        """Make a limiter of a line that lives already."""
+        """Make a limiter of an engine that lives already."""
         limiter = cls.__new__(cls)
-        limiter._line = line
+        limiter._entry = entry
+        limiter._engine = entry.engine
         limiter._law = law
         limiter._concurrency_limit = concurrency_limit
         limiter._entered = False
@@ -208,7 +212,7 @@ class RateLimiter:
         if cost is not ONE or priority or timeout is not None:
             return self._particular(cost, priority, timeout)
         permit = Permit()
-        permit._line = self._line
+        permit._entry = self._entry
         permit._held = None
         return permit
 
@@ -229,50 +233,19 @@ class RateLimiter:
 
         The decision carries the permit if it was spent. Raises what `throttle` does.
         """
-        permit, line = self.throttle(cost), self._line
-        line.bind()
-        if line.leased is not None:
-            async with line.leased.at_hand():
-                return await self._try_acquire(permit)
-        return await self._try_acquire(permit)
-
-    async def _try_acquire(self, permit: Permit) -> Decision:
-        line = self._line
-        if isinstance(line, SharedLine):
-            return await line.try_acquire(permit)
-        permit._at = now = line.now()
-        if line.try_now(permit, now):
-            permit._given = True
-            return self._decide(now, 0.0, allowed=True, permit=permit)
-        line.refuse("no room")
-        return self._decide(now, line.delay(now, permit))
+        waiter = self._waiter_of(cost)
+        verdict = await self._entry.try_start(waiter)
+        permit = granted_permit(self._entry, waiter) if verdict.allowed else None
+        return self._decision(verdict, permit)
 
     async def peek(self, cost: float = ONE) -> Decision:
         """Tell what `try_acquire` would say, and spend nothing. Raises what `throttle` does."""
-        permit, line = self.throttle(cost), self._line
-        line.bind()
-        if line.leased is not None:
-            async with line.leased.at_hand():
-                return await self._peek(permit)
-        return await self._peek(permit)
-
-    async def _peek(self, permit: Permit) -> Decision:
-        line = self._line
-        if isinstance(line, SharedLine):
-            return await line.peek(permit)
-        permit._at = now = line.now()
-        allowed = line.decide_at_once(permit, now) <= 0.0
-        return self._decide(now, 0.0 if allowed else line.delay(now, permit), allowed=allowed)
+        return self._decision(await self._entry.peek(self._waiter_of(cost)))
 
     async def record(self, cost: float = ONE) -> None:
         """Count what has happened already, without asking: there may be a debt afterwards."""
         check_number("a cost", cost, "tokens")
-        line = self._line
-        line.bind()
-        if isinstance(line, SharedLine):
-            await line.count(cost)
-        else:
-            line.record(cost)
+        await self._entry.record(cost)
 
     def throttled(
         self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
@@ -318,7 +291,7 @@ class RateLimiter:
         """
         check_number("a pause", seconds, "seconds")
         self._bind_if_running()
-        self._line.pause(seconds)
+        self._engine.pause_for(seconds)
 
     def update(
         self,
@@ -337,46 +310,49 @@ class RateLimiter:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
         self._bind_if_running()
-        line = self._line
+        engine = self._engine
         plan: Plan | None = None
         if rate_limit is None and not isinstance(self._law[1], Algorithm):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
-            shared = isinstance(line, SharedLine)
-            plan = make_plan(rate_limit, self._law, shared=shared, before=line.feedback)
-        if plan is not None and isinstance(line, SharedLine):
+            plan = make_plan(
+                rate_limit, self._law, shared=engine.shares_rate, before=engine.feedback
+            )
+        if plan is not None and engine.shares_rate:
             check_shareable(plan)
-        if line.leased is not None and plan is not None and not isinstance(line, SharedLine):
+        if engine.leased is not None and plan is not None and not engine.shares_rate:
             raise ValueError("this limiter shares slots alone: make a new one to share a rate too")
         shares = isinstance(concurrency_limit, SharedConcurrency)
-        if concurrency_limit is not UNCHANGED and shares != (line.leased is not None):
+        if concurrency_limit is not UNCHANGED and shares != (engine.leased is not None):
             raise ValueError("a concurrency limit stays shared, or of this process: make a new one")
-        feedback = line.feedback or Feedback()
+        feedback = engine.feedback or Feedback()
         if concurrency_limit is not UNCHANGED:
             feedback.slots = slots_of(concurrency_limit)
             self._concurrency_limit = concurrency_limit
-            if line.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
-                line.leased.shared = concurrency_limit
-                line.leased.look()
+            if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
+                engine.leased.shared = concurrency_limit
+                engine.leased.look()
         if plan is not None:
-            line.use(plan.algorithm)
-            line.followed, line.asking = None, False
+            engine.use(plan.algorithm)
+            engine.updated = True
+            engine.followed, engine.asking = None, False
             feedback.rate, feedback.guard = plan.rate, plan.guard
-        line.feedback = feedback if feedback.is_needed else None
-        self._bound()
+        engine.feedback = feedback if feedback.is_needed else None
+        self._resize()
 
-    def _bound(self) -> None:
-        """Have as many slots as there are to be, unless the server has still to say something."""
-        line = self._line
-        slots = line.feedback and line.feedback.slots
+    def _resize(self) -> None:
+        """Have as many slots as there are to be, unless the server has announced nothing yet."""
+        engine = self._engine
+        slots = engine.feedback and engine.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (line.leased or line.asking) and line.concurrency_limit != number:
-            line.bound(number)
+        if not (engine.leased or engine.asking) and engine.semaphore.limit != number:
+            engine.resize(number)
+            engine.updated = True
 
     @property
     def follows_server(self) -> bool:
         """Whether its rate is what the server says: ``rate_limit="server"``."""
-        return self._line.followed is not None
+        return self._engine.followed is not None
 
     def follow(self, *rates: RateLike) -> None:
         """Go on at the rates that the server has announced, if the server is to be followed.
@@ -388,31 +364,31 @@ class RateLimiter:
             TypeError: A rate is of a wrong kind.
             ValueError: A rate is out of range; or the limiter has a rate of its own.
         """
-        line = self._line
-        if line.followed is None:
+        engine = self._engine
+        if engine.followed is None:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         announced = tuple(as_rate(rate) for rate in rates)
-        if announced and announced != line.followed:
+        if announced and announced != engine.followed:
             burst, algorithm, guard = self._law
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
-            plan = make_plan(announced, (burst, algorithm, guard), before=line.feedback)
-            line.use(plan.algorithm)
-            if not line.followed:  # the request that has asked counts, here and not above
-                line.algorithm.take(line.state, line.now(), 1.0)
-            feedback = line.feedback or Feedback()
+            plan = make_plan(announced, (burst, algorithm, guard), before=engine.feedback)
+            engine.use(plan.algorithm)
+            if not engine.followed:  # the request that has asked counts, here and not above
+                engine.charge(1.0)
+            feedback = engine.feedback or Feedback()
             feedback.guard = plan.guard
-            line.feedback = feedback if feedback.is_needed else None
-            line.followed = announced
-            if line.listeners:
-                line.tell(events.Announced(line.key, None, None, announced))
-        line.asking = False
-        self._bound()
+            engine.feedback = feedback if feedback.is_needed else None
+            engine.followed = announced
+            if engine.observers.listeners:
+                engine.observers.emit(events.Announced(engine.key, None, None, announced))
+        engine.asking = False
+        self._resize()
 
     def statistics(self) -> Statistics:
         """Tell what was done so far, and how things stand."""
-        return self._line.statistics()
+        return self._engine.statistics()
 
     def observe(self, observer: events.Observer) -> Callable[[], None]:
         """Have a function told of each decision from now on, see `aiothrottle.events`.
@@ -435,8 +411,8 @@ class RateLimiter:
         >>> stop()
         """
         listener = events.Listener(observer)
-        self._line.listen(listener)
-        return functools.partial(self._line.forget, listener)
+        self._engine.listen(listener)
+        return functools.partial(self._engine.observers.remove, listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
         """Close for good: whoever comes later gets `LimiterClosed`. What runs goes on.
@@ -448,7 +424,7 @@ class RateLimiter:
         Raises:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
-        await self._line.close(drain=drain)
+        await self._entry.close(drain=drain)
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -460,54 +436,52 @@ class RateLimiter:
         await self.aclose()
 
     def __repr__(self) -> str:
-        line = self._line
-        limit = "" if line.concurrency_limit is None else f" of {line.concurrency_limit}"
-        state = "closed, " if line.closed else ""
-        if (left := line.paused_until - line.clock()) > 0:
+        engine, slots = self._engine, self._engine.semaphore.limit
+        limit = "" if slots is None else f" of {slots}"
+        state = "closed, " if engine.closed else ""
+        if (left := engine.pause.left(engine.bucket.clock())) > 0:
             state += f"paused for {left:.3g} s, "
-        if line.feedback is not None and line.feedback.rate is not None:
-            state += f"at {line.feedback.rate.state.rate:.3g}/s, "
+        if engine.feedback is not None and engine.feedback.rate is not None:
+            state += f"at {engine.feedback.rate.state.rate:.3g}/s, "
         return (
-            f"<RateLimiter {line.algorithm!r}, {state}"
-            f"{line.in_flight}{limit} in flight, {line.waiting} waiting>"
+            f"<RateLimiter {engine.bucket.algorithm!r}, {state}"
+            f"{engine.in_flight}{limit} in flight, {engine.waiting} waiting>"
         )
 
     def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
         """Make a permit that is not just any, if it is none."""
-        check_number("a cost", cost, "tokens")
-        if cost > self._line.capacity:
-            raise CostTooHigh(cost, self._line.capacity, key=self._line.key)
+        self._check_cost(cost)
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
             check_number("timeout", timeout, "seconds")
         if cost == ONE and not priority and timeout is None:
             return self.throttle()
-        return make_permit(self._line, cost, priority, timeout)
+        return make_permit(self._entry, cost, priority, timeout)
+
+    def _waiter_of(self, cost: float) -> Waiter:
+        """Make the waiter of a request that is not going to wait."""
+        self._check_cost(cost)
+        return Waiter(cost)
+
+    def _check_cost(self, cost: float) -> None:
+        check_number("a cost", cost, "tokens")
+        if cost > self._entry.capacity:
+            raise CostTooHigh(cost, self._entry.capacity, key=self._engine.key)
 
     def _bind_if_running(self) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return  # before any loop runs: as good a time as any
-        self._line.bind()
+        self._entry.bind()
 
-    def _decide(
-        self, now: float, wait: float, *, allowed: bool = False, permit: Permit | None = None
-    ) -> Decision:
-        line = self._line
-        remaining, reset_after = line.remaining(now), line.reset_after(now)
-        above = line.parent
-        while above is not None:  # whatever it is, it has to fit there too
-            now = above.now()
-            remaining = min(remaining, above.remaining(now))
-            reset_after = max(reset_after, above.reset_after(now))
-            above = above.parent
+    def _decision(self, verdict: Verdict, permit: Permit | None = None) -> Decision:
         return Decision(
-            allowed=allowed,
-            limit=line.capacity,
-            remaining=remaining,
-            retry_after=wait,
-            reset_after=reset_after,
+            allowed=verdict.allowed,
+            limit=self._entry.capacity,
+            remaining=verdict.remaining,
+            retry_after=verdict.retry_after,
+            reset_after=verdict.reset_after,
             permit=permit,
         )

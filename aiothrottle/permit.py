@@ -6,21 +6,22 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 from aiothrottle import events
+from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
+from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout
-from aiothrottle.feedback import LONGEST_PAUSE, SPREAD
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from aiothrottle.line import Line
+    from aiothrottle._core.chain import Entry
 
-__all__ = ["ONE", "ParticularPermit", "Permit", "make_permit"]
+__all__ = ["ONE", "Permit", "granted_permit", "make_permit"]
 
 #: The usual cost: this very object, so that it is known by a look and needs no check.
 ONE = 1.0
 
-# Seconds. A time-out that is as long as the wait must not come first, and timers are no finer.
+# Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
 
 
@@ -31,54 +32,58 @@ class Permit:
     for one block.
     """
 
-    __slots__ = ("_at", "_future", "_given", "_held", "_line", "_reported", "_settled", "_waited")
+    __slots__ = ("_at", "_entry", "_given", "_held", "_reported", "_waiter")
 
-    # Made by RateLimiter.throttle, which sets `_line` and `_held`: an __init__ would be a sixth of
+    # Made by RateLimiter.throttle, which sets `_entry` and `_held`: an __init__ would be a sixth of
     # what a permit costs, and each attribute that has to be set is a part of that.
-    _line: "Line"
+    _entry: "Entry"
     # None: not asked for yet, and may take the fast path; False: not held, yet or any more.
     _held: bool | None
-    _at: float  # set when it is asked for: when it came, then when its tokens went
-    _waited: float  # set for those who had to
-    _future: "asyncio.Future[None] | None"  # so is this: what it waits on, see `Waiters`
-    _reported: bool  # and this: how its request ended has been said
-    _settled: float  # and this: what it has really cost
-    _given: bool  # and this: `acquire` has given it, and nobody has entered it yet
-
-    # What few permits have otherwise; those are a `ParticularPermit`.
-    _tokens: float = 1.0  # that it takes when it goes
-    _priority: float = 0.0
-    _timeout: float | None = None
+    _at: float  # set on the fast path: when it was granted
+    _waiter: Waiter  # set on any other path
+    _reported: bool  # set when the outcome of its request was reported
+    _given: bool  # set by `acquire`, and unset when it is entered
 
     async def __aenter__(self) -> Self:
-        line = self._line
+        entry = self._entry
         # The fast path, spelt out, since every request of every user goes through it: nobody
-        # waits, there is a slot, and the bucket has room. No future, no task, no timer.
+        # waits, the bucket has credit, and there is a slot. No future, no task, no timer.
+        bucket, semaphore = entry.bucket, entry.semaphore
         if (
-            line.room
-            and line.taken < line.slots
-            and line.loop is get_running_loop()
+            bucket.credit
+            and semaphore.taken < semaphore.slots
+            and entry.loop is get_running_loop()
             and self._held is None
         ):
-            self._at = now = line.clock()
-            line.room -= 1
-            line.stamps.append(now)
-            line.taken += 1
+            self._at = now = bucket.clock()
+            bucket.credit -= 1
+            bucket.stamps.append(now)
+            semaphore.taken += 1
             self._held = True
             return self
         # All that is decided is decided in synchronous code; here it is only waited.
-        future = line.arrive(self)
+        if self._held is None:
+            self._held = False
+            waiter = self._waiter = Waiter()
+        else:
+            own = self._waiter_of_its_own()
+            if own is None:
+                return self
+            waiter = own
+        future = entry.arrive(waiter)
         if future is None:
+            self._held = True
             return self
         try:
             while True:
                 await future
-                future = line.resume(self)
+                future = entry.resume(waiter)
                 if future is None:
+                    self._held = True
                     return self
         except BaseException:
             del future  # it may carry the exception, whose traceback carries this frame: no cycle
-            line.give_up(self)
+            entry.cancel(waiter)
             raise
 
     async def __aexit__(
@@ -89,45 +94,61 @@ class Permit:
     ) -> None:
         if self._held:
             self._held = False
-            line = self._line
-            line.taken -= 1
-            if line.watched:
-                line.slot_freed(self)
+            entry = self._entry
+            semaphore = entry.semaphore
+            semaphore.taken -= 1
+            if semaphore.watched:
+                entry.slot_released(getattr(self, "_waiter", None))
+
+    def _waiter_of_its_own(self) -> Waiter | None:
+        """Give the waiter of a permit that was made with one; None if it is held, from `acquire`.
+
+        Raises:
+            RuntimeError: It was used before.
+        """
+        if not self.was_asked_for:
+            return self._waiter
+        if self._held and getattr(self, "_given", False):
+            self._given = False
+            return None
+        raise RuntimeError(f"{self!r} was used before: call throttle() for each block")
 
     @property
     def cost(self) -> float:
         """Tokens that it costs; after `settle`, that it has cost."""
-        return getattr(self, "_settled", self._tokens)
+        waiter = getattr(self, "_waiter", None)
+        return ONE if waiter is None else waiter.cost
 
     @property
     def was_asked_for(self) -> bool:
         """Whether somebody has begun to wait for it."""
-        return hasattr(self, "_at")
+        return hasattr(self, "_at") or hasattr(getattr(self, "_waiter", None), "at")
 
     @property
     def waited(self) -> float:
         """Seconds that it was waited for."""
-        return getattr(self, "_waited", 0.0)
+        waiter = getattr(self, "_waiter", None)
+        return 0.0 if waiter is None else waiter.waited
+
+    @property
+    def sent_at(self) -> float:
+        """When it was granted, by the clock of its limiter."""
+        waiter = getattr(self, "_waiter", None)
+        return self._at if waiter is None else waiter.at
 
     @property
     def paused_since(self) -> bool:
         """Whether the limiter was paused after this was granted: that pause is for it too."""
-        return self._line.paused_at >= self._at
-
-    def is_to_be_entered(self) -> bool:
-        """Tell, once, whether this is held, but by no block yet: it comes from `acquire`."""
-        given = getattr(self, "_given", False)
-        self._given = False
-        return given
+        return self._entry.engine.pause.began_at >= self.sent_at
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
-        line = self._line
-        if get_ident() == line.thread or line.loop is None or line.loop.is_closed():
+        engine = self._entry.engine
+        if get_ident() == engine.thread or engine.loop is None or engine.loop.is_closed():
             self._release()
         else:
             # A garbage collection that runs in some thread ends up here.
-            line.loop.call_soon_threadsafe(self._release)
+            engine.loop.call_soon_threadsafe(self._release)
 
     def settle(self, cost: float) -> None:
         """Say what it has really cost: the difference is given back, or charged.
@@ -151,7 +172,17 @@ class Permit:
         check_number("a cost", cost, "tokens")
         if not self._held:
             raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
-        self._line.settle(self, cost)
+        self._entry.settle(self._charged(), cost)
+
+    def _charged(self) -> Waiter:
+        """Give what its charges are kept in; a permit of the fast path has none until then."""
+        if hasattr(self, "_at"):
+            self._entry.engine.now()  # its token may not be taken yet
+            waiter = self._waiter = Waiter()
+            waiter.at = self._at
+            waiter.started = True
+            del self._at
+        return self._waiter
 
     def told(self, left: float, reset_after: float, *, evenly: bool = False) -> None:
         """Pass on what the server has said in its answer: so much is left of its quota.
@@ -179,7 +210,9 @@ class Permit:
         check_number("reset_after", reset_after, "seconds")
         if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
-        self._line.learn(self, left, reset_after, evenly=evenly)
+        self._entry.engine.update_quota(
+            self.sent_at, left, reset_after, held=self._held is True, evenly=evenly
+        )
 
     def succeeded(self) -> None:
         """Say that the server has dealt with the request, however that ended.
@@ -198,19 +231,17 @@ class Permit:
         ...         permit.succeeded()
         ...         return answer
         """
-        line = self._line
-        if (line.feedback is not None or line.parent is not None) and self._report():
+        if self._entry.hears_outcomes and self._report():
             self.answered()
 
     def answered(self) -> None:
-        """Do the same, for whoever says it once and nothing else: that is not looked at here.
+        """Do the same, for a caller that reports one outcome: it is not checked here.
 
-        To look for what was said before takes as long as the rest.
+        To check what was reported before takes as long as the rest.
         """
-        line = self._line
-        if line.feedback is not None or line.parent is not None:
-            now = line.clock()
-            line.succeeded(self, now, now - self._at)
+        entry = self._entry
+        if entry.hears_outcomes:
+            entry.report_success(self.cost, entry.bucket.clock() - self.sent_at)
 
     def refused(self, retry_after: float | None = None) -> None:
         """Say that the server has refused the request: it was one too many.
@@ -241,7 +272,7 @@ class Permit:
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
         told = seconds is not None
-        self.refused_for(seconds, told=told, spread=SPREAD, longest=LONGEST_PAUSE)
+        self.refused_for(seconds, told=told, jitter=JITTER, longest=LONGEST_PAUSE)
 
     def retried(
         self,
@@ -270,19 +301,19 @@ class Permit:
         ...                 permit.retried(attempt + 1, 1.0, error=error)
         ...         await asyncio.sleep(1.0)
         """
-        line = self._line
-        if line.listeners:
-            line.tell(events.Retried(line.key, attempt, delay, status, error))
+        engine = self._entry.engine
+        if engine.observers.listeners:
+            engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
 
     def refused_for(
-        self, seconds: float | None, *, told: bool, spread: float, longest: float
+        self, seconds: float | None, *, told: bool, jitter: float, longest: float
     ) -> bool:
         """Say the same as `refused`, with a policy of one's own, as a retry has it.
 
         Args:
             seconds: For how long to pause. None: as long as `refused` does.
             told: Whether that is what the server said.
-            spread: By up to this part of it the pause is longer, and by a second at the most.
+            jitter: By up to this part of it the pause is longer, and by a second at the most.
             longest: Seconds that no pause exceeds.
 
         Returns:
@@ -290,8 +321,8 @@ class Permit:
         """
         if not self._report():
             return False
-        return self._line.refused_by_server(
-            self, seconds, told=told, spread=spread, longest=longest
+        return self._entry.report_throttled(
+            self.sent_at, seconds, told=told, jitter=jitter, longest=longest
         )
 
     def _report(self) -> bool:
@@ -306,49 +337,52 @@ class Permit:
     def _release(self) -> None:
         if self._held:
             self._held = False
-            line = self._line
-            line.taken -= 1
-            if line.watched:
-                line.slot_freed(self)
+            entry = self._entry
+            entry.semaphore.taken -= 1
+            if entry.semaphore.watched:
+                entry.slot_released(getattr(self, "_waiter", None))
 
     def __repr__(self) -> str:
         state = "held" if self._held else "released"
         if not self.was_asked_for:
             state = "not acquired"
-        elif self._line.holds_place_of(self):
+        elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
             state = "waiting"
         return f"<Permit of {self.cost:g}, {state}>"
 
 
-class ParticularPermit(Permit):
-    """A permit with a cost, a priority or a time-out of its own."""
+class _TimedPermit(Permit):
+    """A permit with a timeout."""
 
-    __slots__ = ("_priority", "_timeout", "_tokens")
-
-    _tokens: float
-    _priority: float
-    _timeout: float | None
+    __slots__ = ()
 
     async def __aenter__(self) -> Self:
-        if self._timeout is None:
-            return await super().__aenter__()
+        waiter = self._waiter
+        assert waiter.timeout is not None
         try:
-            async with asyncio.timeout(self._timeout + _GRACE):
+            async with asyncio.timeout(waiter.timeout + _GRACE):
                 return await super().__aenter__()
         except ThrottleTimeout:
             raise
         except TimeoutError:
-            raise self._line.timed_out(self) from None
+            raise self._entry.timed_out(waiter) from None
 
 
 def make_permit(
-    line: "Line", cost: float, priority: float, timeout: float | None = None
-) -> ParticularPermit:
-    """Make a permit that is not just any."""
-    permit = ParticularPermit()
-    permit._line = line
-    permit._tokens = cost
+    entry: "Entry", cost: float, priority: float, timeout: float | None = None
+) -> Permit:
+    """Make a permit with a cost, a priority or a timeout of its own."""
+    permit = Permit() if timeout is None else _TimedPermit()
+    permit._entry = entry
     permit._held = False  # the fast path is for those who cost 1
-    permit._priority = priority
-    permit._timeout = timeout
+    permit._waiter = Waiter(cost, priority, timeout)
+    return permit
+
+
+def granted_permit(entry: "Entry", waiter: Waiter) -> Permit:
+    """Make a permit of a request that was let in, for somebody who is to release it."""
+    permit = Permit()
+    permit._entry = entry
+    permit._waiter = waiter
+    permit._held = permit._given = True
     return permit

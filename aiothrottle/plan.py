@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
+from aiothrottle._core.feedback import Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import (
@@ -18,7 +19,6 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.checks import check_number, check_whole
-from aiothrottle.feedback import Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.sharing.concurrency import SharedConcurrency
 

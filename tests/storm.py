@@ -13,8 +13,7 @@ from typing import Literal, TypeAlias
 
 from aiothrottle import CostTooHigh, KeyedRateLimiter, LimiterClosed, Permit, RateLimiter
 from aiothrottle import ThrottleTimeout as TimedOut
-from aiothrottle.child import Child
-from aiothrottle.line import Line
+from aiothrottle._core.engine import Engine
 from tests.interleaving import InterleavingLoop, Schedule
 
 __all__ = [
@@ -112,14 +111,14 @@ class Books:
         return self.find()
 
     @property
-    def line(self) -> Line:
+    def engine(self) -> Engine:
         # Its figures are read here without a call: `statistics()` would be a disturbance.
-        return self.limiter._line
+        return self.limiter._engine
 
     def counts(self) -> tuple[int, int]:
-        line = self.line
-        assert line._consumer is not None or not line.waiting, "a line that nobody serves"
-        return line.in_flight, line.waiting
+        engine = self.engine
+        assert engine.consumer.task is not None or not engine.waiting, "a queue that nobody serves"
+        return engine.in_flight, engine.waiting
 
 
 @dataclass(eq=False)
@@ -131,7 +130,8 @@ class Guest:
     #: What an observer saw it spend, and when.
     charged: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: Its own and the parent's: they say when its tokens were counted there.
-    permits: list[Permit] = field(default_factory=list[Permit])
+    #: When its tokens were counted: here, and by the parent.
+    stamps: list[Callable[[], float]] = field(default_factory=list[Callable[[], float]])
     number: int = -1
     arrived: float = math.nan
     task: "asyncio.Task[None] | None" = None
@@ -235,7 +235,7 @@ class Storm(InterleavingLoop):
 
         Who stands there need not be a head any more: one with a priority has come since.
         """
-        costs = {permit.cost for permit in parent.line._waiters if permit._future is not None}
+        costs = {waiter.cost for waiter in parent.engine.queue if waiter.future is not None}
         costs |= {head.come.cost for head in heads}
         room = all(self.fits(parent, self.guests, cost, counted=1) for cost in costs)
         return parent.closed or not room
@@ -253,8 +253,8 @@ class Storm(InterleavingLoop):
         used = 0.0
         for guest in guests:
             stamp = None
-            if counted is not None and guest.permits:
-                stamp = guest.permits[counted]._at
+            if counted is not None and guest.stamps:
+                stamp = guest.stamps[counted]()
             used += guest.used(self.time(), stamp)
         inside = sum(guest.inside for guest in guests)
         return (
@@ -329,10 +329,11 @@ class Storm(InterleavingLoop):
         assert not self.parent or self.fits(self.parent, self.guests, cost), "above the parent's"
         guest.waits, guest.inside = False, True
         guest.charged.append((self.time(), guest.come.cost))
-        guest.permits = [permit]
+        guest.stamps = [lambda: permit.sent_at]
         if self.parent:
-            assert isinstance(child.line, Child)
-            guest.permits.append(child.line._above[permit])
+            above = permit._waiter.above
+            assert above is not None
+            guest.stamps.append(lambda: above.at)
 
     def settle(self, guest: Guest, permit: Permit, cost: float) -> None:
         permit.settle(cost)
@@ -348,7 +349,7 @@ class Storm(InterleavingLoop):
         tasks = [guest.task for guest in self.guests if guest.task and not guest.gives_up]
         tasks += [closing for closing in self.closings if not closing.done()]
         # Sweeps that cancel all tasks of a loop meet this one as well.
-        consumers = [books.line._consumer for books in self.everybody]
+        consumers = [books.engine.consumer.task for books in self.everybody]
         return tasks + [consumer for consumer in consumers if consumer is not None]
 
     @property

@@ -172,17 +172,17 @@ async def test_until_the_server_has_said_something_one_request_is_under_way() ->
     rest = [await limiter.acquire() for _ in range(3)]
     assert (await limiter.try_acquire()).retry_after == 1  # the first one counts too
     assert limiter.statistics().in_flight == len([first, *rest]) == 4
-    assert limiter._line.concurrency_limit == 10
+    assert limiter._engine.semaphore.limit == 10
 
 
 @virtual
 async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> None:
     limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
     limiter.follow("10/s")
-    law = limiter._line.algorithm
+    law = limiter._engine.bucket.algorithm
     assert law == TokenBucket(Rate(10, 2), burst=10)
     limiter.follow("10/s")
-    assert limiter._line.algorithm is law
+    assert limiter._engine.bucket.algorithm is law
     limiter.follow("2/s", "100/min")
     async with limiter.throttle(), limiter.throttle():
         assert not await limiter.try_acquire()
@@ -214,7 +214,7 @@ async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
     following = RateLimiter("server", 5)
     following.update(rate_limit="1/s")
     assert not following.follows_server
-    assert following._line.concurrency_limit == 5
+    assert following._engine.semaphore.limit == 5
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,11 @@ async def test_a_limiter_that_follows_takes_the_announced_rate(front: str) -> No
     announced = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
     async with serving(announced) as (url, _):
         await get(front, limiter, url)
-    assert limiter._line.algorithm == RateLimiter(["50/10s", "1000/h"])._line.algorithm
-    assert limiter._line.concurrency_limit == 10
+    assert (
+        limiter._engine.bucket.algorithm
+        == RateLimiter(["50/10s", "1000/h"])._engine.bucket.algorithm
+    )
+    assert limiter._engine.semaphore.limit == 10
 
 
 @fronts
@@ -347,7 +350,7 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
         permit = await limiter.acquire()
         Announcements("at once", (), 120).pass_on(limiter, permit, limits)
         assert limiter.statistics().announced_left is None
-        assert not limiter._line.followed
+        assert not limiter._engine.followed
 
 
 @pytest.mark.parametrize(

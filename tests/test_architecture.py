@@ -44,16 +44,19 @@ TABLE = """
     admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm rate                      |
-    feedback     | bucket events permit adaptive.* algorithms                       | random
     decision     | permit                                                    |
     statistics   |                                                           |
-    permit       | events feedback line errors                                               | asyncio threading
-    waiters      | permit                                                    | asyncio
-    bucket       | events feedback rate permit statistics algorithms algorithms.*                 |
-    pauses       | bucket events feedback permit algorithms.algorithm        |
-    consumer     | pauses waiters permit sharing.slots algorithms algorithms.* errors | asyncio threading
-    line         | consumer events permit sharing.slots statistics algorithms algorithms.* rate errors     | asyncio
-    child        | line consumer permit algorithms errors                    | asyncio
+    _core        |                                                           |
+    _core.pause  | algorithms.algorithm                                      |
+    _core.semaphore |                                                        |
+    _core.wait_queue |                                                       | asyncio
+    _core.observers | events statistics                                      |
+    _core.consumer |                                                         | asyncio
+    _core.bucket | algorithms algorithms.*                                   |
+    _core.feedback | adaptive.* algorithms                                   | random
+    _core.engine | _core.* adaptive.* algorithms events errors rate sharing.slots statistics | asyncio threading
+    _core.chain  | _core.* errors                                            | asyncio
+    permit       | _core.* errors events                                     | asyncio threading
     sharing      |                                                           |
     sharing.roll | algorithms.algorithm                                      |
     sharing.share | stores.ledger stores.store algorithms                    |
@@ -62,15 +65,15 @@ TABLE = """
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
     sharing.pace | algorithms algorithms.algorithm                            |
-    sharing.talk | events sharing.* consumer line permit stores.store algorithms algorithms.* rate | asyncio
-    sharing.line | events sharing.talk permit decision stores.store algorithms.* errors | asyncio
-    sharing.refusing | events sharing.* consumer permit algorithms.* algorithms errors | asyncio
+    sharing.talk | _core.* events sharing.* stores.store algorithms algorithms.* rate | asyncio
+    sharing.line | _core.* events sharing.talk stores.store algorithms.* errors | asyncio
+    sharing.refusing | _core.* events sharing.* algorithms.* algorithms errors | asyncio
     sharing.concurrency |                                                    |
-    sharing.slots | events line sharing.* stores.slots stores.store errors          | asyncio random
-    plan         | adaptive adaptive.* feedback sharing.concurrency algorithms rate  |
-    assembly     | child line plan sharing.* stores.slots stores.store rate  |
-    limiter      | assembly events plan sharing.* feedback line stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | events limiter plan line permit decision statistics rate errors            | asyncio
+    sharing.slots | _core.* events sharing.* stores.slots stores.store errors          | asyncio random
+    plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
+    assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
+    limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
+    keyed        | _core.chain events limiter plan permit decision statistics rate errors            | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
@@ -91,7 +94,7 @@ TABLE = """
     metrics      |                                                           |
     metrics.prometheus | events gauges limiter                               | prometheus_client
     metrics.opentelemetry | events gauges limiter                            | opentelemetry
-    gauges       | adaptive.* algorithms algorithms.* keyed limiter line rate |
+    gauges       | _core.engine adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.lease | permit transport.library                               | asyncio
@@ -206,9 +209,10 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("algorithms.token_bucket", "import asyncio"),
         ("algorithms.token_bucket", "from time import monotonic"),
         ("algorithms.token_bucket", "from aiothrottle.algorithms.rolling_window import x"),
-        ("algorithms.new", "from aiothrottle.line import Line"),
-        ("line", "from aiothrottle.limiter import RateLimiter"),
-        ("line", "from aiothrottle import limiter"),
+        ("algorithms.new", "from aiothrottle._core.engine import Engine"),
+        ("_core.engine", "from aiothrottle.limiter import RateLimiter"),
+        ("_core.engine", "from aiothrottle import limiter"),
+        ("_core.wait_queue", "from aiothrottle._core.semaphore import Semaphore"),
         ("limiter", "import aiohttp"),
         ("limiter", "import aiothrottle.aiohttp"),
         ("limiter", "from aiothrottle import aiohttp"),

@@ -229,7 +229,7 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
         with pytest.raises(OSError, match=str(port)):
             async with serve(limiter, port=port):
                 pass
-    assert not limiter._line.listeners
+    assert not limiter._engine.observers.listeners
 
 
 # ---- how it ends -------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ async def test_it_ends_though_pages_are_open_and_tells_them() -> None:
             await response.content.readuntil(b"\n\n")
         rest = await response.content.read()
     assert rest.endswith(b"event: end\ndata:\n\n")
-    assert not limiter._line.listeners
+    assert not limiter._engine.observers.listeners
     with pytest.raises(aiohttp.ClientConnectorError):
         await status(url)
 
@@ -258,7 +258,7 @@ async def test_it_ends_though_a_page_reads_nothing() -> None:
         await writer.drain()
         await asyncio.sleep(0.1)
     writer.close()
-    assert not limiter._line.listeners
+    assert not limiter._engine.observers.listeners
 
 
 async def test_it_ends_when_its_owner_is_cancelled() -> None:
@@ -278,7 +278,7 @@ async def test_it_ends_when_its_owner_is_cancelled() -> None:
             await owner
         while await told() != "end":
             pass
-    assert not limiter._line.listeners
+    assert not limiter._engine.observers.listeners
 
 
 async def test_so_many_pages_may_be_open_and_one_that_is_closed_leaves_room() -> None:
@@ -424,12 +424,12 @@ async def test_in_a_browser_a_store_that_is_away_is_told() -> None:
         await tab.until("document.getElementById('state').textContent === 'live'")
         line = "document.querySelector('.store')"
         assert await tab.evaluate(f"{line}.hidden") is True
-        limiter._line.tell(StoreDown(None, OSError()))
+        limiter._engine.observers.emit(StoreDown(None, OSError()))
         await tab.until(f"/has not answered for [0-9]+ s/.test({line}.textContent)")
         assert await tab.evaluate(f"{line}.hidden") is False
         await tab.show(width=360, scheme="light")
         assert await tab.evaluate(MISPLACED) == []
-        limiter._line.tell(StoreUp(None, 1.0))
+        limiter._engine.observers.emit(StoreUp(None, 1.0))
         await tab.until(f"{line}.hidden")
         news = "document.getElementById('news').textContent"
         assert await tab.evaluate(news) == "limiter: the store answers again"

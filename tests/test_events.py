@@ -85,7 +85,7 @@ async def test_who_starts_to_listen_hears_the_very_next_one_and_who_stops_hears_
     stop()
     await limiter.acquire()
     assert len(heard) == 2
-    assert limiter._line.room > 0, "the fast path is open again"
+    assert limiter._engine.bucket.credit > 0, "the fast path is open again"
 
 
 @virtual
@@ -296,7 +296,7 @@ async def test_a_keyed_limiter_tells_of_every_key_old_and_new() -> None:
     await keyed.acquire("old")
     await keyed.acquire("newest")
     assert len(heard) == 2
-    assert keyed["old"]._line.room
+    assert keyed["old"]._engine.bucket.credit
 
 
 @virtual

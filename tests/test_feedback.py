@@ -21,8 +21,8 @@ from aiothrottle import (
     TokenBucket,
     events,
 )
+from aiothrottle._core.feedback import Change, Feedback, RateControl, SlotsControl
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
-from aiothrottle.feedback import Feedback, RateControl, SlotsControl
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate
@@ -40,7 +40,7 @@ async def send(limiter: RateLimiter, *, took: float = 0.1) -> None:
 
 def admitted(limiter: RateLimiter) -> float:
     """Tell of how many successes it has heard."""
-    feedback = limiter._line.feedback
+    feedback = limiter._engine.feedback
     assert feedback is not None
     assert feedback.rate is not None
     return feedback.rate.state.admitted
@@ -100,9 +100,9 @@ async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() ->
         await asyncio.sleep(0.01)
         permit.refused()
     assert limiter.statistics().paused_for <= 0.55
-    assert limiter._line.feedback is not None
+    assert limiter._engine.feedback is not None
     await send(limiter)
-    assert limiter._line.feedback is None
+    assert limiter._engine.feedback is None
 
 
 @virtual
@@ -110,10 +110,10 @@ async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
-    assert permits[0].refused_for(1.0, told=False, spread=0.0, longest=10.0)
-    assert not permits[1].refused_for(5.0, told=False, spread=0.0, longest=10.0)
+    assert permits[0].refused_for(1.0, told=False, jitter=0.0, longest=10.0)
+    assert not permits[1].refused_for(5.0, told=False, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 1.0
-    assert permits[2].refused_for(50.0, told=True, spread=0.0, longest=10.0)
+    assert permits[2].refused_for(50.0, told=True, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 10.0
 
 
@@ -187,7 +187,7 @@ async def test_the_rate_grows_for_those_who_wait() -> None:
 @virtual
 async def test_who_waits_goes_by_the_new_rate() -> None:
     limiter = RateLimiter(AdaptiveRate(0.1, 0.1, 100))
-    feedback = limiter._line.feedback
+    feedback = limiter._engine.feedback
     assert feedback is not None
     assert feedback.rate is not None
     async with asyncio.TaskGroup() as group:
@@ -195,7 +195,7 @@ async def test_who_waits_goes_by_the_new_rate() -> None:
             group.create_task(send(limiter))
         await asyncio.sleep(1.0)
         feedback.rate.state.rate = 10.0
-        feedback.rate._move(limiter._line, 0.0)
+        limiter._engine._apply((Change("rate", 10.0, 0.0),))
     assert now() == pytest.approx(1.0 + 0.09 + 0.1, abs=0.01)
 
 
@@ -277,7 +277,7 @@ async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
     assert limiter.statistics().concurrency_limit == 3
     limiter.update(concurrency_limit=7)
     assert limiter.statistics().concurrency_limit == 7
-    assert limiter._line.feedback is None
+    assert limiter._engine.feedback is None
 
 
 @virtual
@@ -543,7 +543,7 @@ def test_a_pause_doubles_up_to_its_bound_and_is_longer_by_chance(
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.5)
     feedback = Feedback()
-    pauses = [feedback.pause(None, spread=0.0, longest=120.0) for _ in range(8)]
+    pauses = [feedback.pause(None, jitter=0.0, longest=120.0) for _ in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert feedback.streak == 8
     for seconds, spread, longest, pause in [
@@ -553,9 +553,9 @@ def test_a_pause_doubles_up_to_its_bound_and_is_longer_by_chance(
         (119.9, 0.1, 120.0, 120.0),
         (500.0, 0.1, 120.0, 120.0),
     ]:
-        assert feedback.pause(seconds, spread=spread, longest=longest) == pause
+        assert feedback.pause(seconds, jitter=spread, longest=longest) == pause
     feedback.streak = 10_000  # more doublings than a float has room for
-    assert feedback.pause(None, spread=0.0, longest=120.0) == 30
+    assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
 
 
 def test_what_was_learned_is_kept_for_ten_minutes() -> None:
@@ -583,16 +583,14 @@ def test_what_was_learned_by_another_clock_is_forgotten() -> None:
     Feedback().restart()
 
 
-def test_what_is_heard_says_when_and_a_success_ends_the_streak_if_it_was_sent_since() -> None:
-    limiter, feedback = RateLimiter(10), Feedback()
-    line, permit = limiter._line, limiter.throttle()
-    assert feedback.heard_at == 0.0
-    line.paused_at, feedback.streak = 4.0, 3
-    feedback.succeeded(line, permit, 5.0, 4.0)  # sent before the pause began
+def test_a_success_ends_the_streak_if_it_was_sent_after_the_pause_began() -> None:
+    feedback = Feedback()
+    feedback.streak = 3
+    feedback.succeeded(5.0, 4.0, 1.0, in_flight=1, paused_at=4.0, own=True)
     assert (feedback.streak, feedback.heard_at) == (3, 5.0)
-    feedback.succeeded(line, permit, 6.0, 4.5)
+    feedback.succeeded(6.0, 4.5, 1.0, in_flight=1, paused_at=4.0, own=True)
     assert (feedback.streak, feedback.heard_at) == (0, 6.0)
-    feedback.refused(line, 7.0, 6.0, 1.0)
+    feedback.throttled(7.0, 6.0, 1.0)
     assert feedback.heard_at == 7.0
 
 
@@ -618,7 +616,7 @@ def test_a_limiter_without_a_controller_keeps_nothing_of_outcomes() -> None:
         limiter = RateLimiter(1_000_000, guard=0.0)
         for _ in range(100):
             await report(limiter)
-        assert limiter._line.feedback is None
+        assert limiter._engine.feedback is None
         reference = weakref.ref(limiter)
         del limiter
         gc.collect()
@@ -646,7 +644,7 @@ async def test_sessions_tell_how_requests_ended() -> None:
                 for _ in range(2):
                     async with session.get(server.url) as response:
                         await response.read()
-                    limiter._line.paused_until = -math.inf
+                    limiter._engine.pause.ends_at = -math.inf
             rate = limiter.statistics().rate_limit
             assert rate is not None
             assert rate < 100

@@ -39,7 +39,7 @@ class CountingLoop(VirtualTimeLoop):
 
 def parts(limiter: RateLimiter) -> list["weakref.ref[Any]"]:
     """Everything that has to be gone when the limiter is."""
-    return [weakref.ref(limiter), weakref.ref(limiter._line)]
+    return [weakref.ref(limiter), weakref.ref(limiter._engine)]
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -395,20 +395,20 @@ def test_a_program_that_leaves_it_open_ends_without_a_word(program: str) -> None
 @virtual
 async def test_a_line_may_be_forgotten_when_a_new_one_would_do_the_same() -> None:
     limiter = RateLimiter("10/s", 1)
-    line = limiter._line
-    assert line.is_forgettable()
+    engine = limiter._engine
+    assert engine.is_forgettable()
     async with limiter.throttle():
         await asyncio.sleep(2.0)  # what it has spent counts no more
-        assert not line.is_forgettable()
-    assert line.is_forgettable()
+        assert not engine.is_forgettable()
+    assert engine.is_forgettable()
     limiter.pause(1.0)
-    assert not line.is_forgettable()
+    assert not engine.is_forgettable()
     await asyncio.sleep(1.0)
-    assert line.is_forgettable()
+    assert engine.is_forgettable()
     async with limiter.throttle():
         pass
-    assert not line.is_forgettable()
+    assert not engine.is_forgettable()
     await asyncio.sleep(1.0)
-    assert line.is_forgettable()
+    assert engine.is_forgettable()
     limiter.update(rate_limit=5)
-    assert not line.is_forgettable()
+    assert not engine.is_forgettable()

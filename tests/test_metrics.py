@@ -109,9 +109,9 @@ async def test_gauges_say_how_it_stands_when_prometheus_asks(prometheus: Prometh
 async def test_a_store_that_was_heard_of_has_a_gauge(prometheus: Prometheus) -> None:
     limiter = RateLimiter(10)
     prometheus.metrics.watch(limiter, "api")
-    limiter._line.tell(StoreDown(None, OSError()))
+    limiter._engine.observers.emit(StoreDown(None, OSError()))
     assert prometheus("store_up", limiter="api") == 0
-    limiter._line.tell(StoreUp(None, 3.0))
+    limiter._engine.observers.emit(StoreUp(None, 3.0))
     assert prometheus("store_up", limiter="api") == 1
 
 
@@ -163,7 +163,7 @@ async def test_what_is_watched_no_more_is_gone(prometheus: Prometheus) -> None:
     stop()
     stop()
     assert prometheus("in_flight", limiter="api") is None
-    assert not limiter._line.listeners
+    assert not limiter._engine.observers.listeners
     again = prometheus.metrics.watch(limiter, "api")
     stop()
     assert prometheus("in_flight", limiter="api") == 0, "that was another watch"
@@ -232,7 +232,7 @@ async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
     limiter = RateLimiter("1.5/s", 4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
     await live(limiter)
-    limiter._line.tell(StoreUp(None, 3.0))
+    limiter._engine.observers.emit(StoreUp(None, 3.0))
     there = set(
         re.findall(
             r"^(aiothrottle_\w+)\{", generate_latest(prometheus.registry).decode(), re.MULTILINE
@@ -286,7 +286,7 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
     limiter = RateLimiter("1.5/s", 4, algorithm=TokenBucket)
     telemetry.metrics.watch(limiter, "api")
     await live(limiter)
-    limiter._line.tell(StoreDown(None, OSError()))
+    limiter._engine.observers.emit(StoreDown(None, OSError()))
     points = telemetry.points()
     (waits,) = points["aiothrottle.wait.duration"]
     assert (waits.count, waits.attributes) == (3, {"aiothrottle.limiter.name": "api"})

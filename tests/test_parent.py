@@ -25,7 +25,7 @@ async def together(tasks: list[asyncio.Task[float]]) -> list[float]:
 
 
 async def remaining(limiter: RateLimiter) -> float:
-    return limiter._line.remaining(limiter._line.now())
+    return limiter._engine.bucket.remaining(limiter._engine.now())
 
 
 # --- Both, or none ---

@@ -187,7 +187,7 @@ async def test_a_hook_sees_refusals_that_have_another_status(hook: Callable[...,
     ):
         assert await response.text() == "body"
         assert len(seen) == 2
-        assert limiter._line.paused_at > 0  # a refusal like others
+        assert limiter._engine.pause.began_at > 0  # a refusal like others
 
 
 async def test_a_hook_can_say_that_a_429_is_final() -> None:
@@ -283,10 +283,10 @@ async def test_the_second_refusal_of_what_was_sent_before_does_not_draw_another_
         await until(lambda: refusing.arrived == 2)
         refusing.refuse[0].set()
         await until(lambda: limiter.statistics().in_flight == 1)
-        until_when = limiter._line.paused_until
+        until_when = limiter._engine.pause.ends_at
         refusing.refuse[1].set()
         await until(lambda: limiter.statistics().in_flight == 0)
-        assert limiter._line.paused_until == until_when
+        assert limiter._engine.pause.ends_at == until_when
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -316,7 +316,7 @@ async def test_the_pause_ends_at_another_moment_for_each_client() -> None:
             ThrottledSession(limiter, retry=Retry(attempts=1)) as session,
         ):
             await session.get(url)
-        line = limiter._line
-        ends.add(pause := line.paused_until - line.paused_at)
+        paused = limiter._engine.pause
+        ends.add(pause := paused.ends_at - paused.began_at)
         assert 5.0 <= pause <= 5.5
     assert len(ends) > 1

@@ -417,7 +417,7 @@ async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next()
     store.may_answer.set()
     for _ in range(20):
         await asyncio.sleep(0)
-        if limiter._line.resuming:
+        if limiter._engine.resuming:
             break
     await cancel(first)
     assert await second == 0.0
@@ -447,7 +447,7 @@ async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back
     await turns()
     await cancel(*waiting)
     await turns()
-    assert not limiter._line.is_forgettable()
+    assert not limiter._engine.is_forgettable()
     store.may_answer.set()
     await rest()
     assert await store.left("10/s") == 10
@@ -612,7 +612,7 @@ def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserv
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave_some_waiting())
     loop.close()
-    reserved = limiter._line.state
+    reserved = limiter._engine.bucket.state
     assert reserved.tokens == 1
     assert asyncio.run(go_on()) == 0
     assert not reserved.returned
@@ -634,7 +634,7 @@ def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureF
         await limiter.record(2)
         waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
         await turns()
-        assert limiter._line.state.tokens == len(waiting) - 1
+        assert limiter._engine.bucket.state.tokens == len(waiting) - 1
 
     asyncio.run(leave_some_waiting())
     gc.collect()
@@ -688,7 +688,7 @@ async def test_a_try_that_is_cancelled_costs_nothing() -> None:
     trying.cancel()
     await asyncio.gather(trying, return_exceptions=True)
     assert limiter.statistics().in_flight == 0
-    assert not limiter._line.is_forgettable()
+    assert not limiter._engine.is_forgettable()
     store.may_answer.set()
     await rest()
     assert await store.left("2/s") == 2

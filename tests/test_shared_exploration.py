@@ -57,9 +57,9 @@ class Processes(InterleavingLoop):
     def victims(self) -> list["asyncio.Task[None]"]:
         tasks = [guest for guest in self.guests if not guest.done()]
         for limiter in self.limiters:
-            line = limiter._line
+            line = limiter._engine
             assert isinstance(line, SharedLine)
-            tasks += [task for task in (line._consumer, line._talk) if task is not None]
+            tasks += [task for task in (line.consumer.task, line._talk) if task is not None]
         return tasks
 
     def interrupt(self, which: int) -> None:

@@ -30,7 +30,7 @@ async def asked(store: Watched, times: int) -> None:
 async def has_spent(limiter: RateLimiter, store: Watched, tokens: int) -> None:
     """Fail unless, after a rest, so many are spent and none is left of what was asked ahead."""
     await rest()
-    assert not limiter._line.state.ready
+    assert not limiter._engine.bucket.state.ready
     assert await store.left(LAW) == 1000 - tokens
 
 
@@ -79,7 +79,7 @@ async def test_of_a_small_limit_nothing_is_asked_for_ahead() -> None:
 async def test_no_more_is_asked_for_ahead_than_is_left() -> None:
     store = Watched()
     limiter = RateLimiter("100/s", store=store)
-    assert limiter._line.is_forgettable()
+    assert limiter._engine.is_forgettable()
     await hurry(limiter, 99)
     assert [len(costs) for costs in store.costs][:4] == [1, 2, 3, 3]
     begin = now()
@@ -101,7 +101,7 @@ async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
     assert [len(costs) for costs in store.costs] == [1, 2, 4]
     await rest()
     assert len(store.refunds) == 1
-    assert not limiter._line.state.ready
+    assert not limiter._engine.bucket.state.ready
     await asyncio.sleep(2)
     assert await store.left(LAW) == 1000
 
@@ -179,7 +179,7 @@ async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> No
         if task.get_name().startswith("aiothrottle"):
             task.cancel()
     await turns()
-    assert not limiter._line.state.ready
+    assert not limiter._engine.bucket.state.ready
     await visit(limiter)
     await rest()
     # What the talk was just giving back stays spent.
@@ -201,7 +201,7 @@ async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again()
         await hurry(limiter, 1)
         assert len(store.costs[-1]) == 1
         await rest()
-        assert not limiter._line.state.ready
+        assert not limiter._engine.bucket.state.ready
 
 
 @virtual
@@ -244,7 +244,7 @@ async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() 
         (waiting,) = visits(limiter, 1)
         await turns()
         assert not waiting.done()
-        assert not limiter._line.state.ready
+        assert not limiter._engine.bucket.state.ready
     await waiting
     await has_spent(limiter, store, 7)
 

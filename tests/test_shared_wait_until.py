@@ -236,7 +236,7 @@ async def test_all_are_cancelled_while_they_are_asked_for_and_all_goes_back() ->
     assert [instant for instant, _ in store.refunds] == [3, 2, 1, 0]
     assert (await limiter.peek()).reset_after <= 4
     await asyncio.sleep(4)
-    assert limiter._line.is_forgettable()
+    assert limiter._engine.is_forgettable()
 
 
 @virtual
@@ -332,7 +332,7 @@ async def test_who_comes_between_with_another_cost_moves_nobody_while_it_is_aske
     await turns()
     await cancel(left)
     await turns()
-    assert limiter._line._reserved.tokens == 3  # type: ignore[attr-defined]
+    assert limiter._engine._reserved.tokens == 3  # type: ignore[attr-defined]
     store.may_answer.set()
     went = [await task for task in [*tasks, *urgent]]
     assert went[0] == 0

@@ -341,7 +341,7 @@ async def test_a_store_that_stays_away_is_let_be_when_the_lease_is_over() -> Non
     asked = len(link.claims)
     await asyncio.sleep(1000)
     assert len(link.claims) == asked
-    assert limiter._line.is_forgettable()
+    assert limiter._engine.is_forgettable()
 
 
 # ---- event loops ---------------------------------------------------------------------------------
@@ -395,8 +395,8 @@ def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
         runner.run(main())
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
-    assert kept[0]._line.leased is not None
-    assert kept[0]._line.leased._talk is None
+    assert kept[0]._engine.leased is not None
+    assert kept[0]._engine.leased._talk is None
 
 
 # ---- with the rest -------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> Non
     await rest()
     await asyncio.sleep(100.0)
     assert not others()
-    assert limiter._line.is_forgettable()
+    assert limiter._engine.is_forgettable()
 
 
 # ---- trying --------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ async def test_a_limiter_without_its_store_can_be_collected() -> None:
     await fall(limiter, server)
     await visit(limiter)
     await asyncio.sleep(0.5)
-    line = weakref.ref(limiter._line)
+    line = weakref.ref(limiter._engine)
     del limiter
     gc.collect()
     assert line() is None

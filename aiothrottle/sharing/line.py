@@ -11,16 +11,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aiothrottle import events
+from aiothrottle._core.engine import Verdict
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, Slot
-from aiothrottle.decision import Decision
 from aiothrottle.errors import LimiterClosed, StoreUnavailable
 from aiothrottle.sharing.talk import Talk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from aiothrottle.permit import Permit
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.stores.store import Answer
 
 __all__ = ["SharedLine"]
@@ -31,8 +31,6 @@ class SharedLine(Talk):
 
     __slots__ = ()
 
-    taken: int  # the bucket's, as in `Line`
-
     @property
     def store_up(self) -> bool:
         """Whether the store has answered when it was last asked."""
@@ -40,9 +38,14 @@ class SharedLine(Talk):
 
     # ---- the line, with what a store makes different -------------------------------------------
 
-    def settle(self, permit: "Permit", cost: float) -> None:
-        """Charge the permit `cost` in place of what it was charged; the store hears of it soon."""
-        super().settle(permit, cost)
+    @property
+    def shares_rate(self) -> bool:
+        """Whether the rate is counted in a store."""
+        return True
+
+    def settle(self, waiter: "Waiter", cost: float) -> None:
+        """Charge the request `cost` in place of what it was charged; the store hears of it soon."""
+        super().settle(waiter, cost)
         self._start_talk()
 
     def use(self, algorithm: Algorithm[Any]) -> None:
@@ -50,20 +53,20 @@ class SharedLine(Talk):
         self._learn_pace(algorithm)
         super().use(Reserved(algorithm))
 
-    def delay(self, now: float, permit: "Permit", *, ahead: float | None = None) -> float:
-        """Seconds until the permit may go, as far as that is known here: it may be longer."""
+    def estimate(self, now: float, waiter: "Waiter", ahead: float | None = None) -> float:
+        """Seconds until the request may start, as far as that is known here: it may be longer."""
         if ahead is None:
-            ahead = self._waiters.cost_ahead(permit)
-        wait = super().delay(now, permit, ahead=ahead)
+            ahead = self.queue.cost_ahead(waiter)
+        wait = super().estimate(now, waiter, ahead)
         if wait < math.inf:
             return wait
         ready = self._reserved.ready
-        wait = until(max(self.paused_until, ready[-1].at if ready else now), now)
-        if ahead or permit._tokens >= self._refused_cost:
+        wait = until(max(self.pause.ends_at, ready[-1].at if ready else now), now)
+        if ahead or waiter.cost >= self._refused_cost:
             wait = max(wait, until(self._refused_until, now))
         return wait
 
-    def _allowed_soon(self, most: int) -> int:
+    def _startable_soon(self, most: int) -> int:
         return min(most, self._pace.soon)
 
     def is_forgettable(self) -> bool:
@@ -77,7 +80,7 @@ class SharedLine(Talk):
             self._talk is not None
             or self._asking
             or self._reserved.ready
-            or not self._store.is_forgettable(self.clock())
+            or not self._store.is_forgettable(self.bucket.clock())
         )
 
     async def close(self, *, drain: bool) -> None:
@@ -93,7 +96,7 @@ class SharedLine(Talk):
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._move_to(loop)
-        self._store.restart(loop, self.clock)
+        self._store.restart(loop, self.bucket.clock)
         self._talk = self._lease_timer = None
         self._lingers, self._hasty = False, 0
         self._asking.clear()
@@ -101,15 +104,14 @@ class SharedLine(Talk):
         self._reserved.give_back()
         self._refused_until = self._ask_at = -math.inf
 
-    def _consumer_ended(self, consumer: "asyncio.Task[None]") -> None:
-        super()._consumer_ended(consumer)
-        if not self._waiters.count:
-            # Whoever sweeps up all tasks is about to close the loop: no new one then.
-            self._give_back(talk=not consumer.cancelling())
+    def consumer_ended(self, *, swept: bool) -> None:
+        """Give back what is reserved, now that nobody waits."""
+        if not self.queue.count:
+            self._give_back(talk=not swept)  # after a sweep the loop is about to close: no new task
 
     def _see_to_newcomer(self) -> None:
         """Have the consumer look; for who is alone the talk is enough, which then lets it go."""
-        alone = self._waiters.count == 1 and self._consumer is None
+        alone = self.queue.count == 1 and self.consumer.task is None
         if alone and self.leased is None:  # a slot is another store's matter
             if self._talk is None:
                 self._start_talk()
@@ -118,36 +120,39 @@ class SharedLine(Talk):
                 return
         super()._see_to_newcomer()
 
-    def try_now(self, permit: "Permit", now: float) -> bool:
-        """Grant at once if nobody waits and enough is reserved that is still fresh."""
+    def decide_at_once(self, waiter: "Waiter", now: float) -> float:
+        """Decide for a newcomer: what is reserved and not fresh any more is not for it."""
         if self._lease is None:
             self._reserved.give_back_older(now - self._patience)
-        went = super().try_now(permit, now)
-        if self._lease is None:
-            self.room = 0  # the next one is looked at as closely: its turn may be a long one
-        return went
+        return super().decide_at_once(waiter, now)
 
-    def give_up(self, permit: "Permit") -> None:
+    def start(self, waiter: "Waiter", now: float) -> None:
+        """Take a slot and the tokens of a newcomer that may start."""
+        super().start(waiter, now)
+        if self._lease is None:
+            self.bucket.credit = 0  # the next one is looked at as closely: its turn may be long
+
+    def cancel(self, waiter: "Waiter") -> None:
         """Take the permit out of line at any point, as if it had never come."""
-        super().give_up(permit)
-        if self._consumer is None and not self._waiters.count:
+        super().cancel(waiter)
+        if self.consumer.task is None and not self.queue.count:
             self._give_back()  # else the end of the consumer sees to it
 
-    def _serve(self) -> float | None:
+    def serve(self) -> float | None:
         """Grant to as many as fit now, and ask the store for those behind them."""
         now = self.now()
-        if now < self.paused_until:
+        if now < self.pause.ends_at:
             self._reserved.give_back()
         elif not self._resuming:
             self._reserved.give_back_older(now - self._patience)
         wait = math.inf
         if self._talk is None:
-            costs = [] if self._rejects_waiters or now < self.paused_until else self._missing(1)
+            costs = [] if self.rejects_waiters or now < self.pause.ends_at else self._missing(1)
             if costs:
                 wait = self._wait_to_ask(now, costs[0])
             if not wait or self._has_news:
                 self._begin_talk()  # it asks before those run who are let go now
-        seconds = super()._serve()
+        seconds = super().serve()
         if seconds is None:
             return None
         seconds = min(seconds, wait or math.inf)
@@ -155,54 +160,69 @@ class SharedLine(Talk):
 
     # ---- a question of its own -----------------------------------------------------------------
 
-    async def try_acquire(self, permit: "Permit") -> Decision:
-        """Spend the permit's cost if it may go now and nobody waits."""
+    async def try_start(self, waiter: "Waiter") -> Verdict:
+        """Start the request if the store lets it start now and nobody waits."""
+        self.bind()
+        if self.leased is None:
+            return await self._try_start(waiter)
+        async with self.leased.at_hand():
+            return await self._try_start(waiter)
+
+    async def _try_start(self, waiter: "Waiter") -> Verdict:
         if not self._has_room():
-            self.refuse("no room")
-            return await self._refusal(permit)
-        self.taken += 1  # nobody else gets it while the store is asked
+            self.reject("no room")
+            return await self._rejection(waiter)
+        self.semaphore.taken += 1  # nobody else gets it while the store is asked
         try:
-            answer = await self._ask(permit._tokens)
+            answer = await self._ask(waiter.cost)
         except BaseException:
             self._free_slot()
             raise
         now = self._note(answer)
         if not answer.instants:
             self._free_slot()
-            self.refuse("no room")
-            return self._decide(answer, allowed=False)
-        permit._at = now
-        permit._held = permit._given = True
-        self._granted += 1
-        self._reserved.used.append((now, permit._tokens, answer.instants[0]))
-        if self.listeners:
-            self.tell(events.Granted(self.key, permit._tokens, 0.0))
-        return self._decide(answer, allowed=True, permit=permit)
+            self.reject("no room")
+            return _verdict(answer, allowed=False)
+        waiter.at = now
+        waiter.started = True
+        self.bucket.granted += 1
+        self._reserved.used.append((now, waiter.cost, answer.instants[0]))
+        if self.observers.listeners:
+            self.observers.emit(events.Granted(self.key, waiter.cost, 0.0))
+        return _verdict(answer, allowed=True)
 
-    async def peek(self, permit: "Permit") -> Decision:
-        """Tell what `try_acquire` would say."""
+    async def peek(self, waiter: "Waiter") -> Verdict:
+        """Tell what `try_start` would do."""
+        self.bind()
+        if self.leased is None:
+            return await self._peek(waiter)
+        async with self.leased.at_hand():
+            return await self._peek(waiter)
+
+    async def _peek(self, waiter: "Waiter") -> Verdict:
         if not self._has_room():
-            return await self._refusal(permit)
-        answer = await self._told(self._store.peek(self._key, self._law, permit._tokens))
+            return await self._rejection(waiter)
+        answer = await self._told(self._store.peek(self._key, self._law, waiter.cost))
         self._note(answer)
-        return self._decide(answer, allowed=answer.retry_after == 0.0)
+        return _verdict(answer, allowed=answer.retry_after == 0.0)
 
-    async def count(self, cost: float) -> None:
+    async def record(self, cost: float) -> None:
         """Count in the store what has happened already."""
+        self.bind()
         self._note(await self._told(self._store.record(self._key, self._law, cost)))
 
     def _has_room(self) -> bool:
-        """Tell whether all but the store would let somebody go now."""
+        """Tell whether all but the store would let somebody start now."""
         if self.closed:
             raise LimiterClosed(key=self.key)
-        return not self._waiters.count and self.now() >= self.paused_until and self.free > 0
+        return self.queue.count == 0 and self.decide(self.now(), 0.0) <= 0.0
 
-    async def _refusal(self, permit: "Permit") -> Decision:
-        """Refuse what would not be the next to go."""
-        permit._at = now = self.now()
-        wait = self.delay(now, permit)
-        answer = await self._told(self._store.peek(self._key, self._law, permit._tokens))
-        return self._decide(answer, allowed=False, wait=wait)
+    async def _rejection(self, waiter: "Waiter") -> Verdict:
+        """Reject a request that would not be the next to start."""
+        waiter.at = now = self.now()
+        wait = self.estimate(now, waiter)
+        answer = await self._told(self._store.peek(self._key, self._law, waiter.cost))
+        return _verdict(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
         """Reserve what may go now. Who is cancelled meanwhile gets nothing, and nothing is lost."""
@@ -232,23 +252,10 @@ class SharedLine(Talk):
             self._start_talk()
 
     def _free_slot(self) -> None:
-        self.taken -= 1
+        self.semaphore.taken -= 1
         if self._starved:
             self.wake()
 
-    def _decide(
-        self,
-        answer: "Answer",
-        *,
-        allowed: bool,
-        wait: float = 0.0,
-        permit: "Permit | None" = None,
-    ) -> Decision:
-        return Decision(
-            allowed=allowed,
-            limit=self.capacity,
-            remaining=answer.remaining,
-            retry_after=max(wait, answer.retry_after),
-            reset_after=answer.reset_after,
-            permit=permit,
-        )
+
+def _verdict(answer: "Answer", *, allowed: bool, wait: float = 0.0) -> Verdict:
+    return Verdict(allowed, answer.remaining, max(wait, answer.retry_after), answer.reset_after)

@@ -16,9 +16,9 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from aiothrottle._core.engine import fail, is_granted
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, Slot
-from aiothrottle.consumer import fail, is_granted
 from aiothrottle.errors import ThrottleTimeout, twin
 from aiothrottle.sharing.line import SharedLine
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiothrottle import events
+    from aiothrottle._core.engine import Starter
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import WaitUntil
-    from aiothrottle.permit import Permit
 
 __all__ = ["RefusingLine"]
 
@@ -43,7 +44,7 @@ class RefusingLine(SharedLine):
     def __init__(self, algorithm: Algorithm[Any], *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of `SharedLine`
         super().__init__(algorithm, *arguments, **options)
         # Those in line of whom the store has still to be asked whether they may wait, as they came.
-        self._undecided: dict[Permit, None] = {}
+        self._undecided: dict[Waiter, None] = {}
         # Until then it need not be asked: what stands in for it does not tell.
         self._decide_at = -math.inf
         # Something has changed: the slots may not be of those who wait any more.
@@ -51,27 +52,29 @@ class RefusingLine(SharedLine):
 
     # ---- coming and going ------------------------------------------------------------------------
 
-    def arrive(self, permit: "Permit", *, as_head: bool = False) -> "asyncio.Future[None] | None":
-        """Let the permit start, if it may now: None. Else put it in line, and ask about it."""
-        future = super().arrive(permit, as_head=as_head)
-        if future is not None and permit._tokens:
+    def arrive(
+        self, waiter: "Waiter", *, as_head: bool = False, chain: "Starter | None" = None
+    ) -> "asyncio.Future[None] | None":
+        """Let the request start, if it may: None. Else queue it, and ask the store about it."""
+        future = super().arrive(waiter, as_head=as_head, chain=chain)
+        if future is not None and waiter.cost:
             try:
-                self._undecided[permit] = None
+                self._undecided[waiter] = None
                 self._start_talk()
             except BaseException:
-                self.give_up(permit)
+                self.cancel(waiter)
                 raise
         return future
 
-    def resume(self, permit: "Permit") -> "asyncio.Future[None] | None":
+    def resume(self, waiter: "Waiter") -> "asyncio.Future[None] | None":
         """Let the permit start after what it waited on: None. Or give what to wait on next."""
-        self._undecided.pop(permit, None)  # its priority may have brought it another one's slot
-        return super().resume(permit)
+        self._undecided.pop(waiter, None)  # its priority may have brought it another one's slot
+        return super().resume(waiter)
 
-    def _leave(self, permit: "Permit", *, resumed: bool) -> None:
-        self._undecided.pop(permit, None)
+    def _leave(self, waiter: "Waiter", *, resumed: bool) -> None:
+        self._undecided.pop(waiter, None)
         self._unfit = True
-        super()._leave(permit, resumed=resumed)
+        super()._leave(waiter, resumed=resumed)
         self.wake()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,34 +82,34 @@ class RefusingLine(SharedLine):
         self._undecided.clear()
         self._decide_at, self._unfit = -math.inf, False
 
-    def _charge_refusal(self, permit: "Permit", now: float) -> None:  # noqa: ARG002
+    def _charge_reject(self, waiter: "Waiter", now: float) -> None:  # noqa: ARG002
         """Have the store count one who need not be asked for: a pause alone is too long."""
-        self._owe(permit._tokens)
+        self._owe(waiter.cost)
         self._start_talk()
 
     def _owe(self, cost: float) -> None:
         # Of no instant: nobody can give it back.
         self._reserved.owed.append(Slot(math.nan, cost, math.nan))
 
-    def delay(self, now: float, permit: "Permit", *, ahead: float | None = None) -> float:
-        """Seconds until the permit may go, as far as that is known here: it may be longer."""
-        wait = super().delay(now, permit, ahead=ahead)
-        if self._announced is not None:  # or they would come by the thousand, and wait for it
-            wait = max(wait, self._announced.delay(self.state[1], now, permit._tokens))
-        return wait
+    def estimate(self, now: float, waiter: "Waiter", ahead: float | None = None) -> float:
+        """Seconds until the request may start, as far as that is known here: it may be longer."""
+        wait = super().estimate(now, waiter, ahead)
+        # Or they would come by the thousand, and wait for the server's quota.
+        return max(wait, self.bucket.quota_delay(now, waiter.cost))
 
     # ---- the slots -------------------------------------------------------------------------------
 
-    def _entitled(self) -> "Iterator[Permit]":
-        return (permit for permit in self._waiters if permit not in self._undecided)
+    def _entitled(self) -> "Iterator[Waiter]":
+        return (waiter for waiter in self.queue if waiter not in self._undecided)
 
-    def _serve(self) -> float | None:
+    def serve(self) -> float | None:
+        """Fit what is reserved to the waiters, and grant to as many as may start now."""
         ready, late = self._reserved.ready, self.now() - self._patience
         if not self._resuming and ready and ready[0].at <= late:
             self._reserved.give_back_older(late)
             self._unfit = True
         self._fit()
-        seconds = super()._serve()
+        seconds = super().serve()
         if self._undecided and self._talk is None and not self._resuming:
             wait = self._wait_to_decide()
             seconds = wait if seconds is None else min(seconds, wait)
@@ -119,12 +122,12 @@ class RefusingLine(SharedLine):
         self._unfit = False
         self.now()  # whoever has just started has used a slot
         slots, fitting = iter(self._reserved.ready), 0
-        for permit in self._entitled():
-            future = permit._future
-            if future is None or not permit._tokens or (future.done() and not is_granted(future)):
+        for waiter in self._entitled():
+            future = waiter.future
+            if future is None or not waiter.cost or (future.done() and not is_granted(future)):
                 continue
             slot = next(slots, None)
-            if slot is None or not math.isclose(slot.cost, permit._tokens):
+            if slot is None or not math.isclose(slot.cost, waiter.cost):
                 break
             fitting += 1
         self._reserved.give_back_behind(fitting)
@@ -136,16 +139,14 @@ class RefusingLine(SharedLine):
         """Whether there is anything that the store has still to hear of: who has come, too."""
         if super()._has_news:
             return True
-        return bool(self._undecided) and not self._rejects_waiters and not self._wait_to_decide()
+        return bool(self._undecided) and not self.rejects_waiters and not self._wait_to_decide()
 
     def _wait_to_decide(self) -> float:
         """Seconds for which it is of no use to ask for those of whom nothing is decided."""
         now = self.now()
-        wait = until(max(self.paused_until, self._decide_at), now)
-        if self._announced is not None:
-            cost = next(iter(self._undecided))._tokens
-            wait = max(wait, self._announced.delay(self.state[1], now, cost))
-        return wait
+        wait = until(max(self.pause.ends_at, self._decide_at), now)
+        cost = next(iter(self._undecided)).cost
+        return max(wait, self.bucket.quota_delay(now, cost))
 
     async def _settle_up(self) -> None:
         """Give back, charge, or ask whether those who have come may wait; one at a time."""
@@ -160,48 +161,48 @@ class RefusingLine(SharedLine):
         if not asked:
             return
         horizon = self._patience_of(asked[0], self.now())
-        costs = [permit._tokens for permit in asked]
+        costs = [waiter.cost for waiter in asked]
         try:
             answer = await self._store.reserve(self._key, self._law, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who came are to hear of it
-            for permit in asked:
-                self._undecided.pop(permit, None)
-                fail(permit, twin(error, self.key))
+            for waiter in asked:
+                self._undecided.pop(waiter, None)
+                fail(waiter, twin(error, self.key))
             return
         now, taken = self._note(answer), len(answer.instants)
-        law = cast("Reserved", self.own_law[0])
+        law = cast("Reserved", self.bucket.own[0])
         law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
-        for permit in asked[:taken]:
-            self._undecided.pop(permit, None)
+        for waiter in asked[:taken]:
+            self._undecided.pop(waiter, None)
         self._unfit = True  # some may have left meanwhile, or lack a slot further in front
         self._refuse_some(asked[taken:], now, answer.retry_after)
-        if self._consumer is not None:
-            self._look()
-        elif not self._waiters.count:
+        if self.consumer.task is not None:
+            self.turn()
+        elif not self.queue.count:
             self._give_back()
 
-    def _next_undecided(self) -> list["Permit"]:
+    def _next_undecided(self) -> list["Waiter"]:
         """Give those who came first, of one time-out: they can be asked for together."""
-        asked: list[Permit] = []
-        for permit in [*self._undecided]:
-            future = permit._future
+        asked: list[Waiter] = []
+        for waiter in [*self._undecided]:
+            future = waiter.future
             if future is None or future.done():  # it leaves just now, or goes
-                del self._undecided[permit]
-            elif asked and permit._timeout != asked[0]._timeout:
+                del self._undecided[waiter]
+            elif asked and waiter.timeout != asked[0].timeout:
                 break
             else:
-                asked.append(permit)
+                asked.append(waiter)
                 if len(asked) == self._pace.batch:
                     break
         return asked
 
-    def _patience_of(self, permit: "Permit", now: float) -> float:
+    def _patience_of(self, waiter: "Waiter", now: float) -> float:
         """Seconds that the permit may still wait, by the law and its own time-out."""
-        if permit._timeout is None:
+        if waiter.timeout is None:
             return self._law.longest_wait
-        return max(0.0, min(self._law.longest_wait, permit._timeout - (now - permit._at)))
+        return max(0.0, min(self._law.longest_wait, waiter.timeout - (now - waiter.at)))
 
-    def _refuse_some(self, rest: list["Permit"], now: float, wait: float) -> None:
+    def _refuse_some(self, rest: list["Waiter"], now: float, wait: float) -> None:
         """Refuse those of the rest who would wait too long, the first of them for so many seconds.
 
         Each one refused by the law counts, and makes the wait of the next one longer. Who only has
@@ -209,19 +210,19 @@ class RefusingLine(SharedLine):
         """
         law = cast("WaitUntil", self._law)
         refused_cost = 0.0
-        for permit in rest:
+        for waiter in rest:
             told = max(wait, min(wait + refused_cost * law.interval, law.limit))
             if wait > law.longest_wait:
-                refused_cost += permit._tokens
-            elif wait <= self._patience_of(permit, now):
+                refused_cost += waiter.cost
+            elif wait <= self._patience_of(waiter, now):
                 # What stands in for the store tells when to ask it again.
                 pause = 0.0 if self._store.reserves_ahead else wait
                 self._decide_at = now + max(_SHORTEST_BREAK, pause)
                 break
-            if permit in self._undecided:  # else it has left meanwhile
-                del self._undecided[permit]
-                self.refuse("timeout")
-                fail(permit, ThrottleTimeout(told, key=self.key))
+            if waiter in self._undecided:  # else it has left meanwhile
+                del self._undecided[waiter]
+                self.reject("timeout")
+                fail(waiter, ThrottleTimeout(told, key=self.key))
         if refused_cost:
             self._owe(refused_cost)
 

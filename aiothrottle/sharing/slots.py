@@ -39,7 +39,7 @@ from aiothrottle.sharing.health import Health
 from aiothrottle.stores.slots import Claim, SlotStore
 
 if TYPE_CHECKING:
-    from aiothrottle.line import Line
+    from aiothrottle._core.engine import Engine
     from aiothrottle.sharing.concurrency import SharedConcurrency
     from aiothrottle.sharing.standin import OnStoreError
     from aiothrottle.stores.slots import Granted
@@ -71,12 +71,12 @@ class LeasedSlots:
         "_ask_at",
         "_choice",
         "_down_since",
+        "_engine",
         "_failures",
         "_heard_at",
         "_is_away",
         "_key",
         "_letters",
-        "_line",
         "_listens",
         "_most_here",
         "_number",
@@ -93,7 +93,7 @@ class LeasedSlots:
 
     def __init__(
         self,
-        line: "Line",
+        engine: "Engine",
         shared: "SharedConcurrency",
         store: SlotStore,
         key: "Key",
@@ -101,7 +101,7 @@ class LeasedSlots:
     ) -> None:
         #: What the user said.
         self.shared: SharedConcurrency = shared
-        self._line = line
+        self._engine = engine
         self._store = store
         self._key = key
         self._choice = choice
@@ -145,7 +145,7 @@ class LeasedSlots:
 
     def look(self) -> None:
         """See to it that the store hears what it does not know: in the next turn, all at once."""
-        loop = self._line.loop
+        loop = self._engine.loop
         if self._is_away:
             self._grant_here()
         if self._talk is None and loop is not None and not loop.is_closed():
@@ -164,7 +164,7 @@ class LeasedSlots:
 
     def restart(self) -> None:
         """Begin anew on another loop, with what is still in flight."""
-        self._give_back(self._line.free)
+        self._give_back(self._engine.semaphore.free)
         self._talk = self._timer = None
         self._trying, self._tries = 0, []
         self._unlisten()
@@ -173,12 +173,12 @@ class LeasedSlots:
 
     async def close(self) -> None:
         """Give back what is not in use, and wait until that is said."""
-        assert self._line.loop is not None
+        assert self._engine.loop is not None
         while not self.is_idle:
             if self._talk is None:
                 if not self._has_to_ask():
                     return  # some are in flight, or the store has failed
-                self._start_talk(self._line.loop)
+                self._start_talk(self._engine.loop)
             assert self._talk is not None
             await asyncio.wait([self._talk])
             if self._failures:
@@ -191,16 +191,16 @@ class LeasedSlots:
         Raises:
             StoreUnavailable: The store does not tell.
         """
-        line = self._line
+        engine = self._engine
         self._trying += 1
         try:
             if self._is_away:
                 self._grant_here()
-            elif not (line.free or line.waiting or line.closed):
-                assert line.loop is not None
-                asked = line.loop.create_future()
+            elif not (engine.semaphore.free or engine.waiting or engine.closed):
+                assert engine.loop is not None
+                asked = engine.loop.create_future()
                 self._tries.append(asked)
-                self._start_talk(line.loop)
+                self._start_talk(engine.loop)
                 await asked
             yield
         finally:
@@ -223,7 +223,7 @@ class LeasedSlots:
                 break
         self._talk = None
         if self._ask_at < math.inf:
-            self._look_after(self._ask_at - self._line.clock())
+            self._look_after(self._ask_at - self._engine.bucket.clock())
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
         if self._talk is talk:  # it was cancelled, but what it had to say is still to be said
@@ -232,7 +232,7 @@ class LeasedSlots:
 
     def _look_after(self, seconds: float) -> None:
         self._stop_timer()
-        loop = self._line.loop
+        loop = self._engine.loop
         if loop is not None and not loop.is_closed():
             self._timer = loop.call_later(max(0.0, seconds), self.look)
 
@@ -243,7 +243,7 @@ class LeasedSlots:
 
     def _has_to_ask(self) -> bool:
         """Tell whether it is the time to ask."""
-        now = self._line.clock()
+        now = self._engine.bucket.clock()
         held, wanted = self._need()
         if (
             self._told is None
@@ -259,22 +259,22 @@ class LeasedSlots:
 
     def _need(self) -> tuple[int, int]:
         """Tell how many are held, without what is of no use, and how many more would be."""
-        line, shared = self._line, self.shared
-        of_use = line.startable(_MOST_WANTED) + self._trying
-        self._give_back(max(0, line.free - of_use))
-        held = line.slots
+        engine, shared = self._engine, self.shared
+        of_use = engine.startable(_MOST_WANTED) + self._trying
+        self._give_back(max(0, engine.semaphore.free - of_use))
+        held = engine.semaphore.slots
         most = _MOST_WANTED
         if shared.per_process is not None:
             most = min(most, shared.per_process - held)
-        return held, max(0, min(of_use - line.free, most))
+        return held, max(0, min(of_use - engine.semaphore.free, most))
 
     def _give_back(self, slots: int) -> None:
         """Take free slots from the line."""
-        self._have(self._line.slots - slots)
+        self._have(self._engine.semaphore.slots - slots)
 
     def _have(self, slots: int) -> None:
         """Let the line have so many slots, taken ones and free ones."""
-        self._line.slots = self._line.concurrency_limit = slots
+        self._engine.semaphore.slots = slots
 
     async def _ask(self) -> bool:
         """Say how it stands, and take what is granted. Tells whether the store has answered."""
@@ -297,21 +297,21 @@ class LeasedSlots:
         return True
 
     def _heard(self, granted: "Granted", held: int, wanted: int) -> None:
-        line, lease = self._line, self.shared.lease
-        self._heard_at = now = line.clock()
+        engine, lease = self._engine, self.shared.lease
+        self._heard_at = now = engine.bucket.clock()
         if self._failures:
             Health.of(self._store).came(now)
         if self._down_since is not None:
             # The clock may be that of another loop.
             after, self._down_since = max(0.0, now - self._down_since), None
-            line.tell_of_store(StoreUp(None, after))
+            engine.report_store(StoreUp(None, after))
         if granted.lost and not self._is_away:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
                 *(granted.lost, self._key),
             )
         self._failures, self._is_away = 0, False
-        self._have(line.slots + granted.granted)
+        self._have(engine.semaphore.slots + granted.granted)
         held, wanted = self._told = (held + granted.granted, wanted - granted.granted)
         if not (held or wanted):
             self._rest()
@@ -319,7 +319,7 @@ class LeasedSlots:
         self._ask_at = now + lease / 3
         if granted.granted:
             self._pause = _PAUSE
-            line.wake()
+            engine.wake()
         if wanted:
             self._ask_at = min(self._ask_at, now + self._patience(granted))
 
@@ -336,7 +336,7 @@ class LeasedSlots:
 
     def _failed(self, error: Exception, tries: "list[asyncio.Future[None]]") -> None:
         """Have those who wait hear of it, or go on without; and try again later."""
-        now = self._line.clock()
+        now = self._engine.bucket.clock()
         self._failures += 1
         pause = min(_RETRY * 2 ** min(self._failures, 16), _LONGEST_RETRY, self.shared.lease / 3)
         self._ask_at = now + pause * random.uniform(0.5, 1.0)
@@ -346,16 +346,16 @@ class LeasedSlots:
             health.went(now, self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now
-                self._line.tell_of_store(StoreDown(None, error, health.outage))
+                self._engine.report_store(StoreDown(None, error, health.outage))
             if self._choice != "raise":
                 self._go_without()
                 _settle(tries)
                 return
         self._is_away = False
-        self._line.fail_all(error)
+        self._engine.fail_all(error)
         for asked in tries:
             if not asked.done():
-                asked.set_exception(twin(error, self._line.key))
+                asked.set_exception(twin(error, self._engine.key))
 
     # ---- without the store -----------------------------------------------------------------------
 
@@ -365,7 +365,7 @@ class LeasedSlots:
             self._is_away = True
             # Also if it was never heard: for a lease it is tried, and what it may have granted is
             # to be given back.
-            self._heard_at = max(self._heard_at, self._line.clock())
+            self._heard_at = max(self._heard_at, self._engine.bucket.clock())
             # What each held when the store failed is not more than all may have together.
             held, _ = self._need()
             here = {"local": self.shared.per_process or max(1, held), "open": _NO_BOUND}
@@ -378,7 +378,7 @@ class LeasedSlots:
         granted = min(wanted, self._most_here - held)
         if granted > 0:
             self._have(held + granted)
-            self._line.wake()
+            self._engine.wake()
 
     def _rest(self) -> None:
         """Have nothing to say until something happens."""

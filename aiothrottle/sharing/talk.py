@@ -17,10 +17,9 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle import events
+from aiothrottle._core.engine import Engine, is_granted
 from aiothrottle.algorithms.algorithm import Algorithm, until
 from aiothrottle.algorithms.reserved import Reserved, ReservedState
-from aiothrottle.consumer import is_granted
-from aiothrottle.line import Line
 from aiothrottle.sharing.guarded import GuardedStore
 from aiothrottle.sharing.pace import Pace
 from aiothrottle.sharing.standin import OnStoreError
@@ -28,7 +27,7 @@ from aiothrottle.sharing.standin import OnStoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aiothrottle.permit import Permit
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.rate import Rate
     from aiothrottle.stores.store import Answer, Key, Store
 
@@ -43,7 +42,7 @@ _PATIENCE = 0.02
 _MOST_HASTY = 63
 
 
-class Talk(Line):
+class Talk(Engine):
     """A line, what the store has reserved for it, and the task that talks to the store."""
 
     __slots__ = (
@@ -98,11 +97,11 @@ class Talk(Line):
 
     @property
     def _law(self) -> Algorithm[Any]:
-        return cast("Reserved", self.own_law[0]).law
+        return cast("Reserved", self.bucket.own[0]).law
 
     @property
     def _reserved(self) -> ReservedState:
-        state: ReservedState = self.state if self._announced is None else self.state[0]
+        state: ReservedState = self.bucket.own[1]
         return state
 
     # ---- giving back -----------------------------------------------------------------------------
@@ -130,7 +129,7 @@ class Talk(Line):
 
     def _lease_over(self) -> None:
         self._lease_timer = None
-        if not self._waiters.count:
+        if not self.queue.count:
             self._give_back()
         if self._reserved.ready:
             self._watch_lease()
@@ -165,13 +164,13 @@ class Talk(Line):
                     said = True
         self._talk = None  # now: whoever comes in this turn starts another one
         # The consumer has to find out when to ask again; one who is alone may need one.
-        if self._consumer is not None or not self._resuming:
+        if self.consumer.task is not None or not self._resuming:
             self.wake()
 
     async def _say_next(self) -> bool:
         """Say what there is to say, if there is anything."""
         self._lingers = False
-        if self._resuming and self._consumer is None:
+        if self._resuming and self.consumer.task is None:
             # Who was alone, and has just been let go, may come again within a turn.
             self._lingers = True
             await asyncio.sleep(0)
@@ -189,20 +188,20 @@ class Talk(Line):
 
         What was not used goes back: nothing that was asked for ahead is used later than that.
         """
-        if self._resuming or self._consumer is not None or self._lease is not None:
+        if self._resuming or self.consumer.task is not None or self._lease is not None:
             return
         self.now()  # whoever has just started has used a slot
-        if self._waiters.count and not self._reserved.ready:
+        if self.queue.count and not self._reserved.ready:
             self._hasty = min(2 * self._hasty + 1, self._pace.batch - 1, _MOST_HASTY)
         else:
             self._hasty = 0
-            if not self._waiters.count:
+            if not self.queue.count:
                 self._reserved.give_back()
 
     def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
         if self._talk is talk:  # it was cancelled, but who still waits still needs an answer
             self._talk, self._lingers = None, False
-            if not self._waiters.count and self._consumer is None:
+            if not self.queue.count and self.consumer.task is None:
                 self._give_back(talk=False)  # whoever sweeps up all tasks wants no new one
             self.wake()
 
@@ -229,7 +228,7 @@ class Talk(Line):
 
     async def _reserve(self, costs: list[float]) -> None:
         """Ask for the costs, and have the line look at what it was given."""
-        law, horizon = cast("Reserved", self.own_law[0]), self._pace.horizon
+        law, horizon = cast("Reserved", self.bucket.own[0]), self._pace.horizon
         wanted = len(costs)
         costs += self._ahead(costs)
         try:
@@ -249,9 +248,9 @@ class Talk(Line):
             self._refused_until = now + answer.retry_after
             ahead = horizon if self._store.reserves_ahead else 0.0
             self._ask_at = max(now + _SHORTEST_BREAK, self._refused_until - ahead)
-        if self._consumer is not None:
-            self._look()
-        elif self._waiters.count:
+        if self.consumer.task is not None:
+            self.turn()
+        elif self.queue.count:
             self._let_go_alone()
         else:
             self._give_back()
@@ -261,7 +260,7 @@ class Talk(Line):
         if self._lease is not None:
             most = math.floor(self._lease.limit)
         else:
-            most = self._hasty if self._consumer is None else 0
+            most = self._hasty if self.consumer.task is None else 0
         if not most:
             return []
         left = self._reserved.left if self.now() < self._reserved.known_until else self.capacity
@@ -275,7 +274,7 @@ class Talk(Line):
 
         There would be one if anything had changed meanwhile, such as a pause.
         """
-        self._grant(self.now())
+        self.grant(self.now())
         if not self._resuming:
             self.wake()
 
@@ -285,12 +284,12 @@ class Talk(Line):
         self.wake()
         # Of two things that the store is away from, the first is told, and the last that is back.
         if change is not None and (self.leased is None or self.leased.store_up):
-            super().tell_of_store(change)
+            super().report_store(change)
 
-    def tell_of_store(self, change: events.StoreDown | events.StoreUp) -> None:
-        """Tell it of the slots, unless it has been told of the rate, or will be."""
+    def report_store(self, change: events.StoreDown | events.StoreUp) -> None:
+        """Report it of the slots, unless it was reported of the rate, or will be."""
         if not self._store.is_down:
-            super().tell_of_store(change)
+            super().report_store(change)
 
     def _note(self, answer: "Answer") -> float:
         """Remember how the record stands. Gives the instant."""
@@ -301,7 +300,7 @@ class Talk(Line):
     def _wanted(self, most: int) -> list[float]:
         """Give the costs to ask for now, `most` at the most; none if it is not the time to ask."""
         now = self.now()
-        if self._rejects_waiters or now < self.paused_until:
+        if self.rejects_waiters or now < self.pause.ends_at:
             return []
         costs = self._missing(most)
         return costs if costs and not self._wait_to_ask(now, costs[0]) else []
@@ -309,13 +308,11 @@ class Talk(Line):
     def _wait_to_ask(self, now: float, cost: float) -> float:
         """Seconds for which it is of no use to ask for the cost."""
         wait = until(self._ask_at, now) if cost >= self._refused_cost else 0.0
-        if self._announced is not None:
-            wait = max(wait, self._announced.delay(self.state[1], now, cost))
-        return wait
+        return max(wait, self.bucket.quota_delay(now, cost))
 
-    def _entitled(self) -> "Iterable[Permit]":
+    def _entitled(self) -> "Iterable[Waiter]":
         """Give those who wait, in order, for whom the store may be asked."""
-        return self._waiters
+        return self.queue
 
     def _missing(self, most: int) -> list[float]:
         """Give the costs at the head of the line for which nothing is reserved, the first `most`.
@@ -323,11 +320,11 @@ class Talk(Line):
         None while half of what a call asks for is reserved still, and none for those for whom
         there is no slot.
         """
-        reserved, free = self._reserved, self.free
+        reserved, free = self._reserved, self.semaphore.free
         tokens, begun = reserved.tokens, False
         costs: list[float] = []
-        for permit in self._entitled():
-            future = permit._future
+        for waiter in self._entitled():
+            future = waiter.future
             if future is None:
                 continue
             if not future.done():
@@ -336,7 +333,7 @@ class Talk(Line):
                 free -= 1
             elif not is_granted(future):
                 continue
-            cost = permit._tokens
+            cost = waiter.cost
             if not cost:
                 continue
             if not costs and tokens >= cost - 1e-9:

@@ -170,7 +170,7 @@ class World:
         paused = permit.refused_for(
             delay if delay is not None else retry_after or 0.0,
             told=bool(retry_after),
-            spread=0.0,  # the same arguments give the same outcome
+            jitter=0.0,  # the same arguments give the same outcome
             longest=self._retry.max_retry_after,
         )
         return delay, paused

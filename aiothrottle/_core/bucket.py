@@ -1,0 +1,156 @@
+"""The bucket: an algorithm, its state and its clock, and the credit of the fast path.
+
+Strategy. To ask the algorithm costs more than all the rest of an uncontended entry. So it is asked
+for how many requests with a cost of 1 may start without a further decision, the `credit`; each of
+those only leaves its timestamp in `stamps`.
+
+Invariant: the stamps are flushed into the algorithm, and the credit is gone, before anything else
+is asked of it. So each method below wants a `now` that was read with `flush`.
+"""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from aiothrottle.algorithms.all_of import AllOf
+from aiothrottle.algorithms.announced import Announced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiothrottle.algorithms import Algorithm
+
+__all__ = ["LocalBucket"]
+
+# The most that may start before the algorithm is asked again.
+_MOST_CREDIT = 256
+
+
+class LocalBucket:
+    """What is spent and what is free, in this process."""
+
+    __slots__ = ("_quota", "algorithm", "clock", "credit", "granted", "stamps", "state")
+
+    def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
+        self.algorithm: Algorithm[Any] = algorithm
+        self.state: Any = algorithm.start()
+        self.clock: Callable[[], float] = clock
+        #: Requests with a cost of 1 that may start now, without asking. Small numbers are what
+        #: Python counts with fastest.
+        self.credit: int = 0
+        self.stamps: list[float] = []
+        #: Requests whose tokens were taken, but for those in `stamps`.
+        self.granted: int = 0
+        # The quota that the server has reported, if it has: `algorithm` is both together then.
+        self._quota: Announced | None = None
+
+    @property
+    def capacity(self) -> float:
+        """The greatest cost that can ever be admitted."""
+        return self.algorithm.capacity
+
+    # ---- deciding and charging -------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Take the tokens of all that have started on credit."""
+        self.credit = 0
+        if self.stamps:
+            self.granted += len(self.stamps)
+            stamps, self.stamps = self.stamps, []
+            self.algorithm.take_each(self.state, stamps)
+
+    def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
+        """Seconds until the cost may be taken behind the tokens ahead; 0.0 is now."""
+        return self.algorithm.delay_behind(self.state, now, cost, ahead)
+
+    def take(self, now: float, cost: float) -> None:
+        """Take the tokens of a request that starts."""
+        self.granted += 1
+        self.algorithm.take(self.state, now, cost)
+
+    def charge(self, now: float, cost: float) -> None:
+        """Take tokens whether they fit or not, for no request of its own."""
+        self.algorithm.take(self.state, now, cost)
+
+    def refund(self, now: float, cost: float, at: float) -> None:
+        """Give back tokens that were taken at the instant `at`."""
+        self.algorithm.refund(self.state, now, cost, at)
+
+    def startable(self, now: float, most: int) -> int:
+        """Tell how many requests with a cost of 1 may start now, `most` at the most."""
+        return self.algorithm.allowance(self.state, now, most)
+
+    def open_credit(self, now: float) -> None:
+        """Let the next ones start without asking, as many as may."""
+        self.credit = self.algorithm.allowance(self.state, now, _MOST_CREDIT)
+
+    # ---- asking ----------------------------------------------------------------------------------
+
+    def remaining(self, now: float) -> float:
+        """Tokens that may be taken now."""
+        return self.algorithm.remaining(self.state, now)
+
+    def reset_after(self, now: float) -> float:
+        """Seconds until the state is as good as new."""
+        return self.algorithm.reset_after(self.state, now)
+
+    # ---- changing --------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> "tuple[Algorithm[Any], Any]":
+        """The algorithm and its state, without the quota that the server has reported."""
+        if self._quota is None:
+            return self.algorithm, self.state
+        return cast("AllOf", self.algorithm).algorithms[0], self.state[0]
+
+    def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
+        """Go on with another algorithm: what was spent stays spent."""
+        old, state = self.own
+        inherited = algorithm.inherit(old, state, now)
+        if self._quota is None:
+            self.algorithm, self.state = algorithm, inherited
+        else:
+            self.algorithm = AllOf(algorithm, self._quota)
+            self.state = (inherited, self.state[1])
+
+    def restart(self, clock: "Callable[[], float]") -> None:
+        """Begin anew, by another clock: no instant of the old one means anything."""
+        self.clock = clock
+        self.state = self.algorithm.start()
+
+    # ---- the server's quota ----------------------------------------------------------------------
+
+    def update_quota(
+        self,
+        now: float,
+        remaining: float,
+        reset_after: float,
+        *,
+        sent_at: float,
+        in_flight: int,
+        evenly: bool,
+    ) -> None:
+        """Keep to what a response has reported, beside the own algorithm.
+
+        Args:
+            now: The time.
+            remaining: Tokens that the server has left.
+            reset_after: Seconds until the server counts anew.
+            sent_at: When the request was sent.
+            in_flight: Other requests under way, of which nothing is known the first time.
+            evenly: Whether what remains is spread over that time; the first report decides.
+        """
+        if self._quota is None:
+            self._quota = Announced(evenly=evenly)
+            self.algorithm = AllOf(self.algorithm, self._quota)
+            self.state = (self.state, self._quota.start())
+            remaining -= in_flight
+        self._quota.learn(self.state[1], now, remaining, reset_after, sent_at)
+
+    def quota_delay(self, now: float, cost: float) -> float:
+        """Seconds until the server's quota has room for the cost."""
+        return 0.0 if self._quota is None else self._quota.delay(self.state[1], now, cost)
+
+    def quota_remaining(self, now: float) -> float | None:
+        """Tokens that the server has left, if that is known."""
+        if self._quota is None or self._quota.reset_after(self.state[1], now) == 0.0:
+            return None
+        return self._quota.remaining(self.state[1], now)

@@ -1,0 +1,294 @@
+"""A chain: a request that needs several limiters, each of which has to grant.
+
+Strategy. A chain joins one engine and what is above it, another engine or a chain. A request queues
+at its own engine first. The head, once granted there, goes on to queue above, one at a time; so
+each engine below has one request in the queue above, which makes turns fair between them. Where all
+have granted, all are charged, in one synchronous step; if one decides otherwise by then, none is.
+
+Invariant: at most one request of the engine stands in the queue above.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from aiothrottle._core.engine import Engine, Starter, Verdict, fail
+from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.errors import LimiterClosed, QueueFull, ThrottleTimeout
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.semaphore import Semaphore
+
+__all__ = ["Chain", "Entry"]
+
+
+class Entry(Starter, Protocol):
+    """Where requests arrive: an engine, or a chain that begins with one.
+
+    What each method does is said at `Engine`.
+    """
+
+    bucket: "LocalBucket"
+    semaphore: "Semaphore"
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
+    @property
+    def capacity(self) -> float: ...
+    @property
+    def hears_outcomes(self) -> bool: ...
+    def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None": ...
+    def resume(self, waiter: Waiter) -> "Future[None] | None": ...
+    def cancel(self, waiter: Waiter) -> None: ...
+    def timed_out(self, waiter: Waiter) -> ThrottleTimeout: ...
+    def release(self, waiter: Waiter) -> None: ...
+    def slot_released(self, waiter: Waiter | None = None) -> None: ...
+    def undo(self, waiter: Waiter) -> None: ...
+    def settle(self, waiter: Waiter, cost: float) -> None: ...
+    def charge(self, cost: float) -> None: ...
+    async def record(self, cost: float) -> None: ...
+    async def try_start(self, waiter: Waiter) -> Verdict: ...
+    async def peek(self, waiter: Waiter) -> Verdict: ...
+    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
+    def report_success(self, cost: float, age: float, *, own: bool = True) -> None: ...
+    def report_throttled(
+        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+    ) -> bool: ...
+    def learn_throttled(self, age: float, pause: float) -> None: ...
+    def cost_ahead(self, waiter: Waiter) -> float: ...
+    def now(self) -> float: ...
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    async def close(self, *, drain: bool) -> None: ...
+
+
+class Chain:
+    """An engine, and what is above it."""
+
+    __slots__ = ("__weakref__", "_climber", "above", "bucket", "engine", "semaphore")
+
+    def __init__(self, engine: Engine, above: Entry) -> None:
+        self.engine: Engine = engine
+        self.above: Entry = above
+        # Those of the engine, for `Permit`: with a chain there is no credit.
+        self.bucket: LocalBucket = engine.bucket
+        self.semaphore: Semaphore = engine.semaphore
+        # Which request has gone on to the queue above.
+        self._climber: Waiter | None = None
+        engine.chained = True
+        engine.watch()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the engine belongs to."""
+        return self.engine.loop
+
+    @property
+    def capacity(self) -> float:
+        """The greatest cost that can ever be admitted, here and above."""
+        return min(self.engine.capacity, self.above.capacity)
+
+    @property
+    def hears_outcomes(self) -> bool:
+        """Whether it makes a difference to report how requests end."""
+        return self.engine.hears_outcomes or self.above.hears_outcomes
+
+    # ---- arriving, waiting, starting -------------------------------------------------------------
+
+    def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None":
+        """Let the request start if it may everywhere: None. Else queue it: what to wait on."""
+        return self.engine.arrive(waiter, as_head=as_head, chain=self)
+
+    def decide_at_once(self, waiter: Waiter, now: float) -> float:
+        """Decide for a newcomer, here and above."""
+        wait = self.engine.decide_at_once(waiter, now)
+        return wait or self.above.decide_at_once(waiter, self.above.now())
+
+    def start(self, waiter: Waiter, now: float) -> None:
+        """Take a slot and the tokens of a newcomer, here and above."""
+        waiter.above = Waiter(waiter.cost, waiter.priority)
+        self.above.start(waiter.above, self.above.now())
+        self.engine.start(waiter, now)
+
+    def resume(self, waiter: Waiter) -> "Future[None] | None":
+        """Go on in the queue above, and then let the request start, or give what to wait on."""
+        if not self.engine.rejects_waiters:
+            future = self._climb(waiter)
+            if future is not None:
+                return future
+        future = self.engine.resume(waiter)
+        if future is not None:  # it stays, and what was granted above goes back
+            self._descend(waiter)
+        self._climber = None
+        return future
+
+    def _climb(self, waiter: Waiter) -> "Future[None] | None":
+        try:
+            if waiter.above is None:
+                waiter.above = Waiter(waiter.cost, waiter.priority)
+                self._climber = waiter
+                return self.above.arrive(waiter.above, as_head=True)
+            return None if waiter.above.started else self.above.resume(waiter.above)
+        except ThrottleTimeout:
+            self.engine.reject("timeout")
+            raise
+        except QueueFull:
+            self.engine.reject("queue full")
+            raise
+
+    def _descend(self, waiter: Waiter) -> None:
+        """Give up what the request has above."""
+        above, waiter.above = waiter.above, None
+        if above is not None:
+            if above.started:
+                self.above.undo(above)
+            else:
+                self.above.cancel(above)
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Take the request out of all queues."""
+        if self._climber is waiter:
+            self._climber = None
+        self._descend(waiter)
+        self.engine.cancel(waiter)
+
+    # ---- after the start -------------------------------------------------------------------------
+
+    def slot_released(self, waiter: Waiter | None = None) -> None:
+        """See to a slot that was just released, and release the one above."""
+        self.engine.slot_released()
+        if waiter is not None and waiter.above is not None:
+            self.above.release(waiter.above)
+
+    def release(self, waiter: Waiter) -> None:
+        """Release the slots of a request that has started."""
+        self.engine.release(waiter)
+        if waiter.above is not None:
+            self.above.release(waiter.above)
+
+    def undo(self, waiter: Waiter) -> None:
+        """Take back a start that came to nothing, here and above."""
+        self.engine.undo(waiter)
+        if waiter.above is not None:
+            self.above.undo(waiter.above)
+
+    def settle(self, waiter: Waiter, cost: float) -> None:
+        """Charge the request `cost` in place of what it was charged, here and above."""
+        self.engine.settle(waiter, cost)
+        if waiter.above is not None:
+            self.above.settle(waiter.above, cost)
+
+    def charge(self, cost: float) -> None:
+        """Take tokens out of turn, here and above."""
+        self.engine.charge(cost)
+        self.above.charge(cost)
+
+    async def record(self, cost: float) -> None:
+        """Count what has happened already, here and above."""
+        self.bind()
+        self.charge(cost)
+
+    # ---- trying and asking -----------------------------------------------------------------------
+
+    async def try_start(self, waiter: Waiter) -> Verdict:
+        """Start the request if it may start now everywhere; it never waits in a queue."""
+        self.bind()
+        waiter.at = now = self.engine.now()
+        if self.decide_at_once(waiter, now) <= 0.0:
+            self.start(waiter, now)
+            return self.verdict(0.0, allowed=True)
+        self.engine.reject("no room")
+        return self.verdict(self.estimate(now, waiter))
+
+    async def peek(self, waiter: Waiter) -> Verdict:
+        """Tell what `try_start` would do, and change nothing."""
+        self.bind()
+        waiter.at = now = self.engine.now()
+        if self.decide_at_once(waiter, now) <= 0.0:
+            return self.verdict(0.0, allowed=True)
+        return self.verdict(self.estimate(now, waiter))
+
+    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
+        """Say how the buckets stand, with a decision: a request has to fit everywhere."""
+        here, above = self.engine.verdict(wait), self.above.verdict(wait)
+        return Verdict(
+            allowed,
+            min(here.remaining, above.remaining),
+            wait,
+            max(here.reset_after, above.reset_after),
+        )
+
+    def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
+        """Seconds until pauses and rates let the request start, here and above."""
+        if ahead is None:
+            ahead = self.engine.cost_ahead(waiter)
+        wait = self.engine.estimate(now, waiter, ahead)
+        climber = self._climber
+        if climber is not None and climber.above is not None and not climber.above.started:
+            ahead -= climber.above.cost  # it stands in the queue above already
+        probe = Waiter(waiter.cost, waiter.priority)
+        probe.at = waiter.at
+        ahead = max(0.0, ahead) + self.above.cost_ahead(probe)
+        return max(wait, self.above.estimate(self.above.now(), probe, ahead))
+
+    def cost_ahead(self, waiter: Waiter) -> float:
+        """Add up what those cost who would start before a request that arrives now."""
+        return self.engine.cost_ahead(waiter)
+
+    def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
+        """Count one that has waited for as long as it would, and give what to raise."""
+        self.engine.reject("timeout")
+        return ThrottleTimeout(self.estimate(self.engine.now(), waiter), key=self.engine.key)
+
+    def now(self) -> float:
+        """Read the clock of the engine, as its `now` does."""
+        return self.engine.now()
+
+    # ---- outcomes --------------------------------------------------------------------------------
+
+    def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
+        """Take in a request that got no 429, here and above."""
+        self.engine.report_success(cost, age, own=own)
+        self.above.report_success(cost, age, own=False)
+
+    def report_throttled(
+        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+    ) -> bool:
+        """Pause the engine after a 429. What is above learns of it, and is not paused."""
+        engine = self.engine
+        paused = engine.report_throttled(
+            sent_at, seconds, told=told, jitter=jitter, longest=longest
+        )
+        now = engine.bucket.clock()
+        self.above.learn_throttled(now - sent_at, engine.pause.left(now))
+        return paused
+
+    def learn_throttled(self, age: float, pause: float) -> None:
+        """Take in a 429 of a request from below, here and above."""
+        self.engine.learn_throttled(age, pause)
+        self.above.learn_throttled(age, pause)
+
+    # ---- the end, and loops ----------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Belong to the running loop with all above, or raise and change nothing."""
+        self.check_loop(asyncio.get_running_loop())
+        self.engine.bind()
+        self.above.bind()
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise RuntimeError if this or anything above belongs to another loop that is open."""
+        self.engine.check_loop(loop)
+        self.above.check_loop(loop)
+
+    async def close(self, *, drain: bool) -> None:
+        """Close the engine; its request in the queue above leaves that too."""
+        self.check_loop(asyncio.get_running_loop())
+        highest = self._climber
+        while not drain and highest is not None:
+            fail(highest, LimiterClosed(key=self.engine.key))
+            highest = highest.above
+        await self.engine.close(drain=drain)

@@ -1,0 +1,969 @@
+"""The engine of a limiter: arrive, grant, resume, release, cancel, in this order.
+
+Strategy. A request that finds nobody waiting, a free slot and credit in the bucket never comes here
+(`Permit.__aenter__`). Everybody else joins the queue and sleeps on a future, until the consumer has
+`serve` grant to it.
+
+To grant is to take a slot and to wake the waiter; no more. Its tokens are taken after it has really
+resumed, so a token is never stamped earlier than the request that it pays for, and a waiter that is
+cancelled between the two has nothing to give back but the slot. Until then it stays in the queue,
+which keeps newcomers off the fast path and the order first in, first out. While some are resuming
+nobody else is granted anything, so what the bucket said for the whole batch holds, unless an epoch
+has ended: each change of limits and pauses, and each token taken out of turn, begins a new one.
+
+Invariants: every waiter is queued, granted or gone; a queue that is not empty has a consumer; state
+changes only in synchronous code, so no await can lose anything.
+"""
+
+import asyncio
+import logging
+import math
+from asyncio import Future, get_running_loop
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from aiothrottle import events
+from aiothrottle._core.bucket import LocalBucket
+from aiothrottle._core.consumer import Consumer
+from aiothrottle._core.feedback import Change, Feedback
+from aiothrottle._core.observers import Observers
+from aiothrottle._core.pause import Pause
+from aiothrottle._core.semaphore import Semaphore
+from aiothrottle._core.wait_queue import Waiter, WaitQueue
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
+from aiothrottle.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from aiothrottle.algorithms import Algorithm
+    from aiothrottle.rate import Rate
+    from aiothrottle.sharing.slots import LeasedSlots
+
+__all__ = ["Engine", "Verdict", "fail", "is_granted"]
+
+_logger = logging.getLogger("aiothrottle")
+
+# So many are woken in one turn: more would keep the loop from its sockets.
+_BATCH = 256
+# Where several start at once, as many may start so much later; one by one each would cost two turns
+# of the loop, whose timers are no finer than a millisecond anyway.
+_SHORTEST_NAP = 0.0005
+# Seconds. Of the many requests that one 429 concerns each may ask for a little more.
+_LONGER = 1.0
+
+
+class Verdict(NamedTuple):
+    """The answer to `try_acquire` and `peek`; what it says is of this instant."""
+
+    allowed: bool
+    remaining: float
+    retry_after: float
+    reset_after: float
+
+
+class Starter(Protocol):
+    """What decides on newcomers and starts them: an engine, or a chain that begins with it."""
+
+    def decide_at_once(self, waiter: Waiter, now: float) -> float:
+        """As `Engine.decide_at_once`."""
+        ...
+
+    def start(self, waiter: Waiter, now: float) -> None:
+        """As `Engine.start`."""
+        ...
+
+    def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
+        """As `Engine.estimate`."""
+        ...
+
+    def bind(self) -> None:
+        """As `Engine.bind`."""
+        ...
+
+
+class Engine:
+    """The parts of one limiter, and the order of steps."""
+
+    __slots__ = (
+        "__weakref__",
+        "_charged_rejects",
+        "_given_clock",
+        "_granted_in",
+        "_patient",
+        "_resuming",
+        "_started",
+        "_starved",
+        "asking",
+        "bucket",
+        "chained",
+        "closed",
+        "consumer",
+        "epoch",
+        "feedback",
+        "followed",
+        "key",
+        "leased",
+        "loop",
+        "max_queue",
+        "observers",
+        "pause",
+        "queue",
+        "rejects_waiters",
+        "semaphore",
+        "thread",
+        "updated",
+    )
+
+    def __init__(
+        self,
+        algorithm: "Algorithm[Any]",
+        concurrency_limit: int | None,
+        clock: "Callable[[], float]",
+        *,
+        max_queue: int | None = None,
+    ) -> None:
+        self.bucket: LocalBucket = LocalBucket(algorithm, clock)
+        self.semaphore: Semaphore = Semaphore(concurrency_limit)
+        self.queue: WaitQueue = WaitQueue()
+        self.consumer: Consumer = Consumer()
+        self.pause: Pause = Pause()
+        self.observers: Observers = Observers()
+        #: What adapts to outcomes, if anything does.
+        self.feedback: Feedback | None = None
+        #: What leases the slots, if all processes have so many together.
+        self.leased: LeasedSlots | None = None
+        self.max_queue: int | None = max_queue
+        #: Its key among the limiters of a `KeyedRateLimiter`.
+        self.key: Hashable = None
+        #: The rates that the server has announced, if they are to be followed; () before it has.
+        self.followed: tuple[Rate, ...] | None = None
+        #: Whether the server has announced nothing yet, and one request at a time asks it.
+        self.asking: bool = False
+        #: Whether the user ever changed the limits.
+        self.updated: bool = False
+        self.closed: bool = False
+        #: Whether it was closed without draining.
+        self.rejects_waiters: bool = False
+        #: Whether other limiters have to grant as well: then one request at a time, and each slot
+        #: that is released is of interest.
+        self.chained: bool = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        #: That of the loop.
+        self.thread: int | None = None
+        self._given_clock = clock
+        #: Counts the changes of what decides.
+        self.epoch: int = 0
+        # How many were granted and have not resumed yet, and the epoch in which that was decided.
+        self._resuming: int = 0
+        self._granted_in: int = 0
+        # The last one to resume: its tokens are not taken yet, see `now`.
+        self._started: Waiter | None = None
+        self._starved: bool = False  # the head of the queue lacks a slot, and nothing else
+        # Rejected requests that cost tokens: entries of the queue in which nobody waits.
+        self._charged_rejects: set[Waiter] = set()
+        # Nobody is rejected for the length of the queue or of the wait.
+        self._patient: bool = max_queue is None and algorithm.longest_wait == math.inf
+
+    # ---- asking ----------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> "Engine":
+        """This one: what a chain begins with."""
+        return self
+
+    @property
+    def capacity(self) -> float:
+        """The greatest cost that can ever be admitted."""
+        return self.bucket.capacity
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self.queue.count - len(self._charged_rejects)
+
+    @property
+    def resuming(self) -> int:
+        """How many slots are given to waiters that have not resumed yet."""
+        return self._resuming
+
+    @property
+    def in_flight(self) -> int:
+        """How many permits are out."""
+        return self.semaphore.taken - self._resuming
+
+    @property
+    def shares_rate(self) -> bool:
+        """Whether the rate is counted in a store."""
+        return False
+
+    @property
+    def store_up(self) -> bool | None:
+        """Whether the store that leases the slots answers; None if none does."""
+        return None if self.leased is None else self.leased.store_up
+
+    def is_forgettable(self) -> bool:
+        """Tell whether a new engine would do the same: nothing waits, is out, paused or spent."""
+        now = self.now()
+        return (
+            not (self.queue.count or self.in_flight or self.consumer.task)
+            and not (self.closed or (self.updated and self.followed is None))
+            and now >= self.pause.ends_at
+            and self.bucket.reset_after(now) <= 0.0
+            and (self.feedback is None or self.feedback.is_forgettable(now))
+            and (self.leased is None or self.leased.is_idle)
+        )
+
+    def now(self) -> float:
+        """Read the clock, and charge all that has started, so that the bucket may be asked."""
+        now = self.bucket.clock()
+        if self._started is not None:
+            self._stamp(self._started, now)
+        self.bucket.flush()
+        return now
+
+    def _stamp(self, started: Waiter, now: float) -> None:
+        """Take the tokens of the last one that resumed: by now it has really started.
+
+        The system may stop a process between any two of its steps. A token that was stamped before
+        its request starts could be early by as much.
+        """
+        self._started = None
+        started.at = now
+        if started.cost == 1.0:
+            self.bucket.stamps.append(now)
+        else:
+            self.bucket.flush()
+            self.bucket.take(now, started.cost)
+
+    # ---- deciding --------------------------------------------------------------------------------
+
+    def decide(
+        self, now: float, cost: float, *, ahead: float = 0.0, has_slot: bool = False
+    ) -> float:
+        """Decide when a request may start: 0.0 is now; else seconds, infinity if a slot is missing.
+
+        This is the one decision, for newcomers, waiters, resumed waiters, `try_acquire` and `peek`.
+        The caller sees to the order of the queue; `now` was just read here.
+
+        Args:
+            now: The time.
+            cost: Tokens.
+            ahead: Tokens of requests that start before it.
+            has_slot: It has taken a slot already.
+        """
+        if self.semaphore.taken >= self.semaphore.slots + has_slot:
+            return math.inf
+        if now < self.pause.ends_at:
+            return self.pause.left(now)
+        return self.bucket.delay(now, cost, ahead)
+
+    def decide_at_once(self, waiter: Waiter, now: float) -> float:
+        """Decide for a newcomer, which never overtakes a waiter: 0.0 if it may start now.
+
+        Raises:
+            LimiterClosed: The limiter is closed.
+        """
+        if self.closed:
+            raise LimiterClosed(key=self.key)
+        return math.inf if self.queue.count else self.decide(now, waiter.cost)
+
+    def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
+        """Seconds until pauses and rates let the request start, behind those ahead of it.
+
+        Slots are not foreseen: nobody knows when one is released.
+
+        Args:
+            now: The time, just read here.
+            waiter: The request.
+            ahead: Tokens of those ahead of it; None: of all that are ahead in the queue.
+        """
+        if ahead is None:
+            ahead = self.queue.cost_ahead(waiter)
+        pause = self.pause.left(now)
+        wait = self.bucket.delay(now + pause, waiter.cost, ahead)
+        if math.isinf(wait):  # an algorithm that cannot tell about more than its capacity
+            wait = self.bucket.delay(now + pause, waiter.cost)
+        return pause + wait
+
+    def cost_ahead(self, waiter: Waiter) -> float:
+        """Add up what those cost who would start before a request that arrives now."""
+        return self.queue.cost_ahead(waiter)
+
+    # ---- arriving, waiting, starting -------------------------------------------------------------
+
+    def arrive(
+        self, waiter: Waiter, *, as_head: bool = False, chain: "Starter | None" = None
+    ) -> "Future[None] | None":
+        """Let the request start if it may: None. Else queue it: what to wait on.
+
+        What was waited on is followed by `resume`, and any failure by `cancel`.
+
+        Args:
+            waiter: The request.
+            as_head: It is the head of another queue; it has queued there, and is not rejected for
+                the length of this one.
+            chain: What decides and starts in place of this engine alone.
+
+        Raises:
+            LimiterClosed, CostTooHigh, QueueFull, ThrottleTimeout: It will not start.
+        """
+        loop = get_running_loop()
+        if self.loop is not loop:
+            (chain or self).bind()
+        if self.queue.count:
+            now = self.bucket.clock()
+        else:
+            now = self.now()
+            entry = chain or self
+            if entry.decide_at_once(waiter, now) <= 0.0:
+                entry.start(waiter, now)
+                return None
+        if self.closed:
+            raise LimiterClosed(key=self.key)
+        if self.updated and (error := self._too_high(waiter.cost)):
+            raise error  # the limit was lowered since the permit was made
+        waiter.at = now
+        if not self._patient or waiter.timeout is not None:
+            self._reject_the_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
+        # Not by `loop.create_future`: on every loop that is a call more, for the same future.
+        future: Future[None] = Future(loop=loop)
+        try:
+            self.queue.add(waiter, future)
+            # With several priorities the newcomer may be the new head.
+            if self.consumer.task is None or self.queue.others:
+                self._see_to_newcomer()
+            elif self.leased is not None:
+                self.leased.look()
+        except BaseException:
+            self.cancel(waiter)
+            raise
+        return future
+
+    def start(self, waiter: Waiter, now: float) -> None:
+        """Take a slot and the tokens of a newcomer that may start."""
+        waiter.at = now
+        self.bucket.take(now, waiter.cost)
+        self.semaphore.taken += 1
+        waiter.started = True
+        if self.observers.listeners:
+            self.observers.emit(events.Granted(self.key, waiter.cost, 0.0))
+        elif not self.chained:
+            self.bucket.open_credit(now)
+
+    def _see_to_newcomer(self) -> None:
+        """Wake the consumer for a waiter that may be the first or the new head."""
+        self.wake()
+
+    def resume(self, waiter: Waiter) -> "Future[None] | None":
+        """Let the waiter start after what it waited on: None. Or give what to wait on next."""
+        bucket = self.bucket
+        now = bucket.clock()
+        started = self._started
+        if started is not None:
+            if started.cost == 1.0:  # as in `_stamp`, without a call
+                self._started = None
+                started.at = now
+                bucket.stamps.append(now)
+            else:
+                self._stamp(started, now)
+        if self._granted_in != self.epoch and not self._may_start(waiter):
+            return self._stay(waiter)
+        self._resuming -= 1
+        self._started = waiter
+        self.queue.remove(waiter)
+        if not self._resuming:
+            self._last_has_started()
+        waited = now - waiter.at
+        waiter.waited = waited if waited > 0.0 else 0.0
+        waiter.at = now
+        waiter.started = True
+        observers = self.observers
+        observers.waits.recent.append(waiter.waited)
+        if observers.listeners:
+            observers.emit(events.Granted(self.key, waiter.cost, waiter.waited))
+        return None
+
+    def _last_has_started(self) -> None:
+        assert self.loop is not None
+        self.loop.call_soon(self._all_started)
+        if not self.queue.count:
+            self.wake()  # the consumer, to its end: the loop may stop with this one's task
+
+    def _all_started(self) -> None:
+        """Take the tokens of the last one, and serve, unless it is known when to serve again."""
+        if not self.consumer.has_timer and self.consumer.task is not None:
+            self.turn()
+            return
+        try:
+            self.now()
+        except Exception as error:  # noqa: BLE001 - an algorithm that fails, fails the waiters
+            self.fail_all(error)
+
+    def _may_start(self, waiter: Waiter) -> bool:
+        """Decide again on a waiter that was granted in an older epoch; none overtakes another."""
+        if self.rejects_waiters or self.queue.head is not waiter:
+            return False
+        return self.decide(self.now(), waiter.cost, has_slot=True) <= 0.0
+
+    def _stay(self, waiter: Waiter) -> "Future[None]":
+        """Have a waiter wait on, as it was granted and may not start after all.
+
+        Gives what to wait on; raises if it may not wait any more.
+        """
+        self._take_back()
+        if self.rejects_waiters:
+            error: Exception | None = LimiterClosed(key=self.key)
+        else:
+            error = self._too_high(waiter.cost)
+        if error is not None:
+            self._leave(waiter, resumed=True)
+            raise error
+        future = waiter.future = Future(loop=self.loop)
+        self.wake()
+        return future
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Take the waiter out of the queue at any point, as if it had never come."""
+        future = waiter.future
+        # An engine that has moved to another loop in the meantime has forgotten it.
+        if future is not None:
+            resumed = is_granted(future)
+            if resumed:
+                self._take_back()
+                loop = self.loop
+                if self._started is not None and loop is not None and not loop.is_closed():
+                    # Had it gone on, it or the last one would see to the tokens of that one.
+                    loop.call_soon(self._all_started)
+            self._leave(waiter, resumed=resumed)
+
+    def _take_back(self) -> None:
+        """Undo a grant that was not used."""
+        self._resuming -= 1
+        self.semaphore.taken -= 1
+
+    def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
+        """Take the waiter out of the queue, and see to those behind it."""
+        # While some are resuming, the consumer may sleep on for the one that was behind them.
+        affected = resumed or self._resuming or self.queue.head is waiter
+        self.queue.remove(waiter)
+        if affected:
+            self.wake()
+        if self.leased is not None:
+            self.leased.look()
+
+    # ---- after the start -------------------------------------------------------------------------
+
+    def slot_released(self, waiter: Waiter | None = None) -> None:  # noqa: ARG002 - a chain needs it
+        """See to a slot that was just released, while the semaphore is watched."""
+        if self._starved:
+            self.wake()
+        self.watch()
+        if self.leased is not None:
+            self.leased.freed()
+
+    def release(self, waiter: Waiter) -> None:
+        """Release the slot of a request that has started."""
+        self.semaphore.taken -= 1
+        if self.semaphore.watched:
+            self.slot_released(waiter)
+
+    def watch(self) -> None:
+        """Decide whether a slot that is released is of interest."""
+        self.semaphore.watched = self._starved or self.chained or self.leased is not None
+
+    def undo(self, waiter: Waiter) -> None:
+        """Take back a start that came to nothing: as if it had never come."""
+        self._refund(waiter, self.now(), waiter.cost)
+        self.observers.withdrawn += 1
+        self.release(waiter)
+        self.wake()
+
+    def settle(self, waiter: Waiter, cost: float) -> None:
+        """Charge the request `cost` in place of what it was charged."""
+        now = self.now()
+        more = cost - waiter.cost
+        if more > 0:
+            self.bucket.charge(now, more)
+            waiter.later_charges = waiter.later_charges or []
+            waiter.later_charges.append((now, more))
+            self.epoch += 1
+        else:
+            self._refund(waiter, now, -more)
+            self.wake()
+        waiter.cost = cost
+
+    def _refund(self, waiter: Waiter, now: float, cost: float) -> None:
+        """Give tokens back, those that were charged last first, each to its own instant."""
+        charges = waiter.later_charges or []
+        while charges and cost > 0:
+            at, charged = charges.pop()
+            back = min(charged, cost)
+            self.bucket.refund(now, back, at)
+            cost -= back
+            if back < charged:
+                charges.append((at, charged - back))
+        if cost > 0:
+            self.bucket.refund(now, cost, waiter.at)
+
+    async def record(self, cost: float) -> None:
+        """Count what has happened already, whether it fitted or not."""
+        self.bind()
+        self.charge(cost)
+
+    def charge(self, cost: float) -> None:
+        """Take tokens out of turn."""
+        self.bucket.charge(self.now(), cost)
+        self.epoch += 1
+
+    # ---- trying and asking -----------------------------------------------------------------------
+
+    async def try_start(self, waiter: Waiter) -> Verdict:
+        """Start the request if it may start now; it never waits in the queue."""
+        self.bind()
+        if self.leased is None:
+            return self.try_start_now(waiter)
+        async with self.leased.at_hand():
+            return self.try_start_now(waiter)
+
+    def try_start_now(self, waiter: Waiter) -> Verdict:
+        """Do the same with the slots that are at hand."""
+        waiter.at = now = self.now()
+        if self.decide_at_once(waiter, now) <= 0.0:
+            self.start(waiter, now)
+            return self.verdict(0.0, allowed=True)
+        self.reject("no room")
+        return self.verdict(self.estimate(now, waiter))
+
+    async def peek(self, waiter: Waiter) -> Verdict:
+        """Tell what `try_start` would do, and change nothing."""
+        self.bind()
+        if self.leased is None:
+            return self.peek_now(waiter)
+        async with self.leased.at_hand():
+            return self.peek_now(waiter)
+
+    def peek_now(self, waiter: Waiter) -> Verdict:
+        """Do the same with the slots that are at hand."""
+        waiter.at = now = self.now()
+        if self.decide_at_once(waiter, now) <= 0.0:
+            return self.verdict(0.0, allowed=True)
+        return self.verdict(self.estimate(now, waiter))
+
+    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
+        """Say how the bucket stands, with a decision."""
+        now = self.now()
+        return Verdict(allowed, self.bucket.remaining(now), wait, self.bucket.reset_after(now))
+
+    # ---- rejecting -------------------------------------------------------------------------------
+
+    def _reject_the_hopeless(
+        self,
+        waiter: Waiter,
+        now: float,
+        estimate: "Callable[[float, Waiter], float]",
+        *,
+        as_head: bool,
+    ) -> None:
+        """Raise at once where to wait is of no use, by that estimate of the wait.
+
+        Raises:
+            QueueFull, ThrottleTimeout: It is of no use.
+        """
+        full = not as_head and self.max_queue is not None and self.waiting >= self.max_queue
+        longest = self.bucket.algorithm.longest_wait
+        if not full and waiter.timeout is None and longest == math.inf:
+            return
+        wait = estimate(now, waiter)
+        if full:
+            self.reject("queue full")
+            raise QueueFull(self.waiting, wait, key=self.key)
+        if wait > longest:
+            self._charge_reject(waiter, now)
+        elif waiter.timeout is None or wait <= waiter.timeout:
+            return
+        self.reject("timeout")
+        raise ThrottleTimeout(wait, key=self.key)
+
+    def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
+        """Count one that has waited for as long as it would, and give what to raise."""
+        self.reject("timeout")
+        return ThrottleTimeout(self.estimate(self.now(), waiter), key=self.key)
+
+    def reject(self, reason: events.Refusal) -> None:
+        """Count one that was rejected."""
+        self.observers.rejected += 1
+        if self.observers.listeners:
+            self.observers.emit(events.Refused(self.key, reason))
+
+    def _too_high(self, cost: float) -> CostTooHigh | None:
+        capacity = self.capacity
+        return CostTooHigh(cost, capacity, key=self.key) if cost > capacity else None
+
+    def _charge_reject(self, waiter: Waiter, now: float) -> None:
+        """Charge the rejected request, where the algorithm says so, behind those before it."""
+        ahead = self.queue.cost_ahead(waiter)
+        bucket = self.bucket
+        cost = bucket.algorithm.cost_of_refusal(bucket.state, now, waiter.cost, ahead)
+        if cost:
+            entry = Waiter(cost, waiter.priority)
+            entry.at = now
+            self._charged_rejects.add(entry)
+            self.queue.add(entry, Future(loop=self.loop))
+            if self.queue.count == len(self._charged_rejects):
+                self._charge_rejects_at_head(now)
+
+    def _charge_rejects_at_head(self, now: float) -> None:
+        """Take the tokens of the rejected ones that have come to the head of the queue."""
+        while self._charged_rejects:
+            entry = self.queue.head
+            if entry not in self._charged_rejects:
+                return
+            self.bucket.charge(now, entry.cost)
+            self._charged_rejects.discard(entry)
+            self.queue.remove(entry)
+
+    # ---- serving ---------------------------------------------------------------------------------
+
+    def has_waiters(self) -> bool:
+        """Tell whether anybody waits."""
+        return self.queue.count > 0
+
+    def wake(self) -> None:
+        """Have the consumer serve again, since something changed."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.consumer.wake(self, self.loop)
+
+    def turn(self) -> None:
+        """Serve once, now."""
+        assert self.loop is not None
+        self.consumer.turn(self, self.loop)
+
+    def consumer_ended(self, *, swept: bool) -> None:
+        """Note that nobody waits any more."""
+
+    def fail_all(self, error: Exception) -> None:
+        """Have all waiters raise the error."""
+        for waiter in self.queue:
+            if waiter not in self._charged_rejects:
+                fail(waiter, twin(error, self.key))
+
+    def serve(self) -> float | None:
+        """Grant to as many as may start now. Gives the seconds until more may, if known."""
+        if self.leased is not None:
+            self.leased.look()  # while the store fails there may be slots at once
+        self._starved = False
+        self.watch()
+        self.observers.tidy()
+        if self._resuming:
+            return None  # the last of them has it serve again
+        now = self.now()
+        if now < self.pause.ends_at:
+            return self.pause.left(now)
+        self._charge_rejects_at_head(now)
+        return self.grant(now)
+
+    def grant(self, now: float) -> float | None:
+        """Grant to as many as may start at `now`, in order."""
+        self._granted_in = self.epoch
+        semaphore, rejects = self.semaphore, self._charged_rejects
+        granted, cost, wait = 0, 0.0, 0.0
+        most = 1 if self.chained else _BATCH
+        # So many of those with a cost of 1 may start without a further decision.
+        sure = 0 if rejects else semaphore.slots - semaphore.taken
+        if sure > 0:
+            sure = min(sure, self.bucket.startable(now, most))
+        for waiter in self.queue:
+            future = waiter.future
+            if future is None or future.done():
+                continue  # it has left, or is cancelled and about to leave by itself
+            tokens = waiter.cost
+            if granted >= sure or tokens != 1.0:
+                sure = 0  # what the bucket has said is of costs of 1 only
+                if waiter in rejects:
+                    break  # behind some that start now
+                wait = self.decide(now, tokens, ahead=cost)
+                if wait > 0.0:
+                    if semaphore.taken >= semaphore.slots:
+                        self._starved = True
+                        self.watch()
+                        return None
+                    break
+            cost += tokens
+            semaphore.taken += 1
+            self._resuming += 1
+            future.set_result(None)
+            granted += 1
+            if granted == most:
+                break
+        if wait > 0.0 and granted > 1:
+            wait = max(wait, _SHORTEST_NAP)
+        return wait or None
+
+    def startable(self, most: int) -> int:
+        """Tell how many waiters would start if they had slots, `most` at the most."""
+        if self.rejects_waiters or self.bucket.clock() < self.pause.ends_at:
+            return 0
+        waiting = self.waiting - self._resuming
+        return min(waiting, self._startable_soon(most)) if waiting else 0
+
+    def _startable_soon(self, most: int) -> int:
+        return max(1, self.bucket.startable(self.now(), most))
+
+    # ---- changing the limits ---------------------------------------------------------------------
+
+    def resize(self, concurrency_limit: int | None) -> None:
+        """Go on with another number of slots; what is in flight stays."""
+        self.semaphore.resize(concurrency_limit)
+        self.reconsider()
+
+    def use(self, algorithm: "Algorithm[Any]") -> None:
+        """Go on with another algorithm, for those who wait too; what was spent stays spent."""
+        self.bucket.use(algorithm, self.now())
+        self.reconsider()
+        self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
+        for waiter in self.queue:
+            if waiter.cost > algorithm.capacity:
+                fail(waiter, CostTooHigh(waiter.cost, algorithm.capacity, key=self.key))
+
+    def reconsider(self) -> None:
+        """Begin a new epoch, and have the consumer serve by it."""
+        self.epoch += 1
+        self.bucket.flush()
+        self.wake()
+
+    def lease_slots(self, leased: "LeasedSlots") -> None:
+        """Have no slots but those that are leased; the engine must be new, and have none."""
+        self.leased = leased
+        self.watch()
+
+    def listen(self, listener: events.Listener) -> None:
+        """Call one more with each event."""
+        self.observers.add(listener)
+        self.now()  # each entry is seen from now on
+
+    def report_store(self, change: events.StoreDown | events.StoreUp) -> None:
+        """Emit that the store is away, or back."""
+        if self.observers.listeners:
+            change.key = self.key
+            self.observers.emit(change)
+
+    # ---- pauses and outcomes ---------------------------------------------------------------------
+
+    def pause_for(self, seconds: float, reason: events.Reason = "asked") -> None:
+        """Grant nothing for so long from now; a pause under way is never shortened."""
+        now = self.bucket.clock()
+        before = self.pause.left(now)
+        self.pause.extend(now, seconds)
+        self.reconsider()
+        left = self.pause.left(now)
+        if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
+            name = self.bucket.algorithm if self.key is None else self.key
+            # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
+            _logger.info("%.200r is paused for %.3g s: %s", name, left, events.REASONS[reason])
+            if self.observers.listeners:
+                self.observers.emit(events.Paused(self.key, left, reason))
+
+    @property
+    def hears_outcomes(self) -> bool:
+        """Whether it makes a difference to report how requests end."""
+        return self.feedback is not None
+
+    def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
+        """Take in a request that started so many seconds ago and got no 429."""
+        feedback = self.feedback
+        if feedback is None:
+            return
+        now = self.bucket.clock()
+        changes = feedback.succeeded(
+            now,
+            now - age,
+            cost,
+            in_flight=max(1, self.in_flight),
+            paused_at=self.pause.began_at,
+            own=own,
+        )
+        if changes:
+            self._apply(changes)
+        if feedback.guard is None and not feedback.is_needed:
+            self.feedback = None
+
+    def report_throttled(
+        self,
+        sent_at: float,
+        seconds: float | None,
+        *,
+        told: bool,
+        jitter: float,
+        longest: float,
+    ) -> bool:
+        """Pause after a 429. Tells whether there is a pause of so many `seconds` now.
+
+        Many requests that are under way get one at once. The first of them makes the pause; the
+        others make it longer only if the server says so.
+        """
+        feedback = self.feedback = self.feedback or Feedback()
+        if self.observers.listeners:
+            self.observers.emit(events.ServerRefused(self.key, seconds if told else None))
+        reason: events.Reason = "told" if told else "refused"
+        paused = True
+        if self.pause.began_at < sent_at:
+            self.pause_for(feedback.pause(seconds, jitter=jitter, longest=longest), reason)
+        elif told and seconds is not None:
+            self.pause_for(min(seconds, longest), reason)
+        else:
+            paused = False
+        now = self.bucket.clock()
+        self.learn_throttled(now - sent_at, self.pause.left(now))
+        return paused
+
+    def learn_throttled(self, age: float, pause: float) -> None:
+        """Take in a 429 of a request that started so many seconds ago, and the pause after it."""
+        if self.feedback is not None:
+            now = self.bucket.clock()
+            changes = self.feedback.throttled(now, now - age, pause)
+            if changes:
+                self._apply(changes)
+
+    def _apply(self, changes: tuple[Change, ...]) -> None:
+        """Change what the controllers want changed."""
+        for what, value, before in changes:
+            if what == "rate":
+                now = self.now()
+                pace, state = self.bucket.own
+                assert isinstance(pace, Pace)
+                pace.follow(state, now, value)
+                self.reconsider()
+            elif what == "slots":
+                if self.asking or self.semaphore.limit is None:
+                    continue
+                self.resize(int(value))
+            else:
+                assert self.feedback is not None
+                assert self.feedback.guard is not None
+                self.use(self.feedback.guard.build(value))
+            if self.observers.listeners:
+                self.observers.emit(events.Adapted(self.key, what, value, before))
+
+    def update_quota(
+        self, sent_at: float, remaining: float, reset_after: float, *, held: bool, evenly: bool
+    ) -> None:
+        """Keep to the quota that the server has reported in its response."""
+        self.bucket.update_quota(
+            self.now(),
+            remaining,
+            reset_after,
+            sent_at=sent_at,
+            in_flight=self.in_flight - held,  # sent since, or not counted yet
+            evenly=evenly,
+        )
+        self.reconsider()
+        if self.observers.listeners:
+            self.observers.emit(events.Announced(self.key, remaining, reset_after))
+
+    # ---- the loop --------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Belong to the running loop, or raise if another one still lives.
+
+        Raises:
+            RuntimeError: It belongs to another loop that is open.
+        """
+        loop = get_running_loop()
+        self.check_loop(loop)
+        if self.loop is not loop:
+            self._move_to(loop)
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise RuntimeError if this belongs to another loop that is open."""
+        if self.loop is not loop and self.loop is not None and not self.loop.is_closed():
+            raise RuntimeError(
+                f"this limiter belongs to {self.loop!r}, which is still open, and cannot serve "
+                f"{loop!r} as well: use one limiter for each loop, or close the first loop"
+            )
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
+        while self._resuming:
+            self._take_back()
+        if self.leased is not None:
+            self.leased.restart()
+        self.queue.clear()
+        self._charged_rejects.clear()
+        self.consumer.forget()
+        self.loop = loop
+        self.thread = get_ident()
+        # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
+        clock = self._given_clock
+        if (clock_for := getattr(loop, "clock_for", None)) is not None:
+            clock = cast("Callable[[], float]", clock_for(clock))
+        if clock != self.bucket.clock:
+            # Timestamps of another clock mean nothing; what is left of a pause does.
+            self.now()
+            self.pause.shift(clock() - self.bucket.clock())
+            self.bucket.restart(clock)
+            if self.feedback is not None:
+                self.feedback.restart()
+
+    async def close(self, *, drain: bool) -> None:
+        """Reject newcomers, and the waiters unless they are to be served; leave no task."""
+        loop = get_running_loop()
+        self.check_loop(loop)
+        self.closed = True
+        self.bucket.flush()
+        if not drain:
+            self.rejects_waiters = True
+            self.epoch += 1
+            if self.loop is loop:
+                for waiter in self.queue:
+                    if waiter not in self._charged_rejects:
+                        fail(waiter, LimiterClosed(key=self.key))
+        self.wake()
+        while (task := self.consumer.task) is not None and self.loop is loop:
+            # Another one follows if this one is swept up before its first step.
+            await asyncio.wait([task])
+        if self.leased is not None and self.loop is loop:
+            await self.leased.close()
+
+    def statistics(self) -> Statistics:
+        """Tell what was done, and how things stand."""
+        now = self.now()
+        bucket, observers, feedback = self.bucket, self.observers, self.feedback
+        waits = observers.waits
+        if waits.recent:
+            waits.count_recent()
+        at_once = bucket.granted - waits.count
+        capacity, remaining = bucket.capacity, bucket.remaining(now)
+        rate = feedback and feedback.rate
+        guard = feedback and feedback.guard
+        return Statistics(
+            granted=bucket.granted - observers.withdrawn,
+            refused=observers.rejected,
+            waiting=self.waiting,
+            in_flight=self.in_flight,
+            waited_total=waits.total,
+            waited_p50=waits.percentile(0.5, at_once=at_once),
+            waited_p90=waits.percentile(0.9, at_once=at_once),
+            waited_p99=waits.percentile(0.99, at_once=at_once),
+            waited_max=waits.longest,
+            paused_for=self.pause.left(now),
+            announced_left=bucket.quota_remaining(now),
+            utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
+            rate_limit=rate.state.rate if rate else None,
+            concurrency_limit=self.semaphore.limit,
+            guard=guard.measured.seconds if guard else None,
+            store_up=self.store_up,
+        )
+
+
+def fail(waiter: Waiter, error: Exception) -> None:
+    """Have the waiter raise the error, if it still waits."""
+    future = waiter.future
+    if future is not None and not future.done():
+        future.set_exception(error)
+
+
+def is_granted(future: "Future[None]") -> bool:
+    """Tell whether the waiter on the future was granted."""
+    return future.done() and not future.cancelled() and future.exception() is None
