@@ -129,7 +129,9 @@ def run_demo(terms: Terms, picture: Path | None = None, limiter: RateLimiter | N
 async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
     # In here Ctrl-C is a cancellation: whoever has read the first line may press it.
     print(_introduction(terms), flush=True)
-    keeper = limiter or RateLimiter(terms.rate, terms.concurrency, guard=terms.guard)
+    keeper = limiter or RateLimiter(
+        terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard
+    )
     crawlers: dict[str, Crawler] = {
         "no limiter": _with_no_limiter,
         f"semaphore of {terms.concurrency}": _with_semaphore,

@@ -71,7 +71,7 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
-    ...     transport = ThrottledTransport(RateLimiter(20, 10))
+    ...     transport = ThrottledTransport(RateLimiter(20, concurrency_limit=10))
     ...     async with httpx.AsyncClient(transport=transport) as client:
     ...         response = await client.get("https://example.org/")
     ...         print(response.status_code, response.text)

@@ -30,7 +30,7 @@ class ThrottledTransport(Transport[httpx2.Request, httpx2.Response], httpx2.Asyn
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
-    ...     transport = ThrottledTransport(RateLimiter(20, 10))
+    ...     transport = ThrottledTransport(RateLimiter(20, concurrency_limit=10))
     ...     async with httpx2.AsyncClient(transport=transport) as client:
     ...         response = await client.get("https://example.org/")
     ...         print(response.status_code, response.text)

@@ -6,7 +6,7 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Never, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
@@ -14,7 +14,7 @@ from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.permit import ONE, Permit
-from aiothrottle.plan import ConcurrencyLimit, RateLimit
+from aiothrottle.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle.statistics import Statistics
 
 __all__ = ["KeyedRateLimiter"]
@@ -25,7 +25,11 @@ _Result = TypeVar("_Result")
 # Seconds between two looks at which keys may be forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
 # What an override may say.
-_ARGUMENTS = tuple(inspect.signature(RateLimiter).parameters)
+_ARGUMENTS = tuple(
+    name
+    for name, parameter in inspect.signature(RateLimiter).parameters.items()
+    if parameter.kind is not parameter.VAR_POSITIONAL
+)
 # So many keys are looked at in one turn of the loop.
 _CHUNK = 500
 
@@ -49,7 +53,10 @@ class KeyedRateLimiter:
         ValueError: An argument is out of range.
 
     >>> limiter = KeyedRateLimiter(
-    ...     "2/s", 2, overrides={"example.org": {"rate_limit": "10/s"}}, parent=RateLimiter("50/s")
+    ...     "2/s",
+    ...     concurrency_limit=2,
+    ...     overrides={"example.org": {"rate_limit": "10/s"}},
+    ...     parent=RateLimiter("50/s"),
     ... )
     >>> async def fetch(host):
     ...     async with limiter.throttle(host):
@@ -59,12 +66,14 @@ class KeyedRateLimiter:
     def __init__(
         self,
         rate_limit: RateLimit | Literal["server"] | None = None,
+        *positional: Never,
         concurrency_limit: ConcurrencyLimit | None = None,
-        *,
         overrides: Mapping[Any, Mapping[str, Any]] | None = None,
         parent: RateLimiter | None = None,
         **options: Any,  # noqa: ANN401 - as many as RateLimiter has
     ) -> None:
+        if positional:
+            raise misplaced("KeyedRateLimiter", rate_limit, positional)
         self._defaults: dict[str, Any] = {
             "rate_limit": rate_limit,
             "concurrency_limit": concurrency_limit,

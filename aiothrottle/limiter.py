@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Final, Literal, Never, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
@@ -31,6 +31,7 @@ from aiothrottle.plan import (
     check_law,
     check_shareable,
     make_plan,
+    misplaced,
     number_of,
     slots_of,
 )
@@ -112,7 +113,7 @@ class RateLimiter:
         ValueError: An argument is out of range, or two of them contradict each other.
 
     >>> limiter = RateLimiter(rate_limit=20, concurrency_limit=10)
-    >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], 8)
+    >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], concurrency_limit=8)
     """
 
     __slots__ = ("__weakref__", "_concurrency_limit", "_engine", "_entered", "_entry", "_law")
@@ -120,8 +121,8 @@ class RateLimiter:
     def __init__(
         self,
         rate_limit: RateLimit | Literal["server"] | None = None,
+        *positional: Never,
         concurrency_limit: ConcurrencyLimit | None = None,
-        *,
         burst: float | None = None,
         algorithm: Law | None = None,
         guard: Guard | None = None,
@@ -134,6 +135,8 @@ class RateLimiter:
         on_store_error: OnStoreError = "raise",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if positional:
+            raise misplaced("RateLimiter", rate_limit, positional)
         slots = slots_of(concurrency_limit)
         check_whole("max_queue", max_queue, none="None for no limit")
         if parent is not None and not isinstance(parent, RateLimiter):

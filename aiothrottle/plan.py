@@ -33,6 +33,7 @@ __all__ = [
     "check_law",
     "check_shareable",
     "make_plan",
+    "misplaced",
     "number_of",
     "slots_of",
 ]
@@ -172,6 +173,20 @@ def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
         return None
     check_whole("concurrency_limit", concurrency_limit, "slots", none="None for no limit")
     return None
+
+
+def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> TypeError:
+    """Make the error of a limiter whose arguments after the rate limit have no names.
+
+    Other libraries take the period there: 10 and 60 must not become 10 per second and 60 slots.
+    """
+    write = f"concurrency_limit={others[0]!r}"
+    if all(type(each) in {int, float} for each in (rate_limit, others[0])):
+        write = f"{kind}('{rate_limit}/{others[0]}s') or {write}"
+    return TypeError(
+        f"{kind}() takes the rate limit, and all else by name; "
+        f"got {', '.join(map(repr, others))} without a name: write {write}"
+    )
 
 
 def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:

@@ -21,7 +21,7 @@ RATE, AT_ONCE, GUARD = 50, 8, 0.02
 
 async def crawl(pages: int) -> tuple[float, Audit]:
     """Fetch all pages at once; give the seconds it took and what the server saw."""
-    limiter = RateLimiter(RATE, AT_ONCE, guard=GUARD)
+    limiter = RateLimiter(RATE, concurrency_limit=AT_ONCE, guard=GUARD)
     async with (
         RateLimitedServer(RATE, concurrency_limit=AT_ONCE) as server,
         ThrottledSession(limiter, retry=Retry(attempts=1)) as session,

@@ -143,7 +143,7 @@ async def virtual(requests: int, seed: int) -> bool:
     lots = random.Random(seed)
     tracemalloc.start()
     watch = Watch(PERIOD, lambda: tracemalloc.get_traced_memory()[0])
-    keyed = KeyedRateLimiter(f"{LIMIT}/min", SLOTS)
+    keyed = KeyedRateLimiter(f"{LIMIT}/min", concurrency_limit=SLOTS)
     left = requests
     every = max(1, requests // LOOKS)
 
@@ -274,7 +274,7 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
     """Send for so long, and until so many were sent; then wait until nothing matters."""
     loop = asyncio.get_running_loop()
     clock, watch = Clock(), Watch(REAL_PERIOD, _resident)
-    keyed = KeyedRateLimiter(f"{LIMIT}/{REAL_PERIOD:g}s", SLOTS, clock=clock)
+    keyed = KeyedRateLimiter(f"{LIMIT}/{REAL_PERIOD:g}s", concurrency_limit=SLOTS, clock=clock)
     granted = 0
 
     def hear(event: Event) -> None:

@@ -33,8 +33,8 @@ BASELINE = Path(__file__).with_name("guard.json")
 SLACK = 0.10
 WAITERS = 1000
 LAWS: dict[str, Callable[[float], RateLimiter]] = {
-    "RollingWindow": lambda rate: RateLimiter(rate, 100_000),
-    "TokenBucket": lambda rate: RateLimiter(rate, 100_000, algorithm=TokenBucket),
+    "RollingWindow": lambda rate: RateLimiter(rate, concurrency_limit=100_000),
+    "TokenBucket": lambda rate: RateLimiter(rate, concurrency_limit=100_000, algorithm=TokenBucket),
 }
 
 

@@ -25,9 +25,9 @@ PLENTY = Rate(1_000_000, 0.001)
 
 def contestants() -> dict[str, Made]:
     """Give the same limiter, observed in each way."""
-    limiters = [RateLimiter(PLENTY, 1000) for _ in range(4)]
+    limiters = [RateLimiter(PLENTY, concurrency_limit=1000) for _ in range(4)]
     _, deaf, scraped, metered = limiters
-    keyed = KeyedRateLimiter(PLENTY, 1000)
+    keyed = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
     deaf.observe(lambda _: None)
     prometheus = PrometheusMetrics(CollectorRegistry())
     prometheus.watch(scraped, "one")
@@ -35,7 +35,7 @@ def contestants() -> dict[str, Made]:
     OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch(metered, "one")
     names = ("nobody", "does nothing", "Prometheus", "OpenTelemetry")
     made = {name: Made(it.throttle) for name, it in zip(names, limiters, strict=True)}
-    unheard = KeyedRateLimiter(PLENTY, 1000)
+    unheard = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
     return {
         **made,
         "keyed, nobody": Made(partial(unheard.throttle, "a")),

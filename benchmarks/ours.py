@@ -24,12 +24,14 @@ def window(rate: int, burst: int) -> Contestant | None:
     """Never more than the rate in any second: the default."""
     if burst != rate:
         return None
-    return Made(RateLimiter(rate, _concurrency(rate)).throttle, Window(rate))
+    return Made(RateLimiter(rate, concurrency_limit=_concurrency(rate)).throttle, Window(rate))
 
 
 def bucket(rate: int, burst: int) -> Contestant:
     """At most burst + rate * t in any time t."""
-    limiter = RateLimiter(rate, _concurrency(rate), algorithm=TokenBucket(burst=burst))
+    limiter = RateLimiter(
+        rate, concurrency_limit=_concurrency(rate), algorithm=TokenBucket(burst=burst)
+    )
     return Made(limiter.throttle, Bucket(rate, burst))
 
 
@@ -38,7 +40,7 @@ def paced(rate: int, burst: int) -> Contestant | None:
     law = getattr(importlib.import_module("aiothrottle.algorithms"), "LeakyBucket", None)
     if burst != 1 or law is None:
         return None
-    limiter = RateLimiter(rate, _concurrency(rate), algorithm=law)
+    limiter = RateLimiter(rate, concurrency_limit=_concurrency(rate), algorithm=law)
     return Made(limiter.throttle, Bucket(rate, 1 + rate * _MADE_UP))
 
 

@@ -73,12 +73,12 @@ async def compare(port: int, rounds: int, repeat: int) -> dict[str, float]:
             await response.read()
 
     def limiter() -> RateLimiter:
-        return RateLimiter(PLENTY, 1000)
+        return RateLimiter(PLENTY, concurrency_limit=1000)
 
     async with (
         ClientSession() as plain,
         ThrottledSession(limiter()) as ours,
-        ThrottledSession(KeyedRateLimiter(PLENTY, 1000)) as keyed,
+        ThrottledSession(KeyedRateLimiter(PLENTY, concurrency_limit=1000)) as keyed,
         ClientSession(middlewares=[ThrottleMiddleware(limiter())]) as middleware,
         throttled_session(limiter()) as both,
         RetryClient() as retrying,

@@ -38,7 +38,9 @@ class Counting(RedisStore):
 async def slots(client: Client, tasks: int, limit: int) -> tuple[float, float]:
     """Give the turns per second, and the calls for each."""
     store = Counting(client, "slots")
-    limiter = RateLimiter(None, SharedConcurrency(limit), store=store, key=f"{tasks}.{limit}")
+    limiter = RateLimiter(
+        concurrency_limit=SharedConcurrency(limit), store=store, key=f"{tasks}.{limit}"
+    )
 
     async def work() -> None:
         for _ in range(TURNS // tasks):

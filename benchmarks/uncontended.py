@@ -34,8 +34,10 @@ def contestants() -> dict[str, Contestant]:
     windowed = Rate(PLENTY, 0.001)
     entries: dict[str, Contestant | None] = {
         "no-op": peers.no_op(),
-        "RollingWindow": Made(RateLimiter(windowed, 1000).throttle),
-        "TokenBucket": Made(RateLimiter(windowed, 1000, algorithm=TokenBucket).throttle),
+        "RollingWindow": Made(RateLimiter(windowed, concurrency_limit=1000).throttle),
+        "TokenBucket": Made(
+            RateLimiter(windowed, concurrency_limit=1000, algorithm=TokenBucket).throttle
+        ),
         "keyed, key known": ours.keyed(windowed),
         "asyncio.Semaphore": peers.semaphore(),
     }

@@ -53,7 +53,7 @@ async def main() -> None:
     async with RateLimitedServer("20/s", concurrency_limit=4, handler=make_api()) as server:
         # Whatever is asked with this session shares its limit. What fails for a moment is tried
         # again. The guard is for the network, which delays one request more than the next.
-        limiter = RateLimiter("20/s", 4, guard=0.1)
+        limiter = RateLimiter("20/s", concurrency_limit=4, guard=0.1)
         async with ThrottledSession(limiter, retry=Retry(attempts=5, backoff=0.1)) as session:
             books, authors = await asyncio.gather(
                 count(session, server.url / "books"), count(session, server.url / "authors")

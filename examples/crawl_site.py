@@ -163,7 +163,9 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     try:
         # The guard is for the network, which delays one request more than the next.
-        options.limiter = RateLimiter(options.rate, options.concurrency, guard=0.1)
+        options.limiter = RateLimiter(
+            options.rate, concurrency_limit=options.concurrency, guard=0.1
+        )
     except ValueError as error:
         parser.error(str(error))
     return options

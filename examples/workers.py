@@ -30,7 +30,9 @@ async def work(site: str, redis_port: int, number: int) -> None:
     async with Redis(port=redis_port) as client:
         # Whoever has the same store and the same key shares the limit. The burst and the guard
         # are for what delays one request more than the next: the network, a busy machine.
-        limiter = RateLimiter("40/s", 4, burst=4, guard=0.2, store=RedisStore(client), key=site)
+        limiter = RateLimiter(
+            "40/s", concurrency_limit=4, burst=4, guard=0.2, store=RedisStore(client), key=site
+        )
         async with limiter, ThrottledSession(limiter) as session:
 
             async def fetch(page: int) -> int:

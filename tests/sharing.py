@@ -87,4 +87,6 @@ class Link(MemoryStore):
 def share(
     link: Link, limit: int = 3, *, lease: float = 3.0, per_process: int | None = None
 ) -> RateLimiter:
-    return RateLimiter(None, SharedConcurrency(limit, lease, per_process), store=link, key="x")
+    return RateLimiter(
+        concurrency_limit=SharedConcurrency(limit, lease, per_process), store=link, key="x"
+    )

@@ -163,15 +163,20 @@ class Storm(InterleavingLoop):
         super().__init__(schedule)
         self.parent: Books | None = None
         if family != "alone":
-            above = RateLimiter(PARENTS_LIMIT, PARENTS_SLOTS, clock=self.time)
+            above = RateLimiter(PARENTS_LIMIT, concurrency_limit=PARENTS_SLOTS, clock=self.time)
             self.parent = Books(lambda: above, PARENTS_LIMIT, PARENTS_SLOTS)
         parent = self.parent.limiter if self.parent else None
         self.keyed: KeyedRateLimiter | None = None
         if family == "keyed":
-            keyed = self.keyed = KeyedRateLimiter(3, 2, parent=parent, clock=self.time)
+            keyed = self.keyed = KeyedRateLimiter(
+                3, concurrency_limit=2, parent=parent, clock=self.time
+            )
             self.children = [Books(lambda key=key: keyed[key], 3, 2) for key in range(2)]  # type: ignore[misc]
         else:
-            ours = [RateLimiter(3, 2, parent=parent, clock=self.time) for _ in range(2)]
+            ours = [
+                RateLimiter(3, concurrency_limit=2, parent=parent, clock=self.time)
+                for _ in range(2)
+            ]
             self.children = [Books(lambda one=one: one, 3, 2) for one in ours]  # type: ignore[misc]
         self.guests: list[Guest] = []
         self.neglected: list[Guest] = []

@@ -46,7 +46,7 @@ async def test_a_refusal_is_tried_again_and_every_attempt_pays(server: aiorespon
     server.get(URL, status=429)
     server.get(URL, status=503, headers={"Retry-After": "0"})
     server.get(URL, payload={"id": 1})
-    limiter = RateLimiter("3/h", 1)
+    limiter = RateLimiter("3/h", concurrency_limit=1)
     async with (
         ThrottledSession(limiter, retry=QUICK) as session,
         session.get(URL) as response,
@@ -71,7 +71,7 @@ async def test_a_connection_that_fails_is_tried_again_where_that_is_safe(
     for method in ("GET", "POST"):
         server.add(URL, method, exception=aiohttp.ServerDisconnectedError())
         server.add(URL, method, status=200)
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with ThrottledSession(limiter, retry=QUICK) as session:
         assert (await session.get(URL)).status == 200
         with pytest.raises(aiohttp.ServerDisconnectedError):

@@ -86,7 +86,7 @@ async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() 
 
 @virtual
 async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
-    limiter = RateLimiter("2/s", 5)
+    limiter = RateLimiter("2/s", concurrency_limit=5)
     permit = await limiter.acquire()
     permit.told(1000, reset_after=100)
     assert await limiter.try_acquire()
@@ -164,7 +164,7 @@ async def test_nonsense_is_refused_and_changes_nothing(
 
 @virtual
 async def test_until_the_server_has_said_something_one_request_is_under_way() -> None:
-    limiter = RateLimiter("server", 10)
+    limiter = RateLimiter("server", concurrency_limit=10)
     assert limiter.follows_server
     first = await limiter.acquire()
     assert not await limiter.try_acquire()
@@ -190,7 +190,7 @@ async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> No
 
 @virtual
 async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_others() -> None:
-    limiter = RateLimiter("server", AdaptiveConcurrency(8, minimum=1, maximum=64))
+    limiter = RateLimiter("server", concurrency_limit=AdaptiveConcurrency(8, minimum=1, maximum=64))
     for _ in range(3):
         async with limiter.throttle() as permit:
             assert not await limiter.try_acquire()
@@ -211,7 +211,7 @@ async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
     limiter = RateLimiter("10/s")
     with pytest.raises(ValueError, match="rate of its own"):
         limiter.follow("20/s")
-    following = RateLimiter("server", 5)
+    following = RateLimiter("server", concurrency_limit=5)
     following.update(rate_limit="1/s")
     assert not following.follows_server
     assert following._engine.semaphore.limit == 5
@@ -287,7 +287,7 @@ async def test_the_word_of_a_server_counts_no_longer_than_a_pause_may_be(front: 
 
 @fronts
 async def test_a_limiter_that_follows_takes_the_announced_rate(front: str) -> None:
-    limiter = RateLimiter("server", 10)
+    limiter = RateLimiter("server", concurrency_limit=10)
     announced = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
     async with serving(announced) as (url, _):
         await get(front, limiter, url)
@@ -346,7 +346,7 @@ async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> 
     ],
 )
 async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
-    for limiter in (RateLimiter(100), RateLimiter("server", 9)):
+    for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
         Announcements("at once", (), 120).pass_on(limiter, permit, limits)
         assert limiter.statistics().announced_left is None

@@ -52,7 +52,10 @@ class Noting(Client):
 async def crawl(client: Noting, guard: float, chance: random.Random) -> list[float]:
     """Tell when the requests went."""
     # Few slots: while none is free, what was reserved grows old.
-    limiter, went = RateLimiter(f"{LIMIT}/s", 2, store=client, guard=guard), list[float]()
+    limiter, went = (
+        RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, guard=guard),
+        list[float](),
+    )
 
     async def request() -> None:
         async with limiter.throttle():

@@ -44,7 +44,7 @@ class Story:
 
 async def tell(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
     """Eight come to a limiter of 2/s and two slots; the victim comes in between, and goes."""
-    limiter = RateLimiter(2, 2, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     story = Story()
 
     async def guest(name: int) -> None:
@@ -107,7 +107,7 @@ def test_a_cancelled_waiter_is_as_one_that_never_came(place: int, pause: float) 
 async def test_cancelled_between_grant_and_resumption_their_places_go_to_the_next(
     victims: tuple[int, ...],
 ) -> None:
-    limiter = RateLimiter(5, 5, clock=now)
+    limiter = RateLimiter(5, concurrency_limit=5, clock=now)
     (await limiter.acquire(5)).release()
     entered: list[tuple[int, float]] = []
 
@@ -132,7 +132,7 @@ async def test_cancelled_between_grant_and_resumption_their_places_go_to_the_nex
 
 @virtual
 async def test_cancelled_inside_its_block_it_gives_the_slot_back_and_the_token_is_spent() -> None:
-    limiter = RateLimiter(2, 1, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=1, clock=now)
 
     async def stay() -> None:
         async with limiter.throttle():
@@ -190,7 +190,7 @@ async def test_a_token_is_counted_once_if_those_granted_after_it_may_not_start()
 async def test_who_may_not_start_after_all_is_not_overtaken_by_who_was_granted_after_it(
     after_turns: int,
 ) -> None:
-    limiter, entered = RateLimiter(None, 2, clock=now), list[int]()
+    limiter, entered = RateLimiter(concurrency_limit=2, clock=now), list[int]()
     held = [await limiter.acquire() for _ in range(2)]
 
     async def guest(name: int) -> None:
@@ -212,7 +212,7 @@ async def test_who_may_not_start_after_all_is_not_overtaken_by_who_was_granted_a
 @pytest.mark.parametrize("after", range(4))
 @virtual
 async def test_cancelled_while_the_limiter_closes_nothing_is_left(before: int, after: int) -> None:
-    limiter = RateLimiter(1, 3, clock=now)
+    limiter = RateLimiter(1, concurrency_limit=3, clock=now)
 
     async def guest() -> None:
         async with limiter.throttle():
@@ -266,7 +266,7 @@ async def test_closing_waits_for_the_last_one_though_its_consumer_is_swept_up(dr
 
 @virtual
 async def test_a_timeout_around_the_wait_leaves_no_trace() -> None:
-    limiter = RateLimiter(1, 1, clock=now)
+    limiter = RateLimiter(1, concurrency_limit=1, clock=now)
     (await limiter.acquire()).release()
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -279,7 +279,7 @@ async def test_a_timeout_around_the_wait_leaves_no_trace() -> None:
 
 @virtual
 async def test_a_timeout_at_the_instant_of_the_grant_loses_nothing() -> None:
-    limiter = RateLimiter(1, 1, clock=now)
+    limiter = RateLimiter(1, concurrency_limit=1, clock=now)
     for _ in range(5):
         (await limiter.acquire()).release()
         began = now()
@@ -299,7 +299,7 @@ async def test_a_timeout_at_the_instant_of_the_grant_loses_nothing() -> None:
 
 @virtual
 async def test_of_ten_thousand_half_are_cancelled_and_nothing_is_lost() -> None:
-    limiter = RateLimiter(100, 60, clock=now)
+    limiter = RateLimiter(100, concurrency_limit=60, clock=now)
     chance = random.Random(20)
     entered: list[int] = []
     instants: list[float] = []
@@ -390,7 +390,7 @@ class Storm(VirtualTimeLoop):
 
     def __init__(self, slots: int | None) -> None:
         super().__init__()
-        self.limiter = RateLimiter(LIMIT, slots, clock=self.time)
+        self.limiter = RateLimiter(LIMIT, concurrency_limit=slots, clock=self.time)
         self.slots = math.inf if slots is None else slots
         self.guests: list[Guest] = []
         self.grants: list[tuple[float, float]] = []

@@ -75,7 +75,7 @@ async def test_a_new_rate_counts_at_once_for_those_who_wait() -> None:
 
 
 def test_a_second_event_loop_is_served_like_the_first() -> None:
-    limiter = RateLimiter(1000, 1)
+    limiter = RateLimiter(1000, concurrency_limit=1)
 
     async def main() -> int:
         return len(await crowd(limiter, 5))
@@ -85,7 +85,7 @@ def test_a_second_event_loop_is_served_like_the_first() -> None:
 
 @virtual
 async def test_a_slot_granted_to_one_that_is_cancelled_in_the_same_turn_is_not_lost() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     held = await limiter.acquire()
     first, second = (asyncio.create_task(limiter.acquire()) for _ in range(2))
     await asyncio.sleep(0.1)
@@ -160,7 +160,7 @@ async def test_a_refused_hit_spends_nothing() -> None:
 
 @virtual
 async def test_equals_go_in_the_order_of_their_coming() -> None:
-    limiter, order = RateLimiter(1000, 50), list[int]()
+    limiter, order = RateLimiter(1000, concurrency_limit=50), list[int]()
 
     async def one(name: int) -> None:
         async with limiter.throttle():

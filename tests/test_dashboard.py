@@ -65,7 +65,7 @@ async def test_the_page_is_served_and_asks_nobody_else() -> None:
 
 
 async def test_the_stream_tells_how_things_stand() -> None:
-    limiter = RateLimiter(["10/s", "300/min"], 4)
+    limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=4)
     facts = {"URLs done": "7"}
     async with serve(limiter, facts=lambda: facts) as url, streaming(url) as told:
         first = await told()
@@ -364,8 +364,8 @@ MISPLACED = """
 
 @asynccontextmanager
 async def shown_page() -> AsyncGenerator[tuple[Tab, KeyedRateLimiter]]:
-    parent = RateLimiter(["40/s", "1500/min"], 20)
-    keyed = KeyedRateLimiter("200/s", 30, parent=parent)
+    parent = RateLimiter(["40/s", "1500/min"], concurrency_limit=20)
+    keyed = KeyedRateLimiter("200/s", concurrency_limit=30, parent=parent)
     shown: Shown = {"all hosts": parent, "each host": keyed}
     facts = {"URLs done": "1,234,567", "failed": "3", "of the list": "41 %"}
     async with open_tab() as tab, serve(shown, facts=lambda: facts) as url:

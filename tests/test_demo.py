@@ -64,7 +64,7 @@ def test_the_throttled_crawl_keeps_to_the_limits_where_no_limiter_does_not(
 
 def test_a_crawl_with_a_refusal_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     terms = Terms(rate=Rate(10, 0.5), pages=12)
-    assert run_demo(terms, limiter=RateLimiter(None, 8)) == 1
+    assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
     printed, complaint = capsys.readouterr()
     assert rows(printed)["aiothrottle"][0] == "12"
     assert complaint.startswith("\nThe throttled crawl failed: ")

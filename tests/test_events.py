@@ -114,7 +114,7 @@ async def test_the_same_listener_twice_hears_twice_and_leaves_once() -> None:
 
 @virtual
 async def test_what_is_told_is_what_is_counted() -> None:
-    limiter = RateLimiter(10, 2)
+    limiter = RateLimiter(10, concurrency_limit=2)
     heard = observed(limiter)
 
     async def work() -> None:
@@ -155,7 +155,7 @@ async def test_each_refusal_is_told_with_its_reason() -> None:
 
 @virtual
 async def test_a_timeout_while_the_slots_are_taken_is_told() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with held(limiter):
         heard = observed(limiter)
         with pytest.raises(ThrottleTimeout):
@@ -340,7 +340,7 @@ async def test_a_controller_tells_what_it_changed() -> None:
 
 @virtual
 async def test_slots_that_adapt_are_told() -> None:
-    limiter = RateLimiter(None, AdaptiveConcurrency(4, 1, 100))
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 100))
     permit = await limiter.acquire()
     heard = observed(limiter)
     await asyncio.sleep(0.1)
@@ -445,7 +445,7 @@ async def test_an_observer_that_fails_harms_nobody_and_is_logged_once(
 
 @virtual
 async def test_an_observer_may_ask_the_limiter() -> None:
-    limiter = RateLimiter(2, 1)
+    limiter = RateLimiter(2, concurrency_limit=1)
     asked = list[tuple[int, int]]()
 
     def ask(_: Event) -> None:

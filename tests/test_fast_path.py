@@ -144,7 +144,7 @@ def test_it_does_what_asking_each_time_does(
     async def compare() -> None:
         nonlocal instant
         desks = [
-            Desk(RateLimiter(4, 6, algorithm=which, clock=lambda: instant), [])
+            Desk(RateLimiter(4, concurrency_limit=6, algorithm=which, clock=lambda: instant), [])
             for which in (law, asked)
         ]
         for verb, number, wait in steps:
@@ -241,7 +241,7 @@ async def test_what_went_unasked_is_refunded_to_the_instant_at_which_it_went() -
 
 @virtual
 async def test_a_pause_an_end_and_a_line_end_what_is_allowed() -> None:
-    limiter = RateLimiter(10, 5)
+    limiter = RateLimiter(10, concurrency_limit=5)
     assert granted_at_once(limiter, 2) == 2
     limiter.pause(1)
     assert granted_at_once(limiter) == 0
@@ -260,7 +260,7 @@ async def test_a_pause_an_end_and_a_line_end_what_is_allowed() -> None:
 
 @virtual
 async def test_a_permit_that_went_unasked_is_good_for_one_block() -> None:
-    limiter = RateLimiter(10, 5)
+    limiter = RateLimiter(10, concurrency_limit=5)
     assert granted_at_once(limiter, 1) == 1
     permit = limiter.throttle()
     async with permit:
@@ -273,7 +273,7 @@ async def test_a_permit_that_went_unasked_is_good_for_one_block() -> None:
 
 
 def test_what_went_unasked_counts_on_the_next_loop_with_a_clock_of_its_own() -> None:
-    limiter = RateLimiter(10, 5)
+    limiter = RateLimiter(10, concurrency_limit=5)
     for _ in range(2):
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             runner.run(spend_three(limiter))

@@ -201,7 +201,9 @@ async def test_who_waits_goes_by_the_new_rate() -> None:
 
 @virtual
 async def test_each_key_has_a_rate_of_its_own_and_keeps_it_for_a_while() -> None:
-    limiter = KeyedRateLimiter(AdaptiveRate(10, 1, 100), AdaptiveConcurrency(10, 1, 16))
+    limiter = KeyedRateLimiter(
+        AdaptiveRate(10, 1, 100), concurrency_limit=AdaptiveConcurrency(10, 1, 16)
+    )
     async with limiter.throttle("a") as permit:
         await asyncio.sleep(0.01)
         permit.refused(1.0)
@@ -263,7 +265,7 @@ def test_an_adaptive_rate_has_a_law_of_its_own() -> None:
 
 @virtual
 async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
-    limiter = RateLimiter(AdaptiveRate(10, 1, 100), 4, guard=0.0)
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=4, guard=0.0)
     limiter.update(rate_limit=5)
     assert limiter.statistics().rate_limit is None
     limiter.update(
@@ -293,7 +295,7 @@ async def test_a_rate_that_is_never_above_one_lets_one_go_all_the_same() -> None
 
 @virtual
 async def test_slots_grow_while_they_are_used() -> None:
-    limiter = RateLimiter(None, AdaptiveConcurrency(2, 1, 16))
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(2, 1, 16))
     async with asyncio.TaskGroup() as group:
         for _ in range(300):
             group.create_task(send(limiter))
@@ -303,7 +305,7 @@ async def test_slots_grow_while_they_are_used() -> None:
 @pytest.mark.parametrize(("slots", "then"), [(2, 3), (3, 3)])
 @virtual
 async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int, then: int) -> None:
-    limiter = RateLimiter(None, AdaptiveConcurrency(slots, 1, 16))
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(slots, 1, 16))
     for _ in range(slots):  # one at a time: half of two slots are used, and less of three
         permit = await limiter.acquire()
         await asyncio.sleep(0.1)
@@ -314,7 +316,7 @@ async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int,
 
 @virtual
 async def test_a_refusal_takes_slots() -> None:
-    limiter = RateLimiter(None, AdaptiveConcurrency(10, 1, 16))
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(10, 1, 16))
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.1)
         permit.refused(1.0)
@@ -384,7 +386,7 @@ async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
     "limiter",
     [
         RateLimiter("10/s", guard=0.0),
-        RateLimiter(None, 4),
+        RateLimiter(concurrency_limit=4),
         RateLimiter(algorithm=TokenBucket("10/s")),
         RateLimiter("10/s", algorithm=FixedWindow),
         RateLimiter("10/min", algorithm=OfWholeMinutes),
@@ -487,7 +489,7 @@ async def test_a_parent_listens_to_its_children_if_its_guard_is_asked_for(*, ask
 
 def test_a_guard_needs_a_rate() -> None:
     with pytest.raises(ValueError, match="guard"):
-        RateLimiter(None, 4, guard="auto")
+        RateLimiter(concurrency_limit=4, guard="auto")
 
 
 def test_the_guard_that_tunes_itself_is_enough() -> None:

@@ -21,7 +21,7 @@ async def test_the_response_before_is_the_cause_of_a_timeout(front: Front) -> No
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=503, text="x" * 100_000)
 
-    limiter = RateLimiter("1/h", 1)
+    limiter = RateLimiter("1/h", concurrency_limit=1)
     async with (
         RateLimitedServer(None, handler=refuse) as server,
         front(limiter, retry=Retry(), queue_timeout=1) as get,

@@ -43,7 +43,7 @@ class Scene(NamedTuple):
 
 @asynccontextmanager
 async def scene(front: Front, *headers: str) -> AsyncGenerator[Scene]:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     timeout = ClientTimeout(total=5)
     async with (
         MisbehavingServer() as server,
@@ -106,7 +106,7 @@ async def test_to_be_refused_always_and_at_once_is_no_busy_loop(front: Front) ->
 
 @both_fronts
 async def test_many_refusals_do_not_add_up_to_a_longer_pause(front: Front) -> None:
-    limiter = RateLimiter(None, 20)
+    limiter = RateLimiter(concurrency_limit=20)
     async with MisbehavingServer() as server, front(limiter, retry=QUICK) as session:
         server.retry_after = "Retry-After: 1000000000000\r\n"
         server.go.clear()

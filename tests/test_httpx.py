@@ -230,7 +230,7 @@ AT_ONCE: dict[str, tuple[Handler, Callable[[Any, str], Awaitable[None]]]] = {
 @pytest.mark.parametrize("way", AT_ONCE)
 async def test_whichever_way_a_response_ends_its_slot_comes_back(lib: Lib, way: str) -> None:
     handler, use = AT_ONCE[way]
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(handler, plain()) as (url, _),
         lib.client(limiter, retry=ONCE) as client,
@@ -248,7 +248,7 @@ async def test_a_response_that_is_dropped_gives_back_slot_and_connection(
     lib: Lib, half_read: bool, thread: bool
 ) -> None:
     asyncio.get_running_loop().set_debug(thread)  # it sees what the thread may not do
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(endless, plain()) as (url, _), lib.client(limiter) as client:
         box = [await client.send(client.build_request("GET", str(url)), stream=True)]
         if half_read:
@@ -272,7 +272,7 @@ async def test_a_response_that_is_dropped_gives_back_slot_and_connection(
 
 
 async def test_a_slot_is_held_while_the_body_is_read(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(endless) as (url, _), lib.client(limiter) as client:
         async with client.stream("GET", str(url)) as response:
             chunks = response.aiter_raw()
@@ -285,7 +285,7 @@ async def test_a_slot_is_held_while_the_body_is_read(lib: Lib) -> None:
 
 
 def test_a_response_that_outlives_its_loop_gives_its_slot_back_when_collected(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
 
     async def body() -> AsyncIterator[bytes]:
         yield b""
@@ -307,7 +307,7 @@ def respond(lib: Lib, status: int = 200, **options: Any) -> Any:
 
 @pytest.mark.uvloop
 async def test_a_closed_client_holds_no_slot(lib: Lib) -> None:
-    limiter = RateLimiter(None, 2)
+    limiter = RateLimiter(concurrency_limit=2)
     async with serving(endless) as (url, _):
         for way in ("aclose", "__aexit__"):
             client = lib.client(limiter)
@@ -320,7 +320,7 @@ async def test_a_closed_client_holds_no_slot(lib: Lib) -> None:
 
 @pytest.mark.uvloop
 async def test_after_max_hold_the_response_is_closed(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(stuck, plain()) as (url, _), lib.client(limiter, max_hold=0.03) as client:
         response = await client.send(client.build_request("GET", str(url)), stream=True)
         assert in_flight(limiter)
@@ -366,7 +366,9 @@ async def test_a_response_is_closed_once(
         await asyncio.sleep(0.01)
 
     transport = closing_with(lib, count, body)
-    async with lib.client(RateLimiter(None, 1), transport=transport, max_hold=0.005) as client:
+    async with lib.client(
+        RateLimiter(concurrency_limit=1), transport=transport, max_hold=0.005
+    ) as client:
         with contextlib.suppress(LookupError):
             assert (await client.get("http://host/")).text == "body"
         await asyncio.sleep(0.01)
@@ -381,7 +383,7 @@ async def test_nothing_keeps_what_is_closed_until_max_hold(lib: Lib) -> None:
         streams.add(response.stream)
         return response
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with lib.client(limiter, transport=lib.mock(handle), max_hold=1000) as client:
         assert (await client.get("http://host/")).text == "body"
         await turns(2)
@@ -390,7 +392,7 @@ async def test_nothing_keeps_what_is_closed_until_max_hold(lib: Lib) -> None:
 
 
 async def test_the_slot_comes_back_when_the_response_is_closed_and_no_sooner(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     closed = asyncio.Event()
 
     async def wait() -> None:
@@ -406,7 +408,7 @@ async def test_the_slot_comes_back_when_the_response_is_closed_and_no_sooner(lib
 
 
 async def test_an_error_in_closing_is_told_if_anybody_asks_and_costs_no_slot(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     logged: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
 
@@ -429,7 +431,7 @@ async def test_an_error_in_closing_is_told_if_anybody_asks_and_costs_no_slot(lib
 
 @pytest.mark.parametrize("status", [200, 429])
 async def test_a_response_that_comes_closed_holds_nothing(lib: Lib, status: int) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     mock = lib.mock(lambda _: respond(lib, status, json={"a": 1}))
     async with lib.client(
         limiter, transport=mock, retry=Retry(attempts=2, backoff=0.001)
@@ -440,7 +442,7 @@ async def test_a_response_that_comes_closed_holds_nothing(lib: Lib, status: int)
 
 
 async def test_a_websocket_holds_its_slot_for_the_handshake(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
 
     async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -482,7 +484,7 @@ async def raw_server(
 
 async def test_cancelled_at_any_turn_a_request_gives_its_slot_back(lib: Lib) -> None:
     # No sockets: httpx 0.28 itself loses a connection that is cancelled at certain turns.
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     statuses: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -512,7 +514,7 @@ async def test_cancelled_at_any_turn_a_request_gives_its_slot_back(lib: Lib) -> 
 
 
 async def test_a_response_whose_closing_is_cancelled_is_closed_all_the_same(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(endless, plain()) as (url, _), lib.client(limiter) as client:
         response = await client.send(client.build_request("GET", str(url)), stream=True)
         task = asyncio.create_task(response.aclose())
@@ -526,7 +528,7 @@ async def test_a_response_whose_closing_is_cancelled_is_closed_all_the_same(lib:
 async def test_cancelled_while_it_waits_for_its_turn_or_the_headers_it_leaves_nothing(
     lib: Lib,
 ) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(never, plain()) as (url, seen), lib.client(limiter) as client:
         first, second = (asyncio.create_task(client.get(str(url))) for _ in range(2))
         await until(lambda: seen)
@@ -548,7 +550,7 @@ async def test_the_server_never_counts_more_than_the_limit(lib: Lib) -> None:
     soon = plain(503, headers={"Retry-After": "0"})
     script = [plain(), soon, plain(429), cut_off, chunked, endless]
     lots = random.Random(1)
-    limiter = RateLimiter(None, 4)
+    limiter = RateLimiter(concurrency_limit=4)
     retry = Retry(attempts=3, backoff=0.001, spread=0, max_retry_after=0.01)
     async with (
         RateLimitedServer(None, handler=some) as server,
@@ -612,9 +614,9 @@ async def test_a_limiter_spares_the_pool_its_time_out(lib: Lib) -> None:
                 return await asyncio.gather(*requests, return_exceptions=True)
 
         # The client has one connection.
-        answers = await several(RateLimiter(None, 2))
+        answers = await several(RateLimiter(concurrency_limit=2))
         assert any(isinstance(one, lib.httpx.PoolTimeout) for one in answers)
-        answers = await several(RateLimiter(None, 1))
+        answers = await several(RateLimiter(concurrency_limit=1))
         assert [response.status_code for response in answers] == [200] * 4
 
 
@@ -652,7 +654,7 @@ async def test_a_closed_limiter_refuses_and_the_transport_says_so(lib: Lib) -> N
     ],
 )
 async def test_the_key_is_the_host_as_dns_has_it(lib: Lib, url: str, key: str) -> None:
-    limiter = KeyedRateLimiter("100/s", 1)
+    limiter = KeyedRateLimiter("100/s", concurrency_limit=1)
     async with lib.client(limiter, transport=lib.mock(lambda _: respond(lib))) as client:
         await client.get(url)
         assert key in limiter
@@ -660,7 +662,7 @@ async def test_the_key_is_the_host_as_dns_has_it(lib: Lib, url: str, key: str) -
 
 
 async def test_the_key_may_be_any_function_of_method_and_url(lib: Lib) -> None:
-    limiter = KeyedRateLimiter("100/s", 1)
+    limiter = KeyedRateLimiter("100/s", concurrency_limit=1)
 
     def key(method: str, url: Any) -> object:
         assert isinstance(url, lib.httpx.URL)
@@ -673,7 +675,7 @@ async def test_the_key_may_be_any_function_of_method_and_url(lib: Lib) -> None:
 
 
 async def test_a_key_that_raises_is_told_and_costs_nothing(lib: Lib) -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
 
     def key(_method: str, url: Any) -> object:
         raise LookupError(url.host)
@@ -692,7 +694,7 @@ async def test_each_hop_of_a_redirect_pays_and_has_its_own_key(lib: Lib) -> None
             raise web.HTTPFound("/end")
         return web.Response(text="end")
 
-    limiter = KeyedRateLimiter("9/h", 1)
+    limiter = KeyedRateLimiter("9/h", concurrency_limit=1)
     async with serving(redirect) as (url, _), lib.client(limiter) as client:
         response = await client.get(str(url), follow_redirects=True)
         assert response.text == "end"
@@ -702,7 +704,7 @@ async def test_each_hop_of_a_redirect_pays_and_has_its_own_key(lib: Lib) -> None
 
 async def test_digest_authentication_does_not_wait_for_itself_at_one_slot(lib: Lib) -> None:
     challenge = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
-    limiter = RateLimiter("9/h", 1)
+    limiter = RateLimiter("9/h", concurrency_limit=1)
     async with (
         serving(plain(401, headers=challenge), plain()) as (url, seen),
         lib.client(limiter) as client,
@@ -720,7 +722,7 @@ async def test_digest_authentication_does_not_wait_for_itself_at_one_slot(lib: L
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_refusal_is_tried_again_for_any_method(lib: Lib, method: str, status: int) -> None:
     refuse = plain(status, headers={"Retry-After": "0"})
-    limiter = RateLimiter("3/h", 1)
+    limiter = RateLimiter("3/h", concurrency_limit=1)
     async with (
         serving(refuse, refuse, plain()) as (url, seen),
         lib.client(limiter) as client,
@@ -734,7 +736,7 @@ async def test_a_refusal_is_tried_again_for_any_method(lib: Lib, method: str, st
 
 
 async def test_the_last_refusal_is_given_back_readable(lib: Lib) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     retry = Retry(attempts=3, backoff=0.001)
     async with serving(answer(429)) as (url, seen), lib.client(limiter, retry=retry) as client:
         response = await client.get(str(url))
@@ -753,7 +755,7 @@ async def test_a_longer_wait_than_allowed_gives_the_response_back(lib: Lib) -> N
 
 
 async def test_the_whole_limiter_pauses_and_siblings_wait(lib: Lib) -> None:
-    limiter = RateLimiter(100, 2)
+    limiter = RateLimiter(100, concurrency_limit=2)
     refuse = plain(429, headers={"Retry-After": "30"})
     async with serving(refuse, plain()) as (url, seen), lib.client(limiter) as client:
         tasks = [asyncio.create_task(client.get(str(url)))]
@@ -768,7 +770,7 @@ async def test_the_whole_limiter_pauses_and_siblings_wait(lib: Lib) -> None:
 
 
 async def test_a_failed_connection_is_tried_again_for_idempotent_methods_alone(lib: Lib) -> None:
-    limiter = RateLimiter("5/h", 1)
+    limiter = RateLimiter("5/h", concurrency_limit=1)
     async with serving(hang_up, hang_up, plain()) as (url, _), lib.client(limiter) as client:
         assert (await client.get(str(url))).status_code == 200
     async with serving(hang_up, plain()) as (url, seen), lib.client(limiter) as client:
@@ -780,7 +782,7 @@ async def test_a_failed_connection_is_tried_again_for_idempotent_methods_alone(l
 
 
 async def test_a_refused_connection_is_tried_again(lib: Lib) -> None:
-    limiter = RateLimiter("9/h", 1)
+    limiter = RateLimiter("9/h", concurrency_limit=1)
     async with raw_server(unreached) as url:
         pass
     async with lib.client(limiter, retry=Retry(attempts=3, backoff=0.001)) as client:
@@ -814,7 +816,7 @@ async def unreached(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
 )
 async def test_what_means_a_failed_connection(lib: Lib, name: str, attempts: int) -> None:
     kind = getattr(lib.httpx, name)
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
 
     def fail(_: Any) -> Any:
         raise kind("no")
@@ -831,7 +833,7 @@ async def test_after_a_failure_only_the_request_itself_waits(lib: Lib) -> None:
     def fail(_: Any) -> Any:
         raise lib.httpx.ConnectError("no")
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     retry = Retry(backoff=30, max_backoff=60, jitter="decorrelated")
     async with lib.client(limiter, transport=lib.mock(fail), retry=retry) as client:
         task = asyncio.create_task(client.get("http://host/"))
@@ -861,7 +863,7 @@ async def test_a_certificate_is_as_bad_the_second_time(lib: Lib, tmp_path: Path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "pem")
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with raw_server(unreached, context) as url, lib.client(limiter) as client:
         with pytest.raises(lib.httpx.ConnectError, match="self-signed certificate"):
             await client.get(url)
@@ -901,7 +903,7 @@ async def test_a_long_refusal_is_closed_before_the_wait(lib: Lib) -> None:
 
     async with (
         serving(big_refusal, endless_refusal, plain()) as (url, seen),
-        lib.client(RateLimiter(None, 1)) as client,
+        lib.client(RateLimiter(concurrency_limit=1)) as client,
         asyncio.timeout(5),
     ):
         assert (await client.get(str(url))).status_code == 200
@@ -932,7 +934,7 @@ async def test_a_refusal_is_read_if_it_is_short_and_does_not_take_long(
             return respond(lib)
         return respond(lib, 429, content=body(), headers={"Content-Length": length})
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with lib.client(limiter, transport=lib.mock(handle)) as client:
         assert (await client.get("http://host/")).status_code == 200
     assert len(reads) == begun
@@ -946,7 +948,10 @@ async def test_the_connection_of_a_short_refusal_is_used_again(lib: Lib) -> None
         ports.add(request.transport.get_extra_info("peername")[1])
         return web.Response(status=200 if len(seen) == 3 else 429, text="refused")
 
-    async with serving(handle) as (url, seen), lib.client(RateLimiter(None, 1)) as client:
+    async with (
+        serving(handle) as (url, seen),
+        lib.client(RateLimiter(concurrency_limit=1)) as client,
+    ):
         assert (await client.get(str(url))).status_code == 200
     assert len(ports) == 1
 
@@ -959,7 +964,7 @@ async def test_a_refusal_that_breaks_off_is_tried_again_all_the_same(lib: Lib) -
         request.transport.close()
         return response
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(broken, plain()) as (url, _), lib.client(limiter) as client:
         assert (await client.get(str(url))).status_code == 200
 
@@ -969,7 +974,7 @@ async def test_no_retry_after_can_hurt(lib: Lib, hostile: str) -> None:
     refuse = plain(429, headers={"Retry-After": hostile})
     async with (
         serving(refuse, plain()) as (url, _),
-        lib.client(RateLimiter(None, 1)) as client,
+        lib.client(RateLimiter(concurrency_limit=1)) as client,
         asyncio.timeout(5),
     ):
         assert (await client.get(str(url))).status_code in {200, 429}
@@ -980,7 +985,7 @@ async def test_should_retry_may_read_the_body_and_so_may_the_caller(lib: Lib) ->
         assert response.url.path == "/"
         return True if b"slow down" in await response.aread() else None
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     retry = Retry(backoff=0.001, should_retry=verdict)
     refuse = plain(200, b"slow down")
     async with (
@@ -999,7 +1004,7 @@ async def test_a_should_retry_that_raises_costs_no_slot_and_no_connection(lib: L
         if response.status_code == 201:
             raise LookupError
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     retry = Retry(should_retry=verdict)
     async with (
         serving(plain(201), plain()) as (url, _),
@@ -1074,7 +1079,7 @@ async def test_a_body_is_sent_again_byte_for_byte_or_not_at_all(
         times = 2
     async with (
         serving(answer(429), answer()) as (url, seen),
-        lib.client(RateLimiter(None, 1), buffer_body=buffer_body) as client,
+        lib.client(RateLimiter(concurrency_limit=1), buffer_body=buffer_body) as client,
     ):
         response = await client.post(str(url), **options)
         assert response.status_code == (200 if times == 2 else 429)
@@ -1100,7 +1105,7 @@ async def test_a_body_that_fails_while_it_is_buffered_or_sent_costs_no_slot(lib:
         raise LookupError
 
     for buffer_body in (False, True):
-        limiter = RateLimiter(None, 1)
+        limiter = RateLimiter(concurrency_limit=1)
         async with (
             serving(plain()) as (url, _),
             lib.client(limiter, buffer_body=buffer_body) as client,
@@ -1132,7 +1137,7 @@ async def test_an_api_client_that_takes_an_http_client_is_throttled(lib: Lib) ->
         return web.Response(text="data: 1\n\ndata: 2\n\n")
 
     async with RateLimitedServer(None, concurrency_limit=2, handler=events) as server:
-        limiter = RateLimiter(None, 2)
+        limiter = RateLimiter(concurrency_limit=2)
         transport = lib.transport(limiter, transport=lib.sender(), retry=ONCE)
         async with lib.httpx.AsyncClient(transport=transport) as client:
             sdk = Sdk(client)
@@ -1174,7 +1179,7 @@ async def test_by_default_it_sends_with_a_transport_of_the_library(lib: Lib) -> 
 
 
 async def test_several_clients_share_a_limiter(lib: Lib) -> None:
-    limiter = RateLimiter("9/h", 1)
+    limiter = RateLimiter("9/h", concurrency_limit=1)
     async with (
         serving(plain()) as (url, _),
         lib.client(limiter) as one,
@@ -1186,7 +1191,7 @@ async def test_several_clients_share_a_limiter(lib: Lib) -> None:
 
 def test_it_tells_its_limiter_and_no_secrets(lib: Lib) -> None:
     proxy = lib.httpx.Proxy("http://user:secret@proxy:1")
-    limiter = RateLimiter("5/s", 2)
+    limiter = RateLimiter("5/s", concurrency_limit=2)
     transport = lib.transport(limiter, transport=lib.sender(proxy=proxy))
     assert transport.limiter is limiter
     assert repr(limiter) in repr(transport)
@@ -1256,7 +1261,7 @@ async def test_a_refusal_is_not_unpacked(lib: Lib) -> None:
     """A few kilobytes of it may be gigabytes: nobody has asked for its body yet."""
     packed = gzip.compress(bytes(50_000_000))
     refuse = plain(429, body=packed, headers={"Content-Encoding": "gzip"})
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(refuse, plain()) as (url, _), lib.client(limiter) as client:
         tracemalloc.start()
         try:
@@ -1278,7 +1283,7 @@ async def test_a_refusal_whose_body_never_comes_ends_as_without_us(
         await asyncio.Event().wait()
         return response
 
-    limiter, retry = RateLimiter(None, 1), Retry(attempts=1)
+    limiter, retry = RateLimiter(concurrency_limit=1), Retry(attempts=1)
     async with serving(stall) as (url, _), lib.client(limiter, retry=retry) as client:
         with pytest.raises(lib.httpx.TransportError):
             await client.get(str(url), timeout=0.1)

@@ -132,7 +132,7 @@ after_anything = pytest.mark.parametrize("live", HISTORIES)
 async def test_an_idle_limiter_holds_no_task_and_no_timer(
     live: Callable[[RateLimiter], Coroutine[Any, Any, None]],
 ) -> None:
-    limiter = RateLimiter(2, 2, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     await live(limiter)
     await turns()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -156,7 +156,7 @@ def no_collector() -> Iterator[None]:
 async def test_the_last_reference_is_all_that_keeps_it_alive(
     live: Callable[[RateLimiter], Coroutine[Any, Any, None]],
 ) -> None:
-    limiter = RateLimiter(2, 2, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     await live(limiter)
     await turns()
     references = parts(limiter)
@@ -261,7 +261,7 @@ async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
 
 @virtual
 async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
-    limiter = RateLimiter(100, 1, clock=now)
+    limiter = RateLimiter(100, concurrency_limit=1, clock=now)
     before = running().turns
     await asyncio.gather(visit(limiter, stay=3600), *visits(limiter, 1))
     assert now() == 3600.0
@@ -303,7 +303,7 @@ BEGINNING = """
     # How long a busy machine takes is no news of the program's.
     logging.getLogger("asyncio").addFilter(lambda record: " took " not in record.msg)
 
-    limiter = RateLimiter("1/h", 2)
+    limiter = RateLimiter("1/h", concurrency_limit=2)
 
     async def visit():
         async with limiter.throttle():
@@ -394,7 +394,7 @@ def test_a_program_that_leaves_it_open_ends_without_a_word(program: str) -> None
 
 @virtual
 async def test_a_line_may_be_forgotten_when_a_new_one_would_do_the_same() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     engine = limiter._engine
     assert engine.is_forgettable()
     async with limiter.throttle():

@@ -71,7 +71,7 @@ async def cancelled(loop: Steps, doing: Doing, *, shared: bool) -> bool:
     """Give whether the victim was really cancelled, with others before and behind it."""
     server = Server()
     server.latency = 0.125
-    limiter = RateLimiter(2, 1, store=Client(server) if shared else None)
+    limiter = RateLimiter(2, concurrency_limit=1, store=Client(server) if shared else None)
     others = [asyncio.create_task(throttle(limiter)) for _ in range(2)]
     await turns(1)
     victim = loop.victim = asyncio.ensure_future(doing(limiter))
@@ -103,7 +103,7 @@ def test_cancelled_at_each_single_step_it_leaves_nothing(doing: Doing, shared: b
 
 @virtual
 async def test_garbage_that_is_collected_at_each_step_takes_nothing_away() -> None:
-    limiter, entered = RateLimiter(2, 1), list[float]()
+    limiter, entered = RateLimiter(2, concurrency_limit=1), list[float]()
 
     async def guest() -> None:
         async with limiter.throttle():
@@ -118,7 +118,7 @@ async def test_garbage_that_is_collected_at_each_step_takes_nothing_away() -> No
 
 
 def test_an_interrupt_from_the_keyboard_in_the_midst_of_a_block_leaves_nothing() -> None:
-    limiter = RateLimiter(2, 1)
+    limiter = RateLimiter(2, concurrency_limit=1)
 
     async def press() -> None:
         async with limiter.throttle():
@@ -140,7 +140,7 @@ def test_an_interrupt_from_the_keyboard_in_the_midst_of_a_block_leaves_nothing()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_process_has_a_copy_of_its_own() -> None:
-    limiter = RateLimiter("2/min", 1)
+    limiter = RateLimiter("2/min", concurrency_limit=1)
 
     async def spend() -> bool:
         return bool(await limiter.try_acquire())

@@ -48,16 +48,16 @@ def visits(
 
 @virtual
 async def test_each_key_has_limits_of_its_own() -> None:
-    limiter = KeyedRateLimiter("1/s", 1)
+    limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
     assert await asyncio.gather(*visits(limiter, *"aabbba")) == [0, 1, 0, 1, 2, 2]
-    slots = KeyedRateLimiter(None, 1)
+    slots = KeyedRateLimiter(concurrency_limit=1)
     assert await asyncio.gather(*visits(slots, *"aabc", stay=3)) == [2, 5, 2, 2]
 
 
-@pytest.mark.parametrize("parent", [None, RateLimiter("1000/s", 500)])
+@pytest.mark.parametrize("parent", [None, RateLimiter("1000/s", concurrency_limit=500)])
 @virtual
 async def test_a_free_key_beside_a_busy_one_does_not_wait(parent: RateLimiter | None) -> None:
-    limiter = KeyedRateLimiter("1/h", 1, parent=parent)
+    limiter = KeyedRateLimiter("1/h", concurrency_limit=1, parent=parent)
     busy = visits(limiter, *["busy"] * 100, stay=10)
     await asyncio.sleep(5)
     for key in range(50):
@@ -73,7 +73,7 @@ async def test_a_free_key_beside_a_busy_one_does_not_wait(parent: RateLimiter | 
 async def test_an_override_replaces_what_it_names_for_that_key_alone() -> None:
     limiter = KeyedRateLimiter(
         "1/s",
-        1,
+        concurrency_limit=1,
         overrides={
             "fast": {"rate_limit": "3/s", "concurrency_limit": None},
             "free": {"rate_limit": None},
@@ -102,7 +102,7 @@ async def test_an_override_replaces_what_it_names_for_that_key_alone() -> None:
 
 @virtual
 async def test_all_that_a_limiter_does_is_done_for_a_key() -> None:
-    limiter = KeyedRateLimiter("2/min", 2)
+    limiter = KeyedRateLimiter("2/min", concurrency_limit=2)
     permit = await limiter.acquire("a")
     assert limiter.statistics("a").in_flight == 1
     permit.release()
@@ -237,7 +237,7 @@ async def test_a_key_in_use_is_not_forgotten(
 @pytest.mark.parametrize("kind", ["permit", "limiter", "child"])
 @virtual
 async def test_whoever_holds_on_to_a_forgotten_key_meets_no_other_line_of_it(kind: str) -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     if kind == "permit":
         permit = limiter.throttle("a")
     elif kind == "limiter":
@@ -252,7 +252,7 @@ async def test_whoever_holds_on_to_a_forgotten_key_meets_no_other_line_of_it(kin
 
 @virtual
 async def test_twenty_thousand_keys_touched_once_do_not_stay() -> None:
-    limiter = KeyedRateLimiter("5/s", 2)
+    limiter = KeyedRateLimiter("5/s", concurrency_limit=2)
     for key in range(20_000):
         async with limiter.throttle(key):
             pass
@@ -349,7 +349,7 @@ async def test_draining_serves_the_lines_of_all_keys() -> None:
 
 @virtual
 async def test_closing_reaches_a_forgotten_key_that_somebody_holds() -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     held = limiter["a"]
     await visit(limiter, "a")
     await asyncio.sleep(100)
@@ -395,7 +395,7 @@ def test_keys_of_a_loop_that_is_gone_are_forgotten_on_the_next() -> None:
 
 
 def test_it_is_made_and_asked_before_any_loop_runs() -> None:
-    limiter = KeyedRateLimiter("1/s", 1)
+    limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
     limiter["a"].throttle()
     assert (len(limiter), "a" in limiter, "b" in limiter) == (1, True, False)
 

@@ -103,7 +103,7 @@ class Scene(NamedTuple):
 
 @asynccontextmanager
 async def scene(front: Front, **options: object) -> AsyncGenerator[Scene]:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     options = {"retry": ONCE, "timeout": ClientTimeout(total=None)} | options
     async with (
         MisbehavingServer() as server,
@@ -654,7 +654,7 @@ async def test_what_has_ended_is_forgotten_at_once() -> None:
 
 async def test_each_response_has_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiothrottle.aiohttp.sender._GRACE", 0.0)
-    limiter = RateLimiter(None, 3)
+    limiter = RateLimiter(concurrency_limit=3)
     async with MisbehavingServer() as server, ThrottledSession(limiter, retry=ONCE) as session:
         for total in (60.0, 0.2, 0.3):
             await session.get(server.url / "stall", timeout=ClientTimeout(total=total))
@@ -690,7 +690,7 @@ def collect_soon() -> None:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_what_a_loop_left_behind_does_not_disturb_the_next_one() -> None:
-    limiter = RateLimiter(None, 2)
+    limiter = RateLimiter(concurrency_limit=2)
     throttle = ThrottleMiddleware(limiter, max_hold=0.05)
 
     async def leave_it() -> None:

@@ -143,7 +143,7 @@ async def test_one_who_is_alone_is_served_by_the_talk() -> None:
 @virtual
 async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_nothing() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/h", 1, store=store)
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store)
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
     await cancel(alone)
@@ -156,7 +156,7 @@ async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_not
 @virtual
 async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() -> None:
     store = Watched()
-    limiter = RateLimiter("10/h", 1, store=store)
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store)
     done = False
     for number in range(30):  # after so many turns; after some it is let go, and has not gone on
         (alone,) = visits(limiter, 1)

@@ -34,8 +34,8 @@ Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
 
 @virtual
-async def test_the_positional_form_is_the_rate_and_then_the_concurrency() -> None:
-    limiter = RateLimiter(2, 1, clock=now)
+async def test_rate_and_concurrency_hold_together() -> None:
+    limiter = RateLimiter(2, concurrency_limit=1, clock=now)
     assert await asyncio.gather(*visits(limiter, 4, stay=0.25)) == [0.0, 0.25, 1.0, 1.25]
 
 
@@ -101,7 +101,7 @@ async def test_a_permit_tells_what_it_cost_and_how_long_it_waited() -> None:
 
 @virtual
 async def test_acquire_holds_the_slot_until_release() -> None:
-    limiter = RateLimiter(None, 1, clock=now)
+    limiter = RateLimiter(concurrency_limit=1, clock=now)
     permit = await limiter.acquire()
     waiter = asyncio.create_task(visit(limiter))
     await asyncio.sleep(5)
@@ -113,7 +113,7 @@ async def test_acquire_holds_the_slot_until_release() -> None:
 
 @virtual
 async def test_release_is_idempotent() -> None:
-    limiter = RateLimiter(None, 2, clock=now)
+    limiter = RateLimiter(concurrency_limit=2, clock=now)
     permit, other = await limiter.acquire(), await limiter.acquire()
     for _ in range(3):
         permit.release()
@@ -129,7 +129,7 @@ async def test_release_is_idempotent() -> None:
 
 @virtual
 async def test_releasing_what_was_never_acquired_changes_nothing() -> None:
-    limiter = RateLimiter(None, 1, clock=now)
+    limiter = RateLimiter(concurrency_limit=1, clock=now)
     permit = limiter.throttle()
     permit.release()
     assert counts(limiter) == (0, 0)
@@ -139,7 +139,7 @@ async def test_releasing_what_was_never_acquired_changes_nothing() -> None:
 
 @virtual
 async def test_a_permit_is_good_for_one_block() -> None:
-    limiter = RateLimiter(10, 2, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     permit = limiter.throttle()
     async with permit:
         with pytest.raises(RuntimeError, match=r"used before.*throttle\(\)"):
@@ -153,7 +153,7 @@ async def test_a_permit_is_good_for_one_block() -> None:
 @pytest.mark.parametrize("wait", [False, True])
 @virtual
 async def test_what_acquire_gave_may_be_entered_once_and_is_released_at_the_end(wait: bool) -> None:
-    limiter = RateLimiter(1, 2, clock=now)
+    limiter = RateLimiter(1, concurrency_limit=2, clock=now)
     if wait:
         await visit(limiter)
     permit = await limiter.acquire()
@@ -171,7 +171,7 @@ async def test_what_acquire_gave_may_be_entered_once_and_is_released_at_the_end(
 
 @virtual
 async def test_what_was_released_is_not_entered_any_more() -> None:
-    limiter = RateLimiter(10, 2, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     permit = await limiter.acquire()
     permit.release()
     with pytest.raises(RuntimeError, match="used before"):
@@ -180,7 +180,7 @@ async def test_what_was_released_is_not_entered_any_more() -> None:
 
 @virtual
 async def test_what_try_acquire_gave_may_be_entered_once() -> None:
-    limiter = RateLimiter(10, 2, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     decision = await limiter.try_acquire()
     assert decision.permit
     async with decision.permit:
@@ -209,7 +209,7 @@ async def test_a_permit_that_waits_cannot_be_entered_a_second_time() -> None:
 
 @virtual
 async def test_try_acquire_spends_or_tells_when() -> None:
-    limiter = RateLimiter(2, 2, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     first, second = await limiter.try_acquire(), await limiter.try_acquire(0.5)
     assert first
     assert second
@@ -259,7 +259,7 @@ async def test_a_cost_of_0_waits_its_turn_and_spends_nothing() -> None:
 
 
 def test_it_is_made_before_any_loop_runs() -> None:
-    limiter = RateLimiter(1, 1, clock=now)
+    limiter = RateLimiter(1, concurrency_limit=1, clock=now)
 
     async def main() -> list[float]:
         return await asyncio.gather(*visits(limiter, 2))
@@ -382,7 +382,7 @@ async def test_a_pause_is_extended_and_never_shortened() -> None:
 
 @virtual
 async def test_a_pause_stops_those_who_were_granted_but_have_not_resumed() -> None:
-    limiter = RateLimiter(3, 3, clock=now)
+    limiter = RateLimiter(3, concurrency_limit=3, clock=now)
     await asyncio.gather(*visits(limiter, 3))
     order: list[tuple[int, float]] = []
 
@@ -400,7 +400,7 @@ async def test_a_pause_stops_those_who_were_granted_but_have_not_resumed() -> No
 
 @virtual
 async def test_a_pause_leaves_alone_what_runs() -> None:
-    limiter = RateLimiter(10, 1, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     async with limiter.throttle():
         limiter.pause(5)
         await asyncio.sleep(1)
@@ -470,7 +470,7 @@ async def test_who_enters_the_limiter_for_each_turn_is_told(
 
 @virtual
 async def test_what_runs_when_it_is_closed_goes_on() -> None:
-    limiter = RateLimiter(10, 1, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     running = asyncio.create_task(visit(limiter, stay=5))
     waiter = asyncio.create_task(visit(limiter))
     await asyncio.sleep(1)
@@ -485,7 +485,7 @@ async def test_what_runs_when_it_is_closed_goes_on() -> None:
 
 @virtual
 async def test_closing_turns_away_those_who_were_granted_but_have_not_resumed() -> None:
-    limiter = RateLimiter(3, 3, clock=now)
+    limiter = RateLimiter(3, concurrency_limit=3, clock=now)
     await asyncio.gather(*visits(limiter, 3))
     entered: list[int] = []
 
@@ -572,6 +572,28 @@ def test_bad_arguments_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("kind", "arguments", "write"),
+    [
+        (RateLimiter, (10, 60), r"got 60 .*write RateLimiter\('10/60s'\) or concurrency_limit=60$"),
+        (RateLimiter, (0.5, 2.5), r"write RateLimiter\('0.5/2.5s'\) or concurrency_limit=2.5$"),
+        (RateLimiter, ("10/s", 5), r"got 5 without a name: write concurrency_limit=5$"),
+        (RateLimiter, (None, 5), r"write concurrency_limit=5$"),
+        (
+            RateLimiter,
+            (10, 60, None),
+            r"got 60, None without a name: write RateLimiter\('10/60s'\)",
+        ),
+        (KeyedRateLimiter, (10, 60), r"^KeyedRateLimiter.*write KeyedRateLimiter\('10/60s'\) or"),
+    ],
+)
+def test_second_positional_argument_is_rejected(
+    kind: Callable[..., object], arguments: tuple[object, ...], write: str
+) -> None:
+    with pytest.raises(TypeError, match=write):
+        kind(*arguments)
+
+
+@pytest.mark.parametrize(
     ("cost", "error"),
     [
         (-1, ValueError),
@@ -590,7 +612,7 @@ def test_bad_arguments_are_refused_by_name(
 async def test_bad_costs_are_refused_and_cost_nothing(
     cost: Unchecked, error: type[Exception]
 ) -> None:
-    for limiter in (RateLimiter(2, 1, clock=now), RateLimiter(clock=now)):
+    for limiter in (RateLimiter(2, concurrency_limit=1, clock=now), RateLimiter(clock=now)):
         with pytest.raises(error, match="cost"):
             limiter.throttle(cost)
         with pytest.raises(error, match="cost"):
@@ -624,7 +646,7 @@ async def test_bad_pauses_are_refused(seconds: Unchecked, error: type[Exception]
 
 @virtual
 async def test_the_repr_tells_the_limits_and_the_present() -> None:
-    limiter = RateLimiter("2/s", 3, clock=now)
+    limiter = RateLimiter("2/s", concurrency_limit=3, clock=now)
     waiting = visits(limiter, 5, stay=0.5)
     await turns()
     limits = "RollingWindow(rate=Rate(limit=2.0, period=1.0))"
@@ -654,7 +676,7 @@ async def test_the_repr_of_a_permit_tells_its_cost_and_state() -> None:
 
 @virtual
 async def test_an_error_in_the_body_comes_through_and_gives_the_slot_back() -> None:
-    limiter = RateLimiter(10, 1, clock=now)
+    limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     for error in (KeyError("it"), asyncio.CancelledError(), GeneratorExit()):
         with pytest.raises(type(error)) as caught:
             async with limiter.throttle():
@@ -697,7 +719,7 @@ class Flaky(RollingWindow):
 @pytest.mark.parametrize("step", ["delay", "take"])
 @virtual
 async def test_an_algorithm_that_fails_fails_those_who_wait_and_nobody_after(step: str) -> None:
-    limiter = RateLimiter(None, 3, algorithm=Flaky("2/s"), clock=now)
+    limiter = RateLimiter(concurrency_limit=3, algorithm=Flaky("2/s"), clock=now)
     await asyncio.gather(*visits(limiter, 2))
     waiting = visits(limiter, 6)
     await asyncio.sleep(0.5)
@@ -717,7 +739,7 @@ async def test_an_algorithm_that_fails_fails_those_who_wait_and_nobody_after(ste
 
 @virtual
 async def test_an_algorithm_that_fails_on_the_fast_path_fails_that_caller() -> None:
-    limiter = RateLimiter(None, 1, algorithm=Flaky("2/s"), clock=now)
+    limiter = RateLimiter(concurrency_limit=1, algorithm=Flaky("2/s"), clock=now)
     await visit(limiter)
     Flaky.fails = "delay"
     with pytest.raises(ArithmeticError):
@@ -730,7 +752,7 @@ async def test_an_algorithm_that_fails_on_the_fast_path_fails_that_caller() -> N
 
 
 def test_a_second_live_loop_is_refused_and_the_first_goes_on() -> None:
-    limiter = RateLimiter(1, 1, clock=lambda: 0.0)
+    limiter = RateLimiter(1, concurrency_limit=1, clock=lambda: 0.0)
 
     async def take() -> None:
         async with limiter.throttle():
@@ -772,7 +794,7 @@ def test_a_live_loop_in_another_thread_is_refused() -> None:
 
 def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> None:
     clock = VirtualTimeLoop()
-    limiter = RateLimiter(2, 5, clock=clock.time)
+    limiter = RateLimiter(2, concurrency_limit=5, clock=clock.time)
 
     async def first() -> None:
         await limiter.acquire(0.5)  # kept: it is still in flight when the loop is gone
@@ -814,7 +836,7 @@ def abandoned(limiter: RateLimiter) -> tuple[Permit, list[asyncio.Task[float]]]:
 
 
 def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     _permit, waiting = abandoned(limiter)
 
     async def main() -> None:
@@ -827,7 +849,7 @@ def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
 
 @pytest.mark.parametrize("count", range(6))
 def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(count: int) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     inside: list[Permit] = []
 
     async def enter() -> None:
@@ -852,7 +874,7 @@ def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(count: 
 
 @pytest.mark.parametrize("how", ["release", "pause", "close"])
 def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: str) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     permit, waiting = abandoned(limiter)
     if how == "release":
         permit.release()
@@ -870,7 +892,7 @@ def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: s
 
 
 def test_a_release_from_another_thread_wakes_who_waits() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
 
     async def main() -> None:
         permit = await limiter.acquire()
@@ -923,14 +945,14 @@ if sys.version_info >= (3, 12):
 @virtual
 async def test_any_task_factory_will_do(factory: Unchecked) -> None:
     asyncio.get_running_loop().set_task_factory(factory)
-    assert await crowd(RateLimiter("10/s", 3, clock=now)) == list(range(50))
+    assert await crowd(RateLimiter("10/s", concurrency_limit=3, clock=now)) == list(range(50))
     assert now() == 4.0
 
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_it_runs_on_uvloop(*, debug: bool) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=debug) as runner:
-        assert runner.run(crowd(RateLimiter("10/5ms", 3))) == list(range(50))
+        assert runner.run(crowd(RateLimiter("10/5ms", concurrency_limit=3))) == list(range(50))
 
 
 Sweep = Callable[[asyncio.Task[Any]], bool]
@@ -956,7 +978,7 @@ async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(count: in
 
 @virtual
 async def test_a_sweep_at_every_instant_delays_nobody() -> None:
-    limiter = RateLimiter(2, 1, clock=now)
+    limiter = RateLimiter(2, concurrency_limit=1, clock=now)
     waiting = visits(limiter, 7, stay=0.25)
     while not all(waiter.done() for waiter in waiting):
         await sweep(set(waiting))

@@ -67,7 +67,7 @@ async def live(limiter: RateLimiter) -> None:
 
 @virtual
 async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> None:
-    limiter = RateLimiter("1.5/s", 4, algorithm=TokenBucket)
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
     await live(limiter)
     of = {"limiter": "api", "key": ""}
@@ -88,7 +88,7 @@ async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> 
 
 @virtual
 async def test_gauges_say_how_it_stands_when_prometheus_asks(prometheus: Prometheus) -> None:
-    limiter = RateLimiter(["10/s", "300/min"], 2)
+    limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=2)
     prometheus.metrics.watch(limiter, "api")
     assert prometheus("concurrency_limit", limiter="api") == 2
     assert prometheus("rate_limit", limiter="api") == 5
@@ -229,7 +229,7 @@ def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
 async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
     prometheus: Prometheus,
 ) -> None:
-    limiter = RateLimiter("1.5/s", 4, algorithm=TokenBucket)
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
     await live(limiter)
     limiter._engine.observers.emit(StoreUp(None, 3.0))
@@ -283,7 +283,7 @@ class Telemetry:
 @virtual
 async def test_opentelemetry_is_given_all_that_happened() -> None:
     telemetry = Telemetry()
-    limiter = RateLimiter("1.5/s", 4, algorithm=TokenBucket)
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     telemetry.metrics.watch(limiter, "api")
     await live(limiter)
     limiter._engine.observers.emit(StoreDown(None, OSError()))

@@ -62,7 +62,7 @@ class Scene(NamedTuple):
 @asynccontextmanager
 async def scene(front: Front, **options: object) -> AsyncGenerator[Scene]:
     """One slot, and a session; nothing may be in flight or waiting at the end."""
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server:
         # A signal does not interrupt uvloop.
         async with front(limiter, **options) as session, asyncio.timeout(10):
@@ -95,7 +95,7 @@ def test_they_are_hashable_since_aiohttp_keeps_chains_of_them_by_their_hash() ->
 
 
 async def test_each_hop_is_charged_to_its_own_host() -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as one, MisbehavingServer() as other:
         away = (one.url / "redirect-away").with_query(to=str(other.url / "redirect"))
         async with throttled_session(limiter) as session, session.get(away) as response:
@@ -106,7 +106,7 @@ async def test_each_hop_is_charged_to_its_own_host() -> None:
 
 
 async def test_a_chain_of_redirects_is_one_request_for_the_session() -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as one, MisbehavingServer() as other:
         away = (one.url / "redirect-away").with_query(to=str(other.url / "redirect"))
         async with ThrottledSession(limiter) as session, session.get(away) as response:
@@ -180,7 +180,7 @@ async def test_a_request_with_middlewares_of_its_own_has_none_of_ours() -> None:
 
 
 async def test_many_at_once_are_no_more_than_the_limit_at_the_server() -> None:
-    limiter = RateLimiter(None, 3)
+    limiter = RateLimiter(concurrency_limit=3)
     async with MisbehavingServer() as server, throttled_session(limiter) as session:
 
         async def fetch() -> None:
@@ -493,7 +493,7 @@ async def test_a_key_function_that_raises_costs_nothing(front: Front) -> None:
     def key(method: str, _: object) -> str:
         raise LookupError(method)
 
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server, front(limiter, key=key) as session:
         with pytest.raises(LookupError, match="GET"):
             await session.get(server.url)
@@ -502,7 +502,7 @@ async def test_a_key_function_that_raises_costs_nothing(front: Front) -> None:
 
 @both_fronts
 async def test_a_key_that_is_not_hashable_is_named(front: Front) -> None:
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
 
     def key(_: str, url: object) -> object:
         return [url]
@@ -541,7 +541,7 @@ async def test_credentials_are_neither_in_keys_nor_in_errors_nor_in_logs(
     front: Front, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     told: list[object] = []
     async with (
         MisbehavingServer() as server,

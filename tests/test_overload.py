@@ -87,7 +87,7 @@ def serve() -> RateLimitedServer:
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_a_request_to_a_server_that_fails_is_not_sent(front: Front) -> None:
-    limiter = RateLimiter(1000, 10)
+    limiter = RateLimiter(1000, concurrency_limit=10)
     async with (
         serve() as failing,
         serve() as fine,
@@ -139,7 +139,7 @@ async def test_a_connection_that_fails_is_not_accepted(front: Front) -> None:
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_who_gives_up_in_the_line_says_nothing_about_the_server(front: Front) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     options = {"retry": ONCE, "overload": STRICT, "queue_timeout": 0.01}
     async with serve() as server, front(limiter, **options) as get:
         async with limiter.throttle():

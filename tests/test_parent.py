@@ -51,8 +51,11 @@ async def test_a_request_goes_when_both_rates_allow_it(
 
 @virtual
 async def test_it_goes_when_both_have_a_slot() -> None:
-    parent = RateLimiter(None, 2)
-    first, second = RateLimiter(None, 1, parent=parent), RateLimiter(None, 2, parent=parent)
+    parent = RateLimiter(concurrency_limit=2)
+    first, second = (
+        RateLimiter(concurrency_limit=1, parent=parent),
+        RateLimiter(concurrency_limit=2, parent=parent),
+    )
     tasks = [*visits(first, 2, stay=1), *visits(second, 2, stay=1)]
     assert sorted(await asyncio.gather(*tasks)) == [0, 0, 1, 1]
     assert [counts(limiter) for limiter in (parent, first, second)] == [(0, 0)] * 3
@@ -74,7 +77,7 @@ async def test_a_token_is_not_taken_while_the_other_one_is_not_to_be_had() -> No
 
 @virtual
 async def test_a_token_that_the_child_waited_for_goes_stale_for_nobody() -> None:
-    parent, instants = RateLimiter(None, 1), list[float]()
+    parent, instants = RateLimiter(concurrency_limit=1), list[float]()
     child = RateLimiter("2/s", parent=parent)
     inside = await parent.acquire()
     waiting = visits(child, 6)
@@ -87,8 +90,11 @@ async def test_a_token_that_the_child_waited_for_goes_stale_for_nobody() -> None
 
 @virtual
 async def test_the_parents_slot_is_held_until_the_block_is_left() -> None:
-    parent = RateLimiter(None, 1)
-    child, sibling = RateLimiter(None, 5, parent=parent), RateLimiter(None, 5, parent=parent)
+    parent = RateLimiter(concurrency_limit=1)
+    child, sibling = (
+        RateLimiter(concurrency_limit=5, parent=parent),
+        RateLimiter(concurrency_limit=5, parent=parent),
+    )
     permit = await child.acquire()
     (waiter,) = visits(sibling, 1)
     await asyncio.sleep(7)
@@ -102,7 +108,7 @@ async def test_the_parents_slot_is_held_until_the_block_is_left() -> None:
 @virtual
 async def test_the_head_waits_in_the_parents_line_and_is_not_in_flight() -> None:
     parent = RateLimiter("1/s")
-    child = RateLimiter(None, 5, parent=parent)
+    child = RateLimiter(concurrency_limit=5, parent=parent)
     await visit(child)
     waiting = visits(child, 3)
     await turns()
@@ -136,8 +142,8 @@ async def test_settle_and_record_reach_the_parent() -> None:
 
 @virtual
 async def test_asking_looks_at_both() -> None:
-    parent = RateLimiter("1/min", 1)
-    child = RateLimiter("10/s", 1, parent=parent)
+    parent = RateLimiter("1/min", concurrency_limit=1)
+    child = RateLimiter("10/s", concurrency_limit=1, parent=parent)
     decision = await child.try_acquire()
     assert decision.permit is not None
     assert counts(parent) == (1, 0)
@@ -227,7 +233,7 @@ async def test_a_parent_paused_while_heads_wait_there_holds_them() -> None:
 
 @virtual
 async def test_a_paused_child_holds_nobody_but_its_own() -> None:
-    parent = RateLimiter("10/s", 1)
+    parent = RateLimiter("10/s", concurrency_limit=1)
     paused, other = RateLimiter(parent=parent), RateLimiter(parent=parent)
     await visit(paused)
     paused.pause(30)
@@ -240,8 +246,11 @@ async def test_a_paused_child_holds_nobody_but_its_own() -> None:
 async def test_a_child_paused_while_its_head_waits_in_the_parents_line_gives_its_turn_back() -> (
     None
 ):
-    parent = RateLimiter("1/s", 1)
-    child, sibling = RateLimiter("9/s", 3, parent=parent), RateLimiter(parent=parent)
+    parent = RateLimiter("1/s", concurrency_limit=1)
+    child, sibling = (
+        RateLimiter("9/s", concurrency_limit=3, parent=parent),
+        RateLimiter(parent=parent),
+    )
     await visit(child)
     (held,) = visits(child, 1)
     await turns()
@@ -282,8 +291,11 @@ async def test_over_three_levels_what_was_not_used_goes_back_to_the_top() -> Non
 async def test_a_head_cancelled_in_the_parents_line_is_as_one_that_never_came(
     at: float, after_turns: int
 ) -> None:
-    parent = RateLimiter("1/s", 1)
-    child, sibling = RateLimiter("9/h", 1, parent=parent), RateLimiter(parent=parent)
+    parent = RateLimiter("1/s", concurrency_limit=1)
+    child, sibling = (
+        RateLimiter("9/h", concurrency_limit=1, parent=parent),
+        RateLimiter(parent=parent),
+    )
     await visit(child)
     victim, follower = visits(child, 2)
     await turns()
@@ -301,8 +313,8 @@ async def test_a_head_cancelled_in_the_parents_line_is_as_one_that_never_came(
 
 @virtual
 async def test_a_child_closed_while_its_head_waits_in_the_parents_line_leaves_no_trace() -> None:
-    parent = RateLimiter("1/s", 1)
-    child, sibling = RateLimiter(None, 1, parent=parent), RateLimiter(parent=parent)
+    parent = RateLimiter("1/s", concurrency_limit=1)
+    child, sibling = RateLimiter(concurrency_limit=1, parent=parent), RateLimiter(parent=parent)
     await visit(child)
     closed = visits(child, 3)
     await turns()
@@ -331,8 +343,8 @@ async def test_a_child_that_drains_serves_those_who_wait_through_the_parent() ->
 
 @virtual
 async def test_a_closed_parent_turns_the_children_away() -> None:
-    parent = RateLimiter("1/s", 1)
-    children = [RateLimiter(None, 2, parent=parent) for _ in range(2)]
+    parent = RateLimiter("1/s", concurrency_limit=1)
+    children = [RateLimiter(concurrency_limit=2, parent=parent) for _ in range(2)]
     inside = await children[0].acquire()
     waiting = [task for child in children for task in visits(child, 2)]
     await asyncio.sleep(0.5)
@@ -366,8 +378,8 @@ async def test_behind_its_own_siblings_the_parents_wait_is_known() -> None:
 
 @virtual
 async def test_who_times_out_in_the_parents_line_leaves_it() -> None:
-    parent = RateLimiter(None, 1)
-    child = RateLimiter("2/s", 1, parent=parent)
+    parent = RateLimiter(concurrency_limit=1)
+    child = RateLimiter("2/s", concurrency_limit=1, parent=parent)
     inside = await parent.acquire()
     with pytest.raises(ThrottleTimeout):
         await visit(child, timeout=3)
@@ -441,8 +453,8 @@ def test_a_child_that_another_loop_may_not_close_loses_nobody() -> None:
 
 
 def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
-    parent = RateLimiter(None, 2)
-    child = RateLimiter(None, 2, parent=parent)
+    parent = RateLimiter(concurrency_limit=2)
+    child = RateLimiter(concurrency_limit=2, parent=parent)
 
     async def leave_some_waiting() -> Sequence[asyncio.Task[float]]:
         await child.acquire()  # never released: the loop ends under it

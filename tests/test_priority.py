@@ -70,7 +70,9 @@ async def test_the_order_is_that_of_arrival_less_ten_seconds_a_step() -> None:
     assert await served(RateLimiter("1/min"), guests) == expected
 
 
-@pytest.mark.parametrize("limiter", [RateLimiter("2/min"), RateLimiter("2/min", 1)])
+@pytest.mark.parametrize(
+    "limiter", [RateLimiter("2/min"), RateLimiter("2/min", concurrency_limit=1)]
+)
 @virtual
 async def test_all_of_one_priority_are_served_in_order(limiter: RateLimiter) -> None:
     order = await served(limiter, [(0, 7)] * 50)
@@ -125,7 +127,7 @@ async def test_a_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
 @pytest.mark.parametrize("after_turns", range(8))
 @virtual
 async def test_a_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: int) -> None:
-    limiter = RateLimiter("2/s", 2)
+    limiter = RateLimiter("2/s", concurrency_limit=2)
     await limiter.acquire(2)
     waiting = coming(limiter, 0, 0, 0)
     await asyncio.sleep(1)
@@ -178,7 +180,7 @@ async def test_a_time_out_counts_only_those_who_go_first() -> None:
 async def test_who_is_cancelled_is_as_one_that_never_came(gone: Sequence[int]) -> None:
     guests = [(0, 0), (1, 2), (2, 1), (3, 0), (4, 1), (5, 2), (6, 0)]
     everybody = [1, 5, 2, 4, 0, 3, 6]
-    limiter = RateLimiter("1/min", 1)
+    limiter = RateLimiter("1/min", concurrency_limit=1)
     assert await served(limiter, guests, gone) == [name for name in everybody if name not in gone]
     figures = limiter.statistics()
     assert (figures.in_flight, figures.waiting) == (0, 0)
@@ -187,7 +189,7 @@ async def test_who_is_cancelled_is_as_one_that_never_came(gone: Sequence[int]) -
 @virtual
 async def test_the_one_at_the_head_of_its_lane_is_cancelled_in_the_turn_of_its_grant() -> None:
     for after_turns in range(6):
-        limiter = RateLimiter("1/s", 1)
+        limiter = RateLimiter("1/s", concurrency_limit=1)
         began = now()
         await visit(limiter)
         high, low = coming(limiter, 1, 0)
@@ -226,7 +228,7 @@ async def test_a_decorated_function_has_its_priority() -> None:
 
 
 async def test_a_decorated_function_is_itself_and_nothing_else_can_be_decorated() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     decorate: Any = limiter.throttled
 
     @limiter.throttled(2)

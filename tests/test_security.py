@@ -98,7 +98,7 @@ class Asked(aiohttp.TCPConnector):
 async def test_a_session_passes_tls_on_as_it_was_told(front: Any) -> None:  # noqa: ANN401
     context = ssl.create_default_context()
     connector = Asked()
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with front(limiter, retry=Retry(attempts=1), connector=connector) as session:
         for options in ({}, {"ssl": context}):
             with pytest.raises(aiohttp.ClientConnectionError):

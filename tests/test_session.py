@@ -54,7 +54,7 @@ async def test_head_follows_no_redirect_and_get_does() -> None:
             return web.Response(text="there")
         raise web.HTTPFound("/there")
 
-    limiter = RateLimiter(100, 1)
+    limiter = RateLimiter(100, concurrency_limit=1)
     async with serving(redirect) as (url, _), ThrottledSession(limiter) as session:
         async with session.head(url) as response:
             assert response.status == 302
@@ -71,7 +71,7 @@ async def test_a_websocket_pays_a_token_and_frees_its_slot_after_the_handshake()
             await websocket.send_str(message.data)
         return websocket
 
-    limiter = RateLimiter("2/h", 1)
+    limiter = RateLimiter("2/h", concurrency_limit=1)
     async with (
         RateLimitedServer(None, handler=echo) as server,
         ThrottledSession(limiter) as session,
@@ -102,7 +102,7 @@ async def test_it_closes_the_session_it_made_and_leaves_alone_the_one_it_was_giv
 
 
 def test_it_can_be_made_before_a_loop_runs() -> None:
-    session = ThrottledSession(RateLimiter(100, 2))
+    session = ThrottledSession(RateLimiter(100, concurrency_limit=2))
 
     async def main() -> int:
         async with serving(answer()) as (url, _), session, session.get(url) as response:
@@ -137,7 +137,7 @@ async def test_arguments_for_a_session_that_is_given_are_a_contradiction() -> No
 
 async def test_a_crawl_at_the_limit_of_the_server_is_never_refused() -> None:
     async with RateLimitedServer("40/250ms", concurrency_limit=4) as server:
-        limiter = RateLimiter("40/250ms", 4, guard=0.05)
+        limiter = RateLimiter("40/250ms", concurrency_limit=4, guard=0.05)
         async with ThrottledSession(limiter, retry=Retry(attempts=1)) as session:
 
             async def fetch(page: int) -> int:
@@ -160,7 +160,7 @@ async def test_the_wait_for_the_limiter_is_outside_of_the_time_out() -> None:
 
 
 async def test_a_slot_is_held_until_the_body_is_read() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(endless) as (url, _), ThrottledSession(limiter) as session:
         response = await session.get(url)
         await response.content.readexactly(100_000)
@@ -171,7 +171,7 @@ async def test_a_slot_is_held_until_the_body_is_read() -> None:
 
 @pytest.mark.parametrize("leave", ["early exit", "close", "read", "error", "cancel"])
 async def test_whichever_way_a_response_ends_its_slot_comes_back(leave: str) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     script = answer() if leave == "read" else endless
     async with serving(script) as (url, _), ThrottledSession(limiter) as session:
 
@@ -202,7 +202,7 @@ async def test_whichever_way_a_response_ends_its_slot_comes_back(leave: str) -> 
 
 
 async def test_a_request_that_is_cancelled_before_the_headers_gives_its_slot_back() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(never, answer()) as (url, seen), ThrottledSession(limiter) as session:
         task = asyncio.create_task(session.get(url))
         await until(lambda: seen)
@@ -213,7 +213,7 @@ async def test_a_request_that_is_cancelled_before_the_headers_gives_its_slot_bac
 
 
 async def test_a_server_that_never_answers_costs_its_time_out_and_no_slot() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with serving(never, answer()) as (url, _), ThrottledSession(limiter) as session:
         with pytest.raises(TimeoutError):
             await session.get(url, timeout=aiohttp.ClientTimeout(total=0.05))
@@ -230,7 +230,7 @@ async def test_a_closed_limiter_refuses_and_the_session_says_so() -> None:
 
 
 async def test_a_closed_session_is_an_error_that_costs_no_slot() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     session = ThrottledSession(limiter)
     _ = session.session
     await session.close()
@@ -246,7 +246,7 @@ async def test_a_closed_session_is_an_error_that_costs_no_slot() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_refusal_is_tried_again_for_any_method(method: str, status: int) -> None:
     refuse = answer(status, Retry_After="0")
-    limiter = RateLimiter("3/h", 1)
+    limiter = RateLimiter("3/h", concurrency_limit=1)
     async with (
         serving(refuse, refuse, answer()) as (url, seen),
         ThrottledSession(limiter, retry=QUICK) as session,
@@ -274,7 +274,7 @@ async def test_the_last_refusal_is_given_back() -> None:
 async def test_the_whole_limiter_pauses_for_as_long_as_the_server_says(form: str) -> None:
     moment = datetime.now(UTC) + timedelta(seconds=30)
     value = "30" if form == "seconds" else format_datetime(moment, usegmt=True)
-    limiter = RateLimiter(100, 1)
+    limiter = RateLimiter(100, concurrency_limit=1)
     async with (
         serving(answer(429, Retry_After=value)) as (url, _),
         ThrottledSession(limiter) as session,
@@ -293,7 +293,7 @@ async def test_a_date_is_taken_against_the_clock_of_the_server() -> None:
     then = datetime.now(UTC) - timedelta(days=365)
     date = format_datetime(then, usegmt=True)
     later = format_datetime(then + timedelta(seconds=20), usegmt=True)
-    limiter = RateLimiter(100, 1)
+    limiter = RateLimiter(100, concurrency_limit=1)
     async with (
         serving(answer(429, Date=date, Retry_After=later)) as (url, _),
         ThrottledSession(limiter, retry=Retry(attempts=1)) as session,
@@ -303,7 +303,7 @@ async def test_a_date_is_taken_against_the_clock_of_the_server() -> None:
 
 
 async def test_a_server_that_asks_for_too_long_gets_no_second_request() -> None:
-    limiter = RateLimiter(100, 1)
+    limiter = RateLimiter(100, concurrency_limit=1)
     async with serving(answer(429, Retry_After="3600")) as (url, seen):
         retry = Retry(max_retry_after=10)
         async with ThrottledSession(limiter, retry=retry) as session:
@@ -332,7 +332,7 @@ def given(limiter: RateLimiter, *, retry: Retry) -> ThrottledSession:
 @pytest.mark.parametrize("front", [ThrottledSession, given, throttled_session])
 async def test_a_server_that_cuts_connections_gets_no_more_than_was_paid_for(front: Any) -> None:  # noqa: ANN401 - one of three
     """By itself aiohttp sends a GET again whose connection was cut, which nobody has paid for."""
-    limiter = RateLimiter("100/s", 1)
+    limiter = RateLimiter("100/s", concurrency_limit=1)
     async with serving(hang_up) as (url, seen), front(limiter, retry=QUICK) as front_session:
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await front_session.get(url)
@@ -341,7 +341,7 @@ async def test_a_server_that_cuts_connections_gets_no_more_than_was_paid_for(fro
 
 
 async def test_a_dropped_connection_is_tried_again_where_that_is_safe() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(hang_up, hang_up, hang_up, answer()) as (url, _),
         ThrottledSession(limiter, retry=QUICK) as session,
@@ -361,7 +361,7 @@ async def test_a_dropped_connection_is_tried_again_where_that_is_safe() -> None:
 async def test_raise_for_status_raises_after_the_last_attempt(where: str) -> None:
     session_wide: dict[str, Any] = {"raise_for_status": True} if where == "session" else {}
     per_request: dict[str, Any] = {"raise_for_status": True} if where == "request" else {}
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(answer(429), answer(), answer(404)) as (url, seen),
         ThrottledSession(limiter, retry=QUICK, **session_wide) as session,
@@ -380,7 +380,9 @@ async def test_the_refused_response_is_released_before_the_next_try() -> None:
     connector = aiohttp.TCPConnector(limit=1)
     async with (
         serving(big_refusal, answer()) as (url, _),
-        ThrottledSession(RateLimiter(None, 1), retry=QUICK, connector=connector) as session,
+        ThrottledSession(
+            RateLimiter(concurrency_limit=1), retry=QUICK, connector=connector
+        ) as session,
     ):
         async with asyncio.timeout(5):
             assert (await session.get(url)).status == 200

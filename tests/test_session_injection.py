@@ -107,7 +107,7 @@ class Steps(asyncio.SelectorEventLoop):
 
 async def cancelled(loop: Steps, front: Front, doing: Doing) -> bool:
     """Tell whether the victim was really cancelled. Somebody else waits behind it."""
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server:
         server.refusals, server.retry_after = 1, "Retry-After: 0.001\r\n"
         timeout = ClientTimeout(total=30)

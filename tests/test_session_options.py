@@ -42,8 +42,8 @@ def test_the_key_of_a_url_is_its_host_as_dns_has_it(url: str, key: str) -> None:
 
 
 async def test_each_host_has_its_own_limit_and_all_share_the_parent() -> None:
-    parent = RateLimiter(None, 2)
-    limiter = KeyedRateLimiter(None, 1, parent=parent)
+    parent = RateLimiter(concurrency_limit=2)
+    limiter = KeyedRateLimiter(concurrency_limit=1, parent=parent)
     async with (
         serving(never) as (one, seen_by_one),
         serving(never) as (two, seen_by_two),
@@ -95,14 +95,16 @@ async def test_a_key_function_that_raises_says_so_and_costs_nothing() -> None:
     def key(_: str, url: URL) -> str:
         raise LookupError(f"no account for {url.path}")
 
-    limiter = KeyedRateLimiter(None, 1)
+    limiter = KeyedRateLimiter(concurrency_limit=1)
     async with ThrottledSession(limiter, key=key) as session:
         with pytest.raises(LookupError, match="no account for /x"):
             await session.get("http://127.0.0.1:9/x")
         assert len(limiter) == 0
 
 
-@pytest.mark.parametrize("limiter", [RateLimiter(None, 1), KeyedRateLimiter(None, 1)])
+@pytest.mark.parametrize(
+    "limiter", [RateLimiter(concurrency_limit=1), KeyedRateLimiter(concurrency_limit=1)]
+)
 async def test_what_is_no_url_is_refused_as_aiohttp_does(
     limiter: RateLimiter | KeyedRateLimiter,
 ) -> None:
@@ -150,7 +152,7 @@ async def test_a_queue_timeout_refuses_at_once_what_the_rate_will_not_allow_in_t
 
 
 async def test_waiting_for_a_slot_is_outside_of_the_timeouts_of_aiohttp() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     timeout = aiohttp.ClientTimeout(total=0.5)
     async with serving(answer()) as (url, _), ThrottledSession(limiter, timeout=timeout) as session:
         permit = await limiter.acquire()
@@ -179,7 +181,7 @@ async def busy_answer(_: web.Request) -> web.Response:
 @pytest.mark.parametrize("hook", [busy, busy_body])
 async def test_a_hook_sees_refusals_that_have_another_status(hook: Callable[..., Any]) -> None:
     retry = Retry(backoff=0.001, should_retry=hook)
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(busy_answer, answer()) as (url, seen),
         ThrottledSession(limiter, retry=retry) as session,
@@ -204,7 +206,7 @@ async def test_a_hook_that_raises_says_so_and_the_slot_comes_back() -> None:
     def hook(_: aiohttp.ClientResponse) -> bool:
         raise LookupError("no such field")
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(answer(200)) as (url, _),
         ThrottledSession(limiter, retry=Retry(should_retry=hook)) as session,
@@ -276,7 +278,7 @@ class Refusing:
 
 async def test_the_second_refusal_of_what_was_sent_before_does_not_draw_another_pause() -> None:
     refusing = Refusing(2)
-    limiter = RateLimiter(None, 2)
+    limiter = RateLimiter(concurrency_limit=2)
     retry = Retry(backoff=1000, max_backoff=1000, max_retry_after=2000)
     async with serving(refusing) as (url, _), ThrottledSession(limiter, retry=retry) as session:
         tasks = [asyncio.create_task(session.get(url)) for _ in range(2)]
@@ -294,7 +296,7 @@ async def test_the_second_refusal_of_what_was_sent_before_does_not_draw_another_
 
 async def test_the_pause_is_as_long_as_the_longest_that_was_told_and_not_their_sum() -> None:
     refusing = Refusing(2, Retry_After="30")
-    limiter = RateLimiter(None, 2)
+    limiter = RateLimiter(concurrency_limit=2)
     async with serving(refusing) as (url, _), ThrottledSession(limiter) as session:
         tasks = [asyncio.create_task(session.get(url)) for _ in range(2)]
         await until(lambda: refusing.arrived == 2)
@@ -310,7 +312,7 @@ async def test_the_pause_is_as_long_as_the_longest_that_was_told_and_not_their_s
 async def test_the_pause_ends_at_another_moment_for_each_client() -> None:
     ends: set[float] = set()
     for _ in range(5):
-        limiter = RateLimiter(None, 1)
+        limiter = RateLimiter(concurrency_limit=1)
         async with (
             serving(answer(429, Retry_After="5")) as (url, _),
             ThrottledSession(limiter, retry=Retry(attempts=1)) as session,

@@ -67,7 +67,7 @@ async def use(response: ClientResponse, chance: random.Random) -> None:
 
 @both_fronts
 async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) -> None:
-    limiter, witness, chance = RateLimiter(None, SLOTS), Witness(), random.Random(7)
+    limiter, witness, chance = RateLimiter(concurrency_limit=SLOTS), Witness(), random.Random(7)
     timeout = ClientTimeout(sock_read=0.03)
 
     async def one(session: Any, url: Any) -> None:  # noqa: ANN401 - one of both
@@ -104,7 +104,7 @@ async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) ->
 async def test_a_server_that_refuses_three_in_ten_serves_all_in_the_end(
     front: Front,
 ) -> None:
-    limiter, witness, pause = RateLimiter(None, SLOTS), Witness(), 0.02
+    limiter, witness, pause = RateLimiter(concurrency_limit=SLOTS), Witness(), 0.02
     retry = Retry(attempts=12)
     async with MisbehavingServer() as server, front(limiter, witness, retry) as session:
         server.retry_after = f"Retry-After: {pause}\r\n"

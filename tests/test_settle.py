@@ -56,7 +56,7 @@ async def test_what_is_given_back_counts_from_when_it_was_granted() -> None:
 
 
 async def test_a_refund_finds_its_instant_by_a_clock_that_never_stands_still() -> None:
-    limiter = RateLimiter("100/h", 3, clock=itertools.count().__next__)
+    limiter = RateLimiter("100/h", concurrency_limit=3, clock=itertools.count().__next__)
     held = [await limiter.acquire() for _ in range(3)]
     waiting = [asyncio.create_task(limiter.acquire(cost)) for cost in (1, 1, 2)]
     await turns()
@@ -207,7 +207,7 @@ async def test_every_limit_of_several_gets_the_difference() -> None:
 
 @virtual
 async def test_the_slot_stays_taken() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     permit = await limiter.acquire(5)
     waiter = asyncio.create_task(visit(limiter))
     permit.settle(0)
@@ -220,7 +220,7 @@ async def test_the_slot_stays_taken() -> None:
 
 @virtual
 async def test_only_a_permit_that_is_held_can_be_settled() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     early = limiter.throttle()
     released = await limiter.acquire()
     waits = limiter.throttle()

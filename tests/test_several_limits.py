@@ -172,7 +172,7 @@ def test_contradictions_are_refused_by_name(
 
 @virtual
 async def test_costs_and_slots_go_with_several_rates() -> None:
-    limiter = RateLimiter(["4/s", "10/min"], 1)
+    limiter = RateLimiter(["4/s", "10/min"], concurrency_limit=1)
 
     async def stay(cost: float) -> float:
         async with limiter.throttle(cost):

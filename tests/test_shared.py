@@ -258,7 +258,7 @@ async def test_what_costs_nothing_is_not_asked_for() -> None:
 @virtual
 async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
     store = Watched()
-    limiter = RateLimiter("1000/s", 2, store=store)
+    limiter = RateLimiter("1000/s", concurrency_limit=2, store=store)
 
     async def stay() -> None:
         async with limiter.throttle():
@@ -411,7 +411,7 @@ async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next()
 async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("1/10s", 1, store=store)
+    limiter = RateLimiter("1/10s", concurrency_limit=1, store=store)
     first, second = visits(limiter, 2)
     await turns()
     store.may_answer.set()
@@ -647,7 +647,7 @@ def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureF
 @virtual
 async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
     store = Watched()
-    limiter = RateLimiter("2/s", 5, store=store)
+    limiter = RateLimiter("2/s", concurrency_limit=5, store=store)
     first, second, third = [await limiter.try_acquire() for _ in range(3)]
     assert first
     assert second
@@ -682,7 +682,7 @@ async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_d
 async def test_a_try_that_is_cancelled_costs_nothing() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("2/s", 1, store=store)
+    limiter = RateLimiter("2/s", concurrency_limit=1, store=store)
     trying = asyncio.create_task(limiter.try_acquire())
     await turns()
     trying.cancel()

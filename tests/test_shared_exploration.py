@@ -95,7 +95,9 @@ class Processes(InterleavingLoop):
         self.guests.append(self.create_task(visit, name=f"guest {len(self.guests)}"))
 
     def make(self, store: Client, how: Way) -> RateLimiter:
-        return RateLimiter(self.limit, SLOTS, store=store, key="k", on_store_error=how)
+        return RateLimiter(
+            self.limit, concurrency_limit=SLOTS, store=store, key="k", on_store_error=how
+        )
 
     async def run_wild(self) -> None:
         pick = self.chance.choice
@@ -170,7 +172,7 @@ class Stamped(Processes):
 
     def make(self, store: Client, how: Way) -> RateLimiter:
         return RateLimiter(
-            None, SLOTS, algorithm=self.law, store=store, key="k", on_store_error=how
+            concurrency_limit=SLOTS, algorithm=self.law, store=store, key="k", on_store_error=how
         )
 
     @property

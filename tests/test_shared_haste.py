@@ -238,7 +238,7 @@ async def test_each_is_seen_by_who_observes() -> None:
 @virtual
 async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, 1, store=store)
+    limiter = RateLimiter(LAW, concurrency_limit=1, store=store)
     await hurry(limiter, 5)
     async with limiter.throttle():
         (waiting,) = visits(limiter, 1)

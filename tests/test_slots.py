@@ -349,7 +349,7 @@ async def test_a_store_that_stays_away_is_let_be_when_the_lease_is_over() -> Non
 
 def test_a_limiter_that_moves_to_another_loop_takes_what_is_in_flight_along() -> None:
     store = MemoryStore()
-    limiter = RateLimiter(None, SharedConcurrency(2), store=store, key="x")
+    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="x")
     permits: list[Permit] = []
 
     async def take() -> None:
@@ -423,7 +423,10 @@ async def test_who_does_not_wait_is_told_of_the_slots_of_all() -> None:
 @virtual
 async def test_the_rate_is_shared_as_well() -> None:
     link = Link(Shared())
-    limiters = [RateLimiter("10/s", SharedConcurrency(3), store=link, key="x") for _ in range(2)]
+    limiters = [
+        RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
+        for _ in range(2)
+    ]
     inside = most = 0
 
     async def work(limiter: RateLimiter) -> None:
@@ -445,7 +448,7 @@ async def test_the_rate_is_shared_as_well() -> None:
 @virtual
 async def test_who_leaves_while_the_rate_is_waited_for_gives_his_slot_back() -> None:
     link = Link(Shared())
-    limiter = RateLimiter("10/s", SharedConcurrency(3), store=link, key="x")
+    limiter = RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
     await limiter.record(10)
     tasks = started(*(limiter.acquire() for _ in range(3)))
     await turns(20)
@@ -461,7 +464,9 @@ async def test_who_leaves_while_the_rate_is_waited_for_gives_his_slot_back() -> 
 @virtual
 async def test_a_pause_gives_back_what_waits() -> None:
     shared = Shared()
-    limiter = RateLimiter("1/s", SharedConcurrency(1), store=Link(shared), key="x")
+    limiter = RateLimiter(
+        "1/s", concurrency_limit=SharedConcurrency(1), store=Link(shared), key="x"
+    )
     other = share(Link(shared), 1)
     (await limiter.acquire()).release()
     (waiter,) = started(limiter.acquire())
@@ -476,8 +481,12 @@ async def test_a_pause_gives_back_what_waits() -> None:
 @virtual
 async def test_each_key_has_slots_of_its_own() -> None:
     shared = Shared()
-    keyed = KeyedRateLimiter(None, SharedConcurrency(1), store=Link(shared), key="action")
-    other = KeyedRateLimiter(None, SharedConcurrency(1), store=Link(shared), key="action")
+    keyed = KeyedRateLimiter(
+        concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action"
+    )
+    other = KeyedRateLimiter(
+        concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action"
+    )
     permit = await keyed.acquire("ann")
     await keyed.acquire("bob")
     assert not await other.try_acquire("ann")
@@ -503,7 +512,7 @@ async def test_the_limit_may_change() -> None:
     with pytest.raises(ValueError, match="shares slots alone"):
         limiter.update(rate_limit=3)
     with pytest.raises(ValueError, match="stays shared"):
-        RateLimiter(1, 1).update(concurrency_limit=SharedConcurrency(2))
+        RateLimiter(1, concurrency_limit=1).update(concurrency_limit=SharedConcurrency(2))
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -524,13 +533,15 @@ def test_wrong_arguments_are_refused() -> None:
         with pytest.raises(ValueError, match="lease is a finite number"):
             unchecked(2, lease)
     with pytest.raises(ValueError, match="give a store"):
-        RateLimiter(10, SharedConcurrency(2))
+        RateLimiter(10, concurrency_limit=SharedConcurrency(2))
     with pytest.raises(ValueError, match="a store needs a fixed rate"):
-        RateLimiter("server", SharedConcurrency(2), store=MemoryStore())
+        RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore())
     with pytest.raises(ValueError, match="horizon"):
-        RateLimiter(None, SharedConcurrency(2), store=MemoryStore(), horizon=1)
-    limiter = RateLimiter(None, SharedConcurrency(2), store=MemoryStore())
+        RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), horizon=1)
+    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore())
     with pytest.raises(ValueError, match="cannot be a parent"):
         RateLimiter(1, parent=limiter)
     with pytest.raises(ValueError, match="has no parent"):
-        RateLimiter(None, SharedConcurrency(2), store=MemoryStore(), parent=RateLimiter(1))
+        RateLimiter(
+            concurrency_limit=SharedConcurrency(2), store=MemoryStore(), parent=RateLimiter(1)
+        )

@@ -122,7 +122,7 @@ async def test_what_was_chosen_holds_while_the_server_is_away_and_no_slot_is_los
         return limiter.statistics().store_up is True
 
     async with asyncio.timeout(50), FaultProxy(port) as proxy, store_at(kind, proxy.port) as store:
-        limiter = RateLimiter(None, SLOTS, store=store, key=key, on_store_error=choice)
+        limiter = RateLimiter(concurrency_limit=SLOTS, store=store, key=key, on_store_error=choice)
         limiter.observe(heard.append)
         held = await limiter.acquire()
         proxy.mode = mode
@@ -135,7 +135,7 @@ async def test_what_was_chosen_holds_while_the_server_is_away_and_no_slot_is_los
     assert kinds == [StoreDown, StoreUp] * (len(kinds) // 2)  # more than once if it is slow
     assert kinds
     async with asyncio.timeout(20), store_at(kind, port) as store:
-        again = RateLimiter(None, SLOTS, store=store, key=key)
+        again = RateLimiter(concurrency_limit=SLOTS, store=store, key=key)
         permits = [await again.acquire() for _ in range(LIMIT)]  # none is lost
         assert not await again.try_acquire()
         for permit in permits:

@@ -28,7 +28,7 @@ def share(
     link: Link, choice: OnStoreError, limit: int = 3, per_process: int | None = None
 ) -> RateLimiter:
     slots = SharedConcurrency(limit, 3.0, per_process)
-    return RateLimiter(None, slots, store=link, key="x", on_store_error=choice)
+    return RateLimiter(concurrency_limit=slots, store=link, key="x", on_store_error=choice)
 
 
 async def inside(limiter: RateLimiter, count: int) -> int:
@@ -129,7 +129,7 @@ async def test_a_pause_of_the_store_that_nobody_notices_changes_nothing() -> Non
 async def test_the_error_says_of_which_key_it_is() -> None:
     link = Link(Shared())
     link.error = GONE
-    limiters = KeyedRateLimiter(None, SharedConcurrency(3), store=link)
+    limiters = KeyedRateLimiter(concurrency_limit=SharedConcurrency(3), store=link)
     for verb in (limiters.acquire, limiters.try_acquire, limiters.peek):
         with pytest.raises(StoreUnavailable) as caught:
             await verb("a host")
@@ -163,7 +163,9 @@ async def test_a_network_that_swallows_everything_for_a_while(choice: OnStoreErr
             slots = SharedConcurrency(limit, lease=60.0)
             limiters = [
                 RateLimiter(
-                    None, slots, store=RedisStore(client, timeout=0.3), on_store_error=choice
+                    concurrency_limit=slots,
+                    store=RedisStore(client, timeout=0.3),
+                    on_store_error=choice,
                 )
                 for client in (one, other)
             ]

@@ -22,8 +22,9 @@ from aiothrottle import RateLimiter, SharedConcurrency
 from aiothrottle.stores.redis import RedisStore
 
 async def main(port, limit, lease, seconds, count):
+    slots = SharedConcurrency(limit, lease)
     async with Redis(port=port) as client, RateLimiter(
-        None, SharedConcurrency(limit, lease), store=RedisStore(client, timeout=10), key="x"
+        concurrency_limit=slots, store=RedisStore(client, timeout=10), key="x"
     ) as limiter:
         async def work():
             async with limiter.throttle():
@@ -50,7 +51,7 @@ async def limiter(valkey: Valkey) -> AsyncIterator[RateLimiter]:
     async with valkey.connect() as client:
         store = RedisStore(client, timeout=10)
         async with RateLimiter(
-            None, SharedConcurrency(LIMIT, lease=0.5), store=store, key="x"
+            concurrency_limit=SharedConcurrency(LIMIT, lease=0.5), store=store, key="x"
         ) as limiter:
             yield limiter
 

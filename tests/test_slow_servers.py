@@ -40,7 +40,7 @@ class Scene(NamedTuple):
 
 @asynccontextmanager
 async def scene(front: Front, **options: object) -> AsyncGenerator[Scene]:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     options = {"retry": ONCE, "timeout": READING} | options
     async with (
         MisbehavingServer() as server,

@@ -27,7 +27,7 @@ def about(seconds: float) -> Any:  # noqa: ANN401 - what pytest gives
 
 
 def test_at_first_all_is_zero() -> None:
-    figures = RateLimiter("10/s", 2).statistics()
+    figures = RateLimiter("10/s", concurrency_limit=2).statistics()
     assert figures.announced_left is None
     assert (figures.rate_limit, figures.concurrency_limit, figures.guard) == (None, 2, 0.0)
     figures = replace(
@@ -40,7 +40,7 @@ def test_at_first_all_is_zero() -> None:
 
 @virtual
 async def test_who_waits_for_no_time_has_waited_none() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     held = await limiter.acquire()
     tasks = visits(limiter, 2)
     await turns()
@@ -51,7 +51,7 @@ async def test_who_waits_for_no_time_has_waited_none() -> None:
 
 @virtual
 async def test_the_figures_follow_what_happens() -> None:
-    limiter = RateLimiter("2/s", 2)
+    limiter = RateLimiter("2/s", concurrency_limit=2)
     tasks = visits(limiter, 7, stay=0.25)
     await asyncio.sleep(0.125)
     figures = limiter.statistics()
@@ -98,7 +98,7 @@ async def test_refusals_count_by_whatever_they_were() -> None:
 
 @virtual
 async def test_try_acquire_and_acquire_are_granted_too_and_record_is_not() -> None:
-    limiter = RateLimiter("9/s", 9)
+    limiter = RateLimiter("9/s", concurrency_limit=9)
     permit = await limiter.acquire()
     decision = await limiter.try_acquire()
     await limiter.record(3)
@@ -125,7 +125,7 @@ async def test_percentiles_count_those_who_did_not_wait() -> None:
 @pytest.mark.parametrize("longest", [0.001, 1.0, 3600.0, 1e6])
 @virtual
 async def test_percentiles_are_off_by_a_tenth_at_most(longest: float) -> None:
-    limiter, chance, waits = RateLimiter(None, 1), random.Random(7), list[float]()
+    limiter, chance, waits = RateLimiter(concurrency_limit=1), random.Random(7), list[float]()
     for _ in range(500):
         permit = await limiter.acquire()
         (waiter,) = visits(limiter, 1)
@@ -171,7 +171,7 @@ async def test_utilisation_is_the_part_of_the_limit_that_is_used_up() -> None:
 
 @virtual
 async def test_many_thousands_are_counted_one_by_one() -> None:
-    limiter = RateLimiter(None, 10)
+    limiter = RateLimiter(concurrency_limit=10)
     for count in range(1, 5001):
         async with limiter.throttle():
             pass
@@ -183,7 +183,7 @@ async def test_many_thousands_are_counted_one_by_one() -> None:
 
 @virtual
 async def test_looking_changes_nothing() -> None:
-    limiter = RateLimiter("2/s", 1)
+    limiter = RateLimiter("2/s", concurrency_limit=1)
     tasks = visits(limiter, 5, stay=0.125)
     while not all(task.done() for task in tasks):
         figures = limiter.statistics()

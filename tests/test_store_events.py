@@ -178,7 +178,7 @@ async def test_an_outage_of_shared_slots_is_told_once_and_so_is_its_end(
 ) -> None:
     link = Link(Shared())
     slots = SharedConcurrency(3, 3.0)
-    limiter = RateLimiter(None, slots, store=link, key="x", on_store_error=choice)
+    limiter = RateLimiter(concurrency_limit=slots, store=link, key="x", on_store_error=choice)
     heard: list[Event] = []
     limiter.observe(heard.append)
     for _ in range(2):
@@ -207,7 +207,9 @@ async def test_an_outage_of_shared_slots_is_told_once_and_so_is_its_end(
 @virtual
 async def test_a_rate_and_slots_in_one_store_tell_once(choice: OnStoreError) -> None:
     store = Both()
-    limiter = RateLimiter("20/s", SharedConcurrency(3, 3.0), store=store, on_store_error=choice)
+    limiter = RateLimiter(
+        "20/s", concurrency_limit=SharedConcurrency(3, 3.0), store=store, on_store_error=choice
+    )
     heard: list[Event] = []
     limiter.observe(heard.append)
     await ask(limiter)

@@ -388,7 +388,11 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
         await Health.of(own := RedisStore(client)).sign(own)
         await admin.execute_command(*slots.split())
         limiters = [
-            RateLimiter(None, SharedConcurrency(1), store=RedisStore(client, timeout=5), key="acl")
+            RateLimiter(
+                concurrency_limit=SharedConcurrency(1),
+                store=RedisStore(client, timeout=5),
+                key="acl",
+            )
             for _ in range(2)
         ]
         first = await limiters[0].acquire()

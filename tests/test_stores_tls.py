@@ -44,7 +44,9 @@ async def test_rates_and_slots_are_shared_over_tls(secured: Secured) -> None:
     async with secured.client(ssl_ca_certs=secured.authority) as client:
         settings = dict(client.connection_pool.connection_kwargs)
         one, other = (
-            RateLimiter("3/min", SharedConcurrency(1), store=RedisStore(client, timeout=5))
+            RateLimiter(
+                "3/min", concurrency_limit=SharedConcurrency(1), store=RedisStore(client, timeout=5)
+            )
             for _ in range(2)
         )
         async with asyncio.timeout(20):

@@ -117,7 +117,7 @@ async def test_a_time_out_of_exactly_the_wait_is_enough_however_it_is_rounded() 
 
 @virtual
 async def test_a_slot_that_does_not_come_free_in_time_is_waited_for_so_long() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     inside = asyncio.create_task(visit(limiter, stay=10))
     await turns()
     error = await refusal(limiter, timeout=3)
@@ -131,7 +131,7 @@ async def test_a_slot_that_does_not_come_free_in_time_is_waited_for_so_long() ->
 
 @virtual
 async def test_time_out_0_does_not_wait_for_a_slot() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     permit = await limiter.acquire()
     await refusal(limiter, timeout=0)
     assert now() == pytest.approx(0, abs=0.01)
@@ -155,7 +155,7 @@ async def test_a_pause_that_comes_while_one_waits_makes_it_late() -> None:
 
 @virtual
 async def test_who_times_out_in_the_middle_of_the_line_delays_nobody() -> None:
-    limiter = RateLimiter("10/s", 1)
+    limiter = RateLimiter("10/s", concurrency_limit=1)
     inside = asyncio.create_task(visit(limiter, stay=10))
     await turns()
     first, hasty, last = (*visits(limiter, 1), *visits(limiter, 1, timeout=5), *visits(limiter, 1))
@@ -174,7 +174,7 @@ async def test_time_is_not_up_inside_the_block() -> None:
 
 @virtual
 async def test_a_time_out_around_it_is_not_taken_for_its_own() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     await limiter.acquire()
     with pytest.raises(TimeoutError) as error:
         async with asyncio.timeout(1), limiter.throttle(timeout=5):
@@ -288,7 +288,7 @@ async def test_what_is_told_behind_a_line_is_what_it_takes() -> None:
 
 @virtual
 async def test_peek_and_a_decision_in_a_condition() -> None:
-    limiter = RateLimiter("1/s", 1)
+    limiter = RateLimiter("1/s", concurrency_limit=1)
     assert await limiter.peek()
     assert await limiter.peek()  # nothing was spent
     inside = await limiter.acquire()

@@ -101,7 +101,7 @@ async def test_a_line_stays_as_short_as_it_was_allowed_to_be() -> None:
 @pytest.mark.parametrize("slots", [None, 1])
 @virtual
 async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | None) -> None:
-    limiter = RateLimiter("10/min", slots)
+    limiter = RateLimiter("10/min", concurrency_limit=slots)
     inside = asyncio.create_task(visit(limiter, 10, stay=10))
     heavy, light = *visits(limiter, 1, cost=8), *visits(limiter, 1, cost=5)
     await turns()
@@ -121,7 +121,7 @@ async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | 
 
 @virtual
 async def test_a_permit_made_before_and_entered_after_is_told_too() -> None:
-    limiter = RateLimiter("10/min", 1)
+    limiter = RateLimiter("10/min", concurrency_limit=1)
     permit = limiter.throttle(8)
     limiter.update(rate_limit="5/min")
     with pytest.raises(CostTooHigh):
@@ -146,7 +146,7 @@ async def test_a_permit_made_before_and_entered_after_is_told_too() -> None:
 async def test_a_new_number_of_slots_holds_for_those_who_wait(
     to: int | None, expected: list[float]
 ) -> None:
-    limiter = RateLimiter(None, 2)
+    limiter = RateLimiter(concurrency_limit=2)
     waiting = visits(limiter, 6, stay=5)
     await asyncio.sleep(1)
     limiter.update(concurrency_limit=to)
@@ -156,7 +156,7 @@ async def test_a_new_number_of_slots_holds_for_those_who_wait(
 
 @virtual
 async def test_whoever_is_inside_stays_and_their_slots_are_not_given_again() -> None:
-    limiter = RateLimiter(None, 3)
+    limiter = RateLimiter(concurrency_limit=3)
     permits = [await limiter.acquire() for _ in range(3)]
     waiter = asyncio.create_task(visit(limiter))
     limiter.update(concurrency_limit=1)
@@ -171,7 +171,7 @@ async def test_whoever_is_inside_stays_and_their_slots_are_not_given_again() -> 
 @pytest.mark.parametrize("up", [2, 3, None])
 @virtual
 async def test_down_and_up_again_no_slot_is_lost_or_won(up: int | None) -> None:
-    limiter = RateLimiter(None, 3)
+    limiter = RateLimiter(concurrency_limit=3)
     permits = [await limiter.acquire() for _ in range(3)]
     limiter.update(concurrency_limit=1)
     permits[0].release()
@@ -185,7 +185,7 @@ async def test_down_and_up_again_no_slot_is_lost_or_won(up: int | None) -> None:
 
 @virtual
 async def test_both_limits_change_in_one_step() -> None:
-    limiter = RateLimiter("1/h", 1)
+    limiter = RateLimiter("1/h", concurrency_limit=1)
     waiting = visits(limiter, 4, stay=2)
     await asyncio.sleep(1)
     limiter.update(rate_limit="100/h", concurrency_limit=3)
@@ -195,7 +195,7 @@ async def test_both_limits_change_in_one_step() -> None:
 @virtual
 async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_parent() -> None:
     parent = RateLimiter("1/s")
-    child = RateLimiter(None, 2, parent=parent)
+    child = RateLimiter(concurrency_limit=2, parent=parent)
     inside = asyncio.create_task(visit(child, stay=1000))
     await turns()
     waiter = asyncio.create_task(visit(child))
@@ -233,7 +233,7 @@ async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_
 async def test_nonsense_is_refused_while_some_wait_and_changes_nothing(
     nonsense: Unchecked, error: type[Exception]
 ) -> None:
-    limiter = RateLimiter("2/s", 1)
+    limiter = RateLimiter("2/s", concurrency_limit=1)
     waiting = visits(limiter, 4, stay=0.25)
     await asyncio.sleep(0.125)
     before = repr(limiter)
@@ -253,7 +253,7 @@ async def test_a_rate_that_contradicts_the_burst_is_refused_and_changes_nothing(
 
 
 def test_before_any_loop_runs_it_is_as_if_it_had_been_made_so() -> None:
-    limiter = RateLimiter("1/h", 1)
+    limiter = RateLimiter("1/h", concurrency_limit=1)
     limiter.update(rate_limit="3/s", concurrency_limit=2)
 
     async def main() -> list[float]:

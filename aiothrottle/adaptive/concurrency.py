@@ -45,7 +45,8 @@ class SlotsState:
 class AdaptiveConcurrency:
     """A concurrency limit that is found by trying.
 
-    It stands where a concurrency limit stands: ``RateLimiter(9, AdaptiveConcurrency(4, 1, 64))``.
+    It stands where a concurrency limit stands:
+    ``RateLimiter(9, concurrency_limit=AdaptiveConcurrency(4, 1, 64))``.
     The limiter has to be told how each request ended: `Permit.succeeded`, `Permit.refused`. The
     limit moves once in a round, which is as many responses as there are slots, all of requests
     that were sent after the last move. It never grows while less than half of it is used.

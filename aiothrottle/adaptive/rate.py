@@ -116,8 +116,9 @@ class RateState:
 class AdaptiveRate:
     """A rate limit that is found by trying, for servers that do not say theirs.
 
-    It stands where a rate limit stands: ``RateLimiter(AdaptiveRate("160/s", 1, 1000), 30)``. The
-    limiter then paces evenly, and has to be told how each request ended: `Permit.succeeded`,
+    It stands where a rate limit stands:
+    ``RateLimiter(AdaptiveRate("160/s", 1, 1000), concurrency_limit=30)``.
+    The limiter then paces evenly, and has to be told how each request ended: `Permit.succeeded`,
     `Permit.refused`. The sessions and transports of this package do that by themselves.
 
     With the ceiling `C` where it was refused last, and `x` the time in which the rate was used

@@ -71,7 +71,7 @@ class ThrottleMiddleware:
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
-    ...     throttle = ThrottleMiddleware(RateLimiter(20, 10))
+    ...     throttle = ThrottleMiddleware(RateLimiter(20, concurrency_limit=10))
     ...     async with ClientSession(middlewares=[throttle]) as session:
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
@@ -293,7 +293,7 @@ def throttled_session(
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
-    ...     async with throttled_session(RateLimiter(20, 10)) as session:
+    ...     async with throttled_session(RateLimiter(20, concurrency_limit=10)) as session:
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """

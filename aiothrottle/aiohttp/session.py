@@ -78,7 +78,7 @@ class ThrottledSession:
             one too; or a key, and a limiter that has none.
 
     >>> async def main():
-    ...     async with ThrottledSession(RateLimiter(20, 10)) as session:
+    ...     async with ThrottledSession(RateLimiter(20, concurrency_limit=10)) as session:
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """

@@ -3,7 +3,7 @@
 >>> import asyncio
 >>> from aiothrottle import RateLimiter
 >>> async def main():
-...     limiter = RateLimiter("10/s", 5)
+...     limiter = RateLimiter("10/s", concurrency_limit=5)
 ...     async with serve(limiter) as url:
 ...         print(f"see {url}")
 ...         ...  # the work

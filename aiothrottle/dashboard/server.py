@@ -77,7 +77,7 @@ async def serve(
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
-    ...     github, shop = RateLimiter("5000/h", 10), RateLimiter("2/s")
+    ...     github, shop = RateLimiter("5000/h", concurrency_limit=10), RateLimiter("2/s")
     ...     async with serve({"GitHub": github, "shop": shop}, port=8321) as url:
     ...         print(f"see {url}")
     """

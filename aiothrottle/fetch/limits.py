@@ -81,14 +81,14 @@ class Limits:
         if shared and self.keyed:
             hosts = KeyedRateLimiter(
                 list(self.per_host),
-                self.per_host_concurrency,
+                concurrency_limit=self.per_host_concurrency,
                 guard=self.guard,
                 **shared,
             )
             return Limiters(hosts, {_HOSTS: hosts})
         everything = RateLimiter(
             list(self.rates) or None,
-            self.concurrency,
+            concurrency_limit=self.concurrency,
             guard=self.guard if self.rates else 0.0,
             **shared,
         )
@@ -96,7 +96,7 @@ class Limits:
             return Limiters(everything, {_ALL: everything})
         hosts = KeyedRateLimiter(
             list(self.per_host) or None,
-            self.per_host_concurrency,
+            concurrency_limit=self.per_host_concurrency,
             guard=self.guard if self.per_host else 0.0,
             parent=everything,
         )

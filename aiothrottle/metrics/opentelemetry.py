@@ -5,7 +5,7 @@ that had to wait gets an event ``aiothrottle.wait`` in the span that is current,
 ``aiothrottle.wait.duration``; one that is sent again an event ``aiothrottle.retry``.
 
 >>> from aiothrottle import RateLimiter
->>> stop = OpenTelemetryMetrics().watch(RateLimiter("10/s", 5), "github")
+>>> stop = OpenTelemetryMetrics().watch(RateLimiter("10/s", concurrency_limit=5), "github")
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

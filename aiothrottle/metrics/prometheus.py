@@ -3,7 +3,7 @@
 >>> from aiothrottle import RateLimiter
 >>> from prometheus_client import CollectorRegistry, generate_latest
 >>> registry = CollectorRegistry()  # usually you leave it out: there is one for the whole program
->>> limiter = RateLimiter("10/s", 5)
+>>> limiter = RateLimiter("10/s", concurrency_limit=5)
 >>> stop = PrometheusMetrics(registry).watch(limiter, "github")
 >>> "aiothrottle_rate_limit" in generate_latest(registry).decode()
 True

@@ -27,7 +27,9 @@ class SharedConcurrency:
 
     >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.stores import MemoryStore
-    >>> limiter = RateLimiter("50/s", SharedConcurrency(40), store=MemoryStore(), key="example.org")
+    >>> limiter = RateLimiter(
+    ...     "50/s", concurrency_limit=SharedConcurrency(40), store=MemoryStore(), key="example.org"
+    ... )
     """
 
     limit: int
