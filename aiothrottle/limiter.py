@@ -71,9 +71,9 @@ class RateLimiter:
 
     Args:
         rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`; or a list of
-            them, which all hold at once. None: no limit. ``"server"``: what the server announces,
-            which the sessions of this package pass on (see `follow`). An `AdaptiveRate`: what is
-            found by trying.
+            them (no tuple), which all hold at once. None: no limit. ``"server"``: what the server
+            announces, which the sessions of this package pass on (see `follow`). An
+            `AdaptiveRate`: what is found by trying.
         concurrency_limit: How many may be inside ``throttle()`` at once, or an
             `AdaptiveConcurrency`, or a `SharedConcurrency`: so many in all processes together.
             None: no limit.
@@ -376,7 +376,7 @@ class RateLimiter:
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
-            plan = make_plan(announced, (burst, algorithm, guard), before=engine.feedback)
+            plan = make_plan(list(announced), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
             if not engine.followed:  # the request that has asked counts, here and not above
                 engine.charge(1.0)

@@ -19,7 +19,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.checks import check_number, check_whole
-from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.rate import Rate, RateLike, as_rate, no_tuple
 from aiothrottle.sharing.concurrency import SharedConcurrency
 
 __all__ = [
@@ -119,6 +119,8 @@ def make_plan(
     if guard is None:
         may_stretch = _may_stretch(algorithm) and rate_limit is not None and not shared
         guard = AUTO if may_stretch else 0.0
+    if isinstance(rate_limit, tuple):
+        raise no_tuple(rate_limit)
     if isinstance(rate_limit, list):
         rate_limit = tuple(rate_limit)  # as it is now: it is read again for each guard
     make = _Recipe(rate_limit, burst, algorithm)
@@ -160,7 +162,7 @@ def check_shareable(plan: Plan) -> None:
 def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
     if isinstance(rate_limit, list | tuple):
         if not rate_limit:
-            raise ValueError("rate_limit is an empty list: give a rate, or None for no limit")
+            raise ValueError("rate_limit is an empty list; write a rate, or None for no limit")
         return [as_rate(rate) for rate in cast("Sequence[RateLike]", rate_limit)]
     return [as_rate(cast("RateLike", rate_limit))]
 

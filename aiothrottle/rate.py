@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from aiothrottle.checks import check_number
 
-__all__ = ["Rate", "RateLike", "as_rate"]
+__all__ = ["Rate", "RateLike", "as_rate", "no_tuple"]
 
 _UNITS = {
     "ms": 0.001,
@@ -111,9 +111,19 @@ def as_rate(value: RateLike) -> Rate:
         return value
     if isinstance(value, str):
         return Rate.parse(value)
+    if isinstance(value, tuple):
+        raise no_tuple(value)
     try:
         return Rate(value)
     except TypeError:
         raise TypeError(f"{value!r} is no rate: {_ACCEPTED}") from None
     except ValueError:
         raise ValueError(f"{value!r} is no rate: it has to be finite and above zero") from None
+
+
+def no_tuple(value: tuple[object, ...]) -> TypeError:
+    """Make the error of a tuple: it may mean a limit and a period, or several rates."""
+    write = repr(list(value))
+    if len(value) == 2 and all(type(each) in {int, float} for each in value):
+        write = repr("{}/{}s".format(*value))
+    return TypeError(f"a rate is not a tuple, got {value!r}; write {write} ({_ACCEPTED})")

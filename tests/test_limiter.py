@@ -572,6 +572,23 @@ def test_bad_arguments_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("given", "write"),
+    [
+        ((10, 60), "'10/60s'"),
+        ((0.5, 2.5), "'0.5/2.5s'"),
+        (("10/s", "100/min"), "['10/s', '100/min']"),
+        ((10, 60, 3600), "[10, 60, 3600]"),
+        (("10/s",), "['10/s']"),
+        ((), "[]"),
+    ],
+)
+@pytest.mark.parametrize("kind", [RateLimiter, KeyedRateLimiter, RateLimiter(1).update])
+def test_tuple_is_rejected_as_a_rate_limit(kind: Unchecked, given: Unchecked, write: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"tuple, got {given!r}; write {write} ")):
+        kind(rate_limit=given)
+
+
+@pytest.mark.parametrize(
     ("kind", "arguments", "write"),
     [
         (RateLimiter, (10, 60), r"got 60 .*write RateLimiter\('10/60s'\) or concurrency_limit=60$"),

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import Rate
+from aiothrottle import Rate, TokenBucket
 from aiothrottle.rate import as_rate
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
@@ -126,6 +126,14 @@ def test_parse_reads_texts_and_says_so(value: Unchecked) -> None:
 def test_a_value_of_another_kind_is_a_type_error_that_tells_the_kinds(value: Unchecked) -> None:
     with pytest.raises(TypeError, match="a rate is a number of tokens per second"):
         as_rate(value)
+
+
+def test_tuple_is_rejected_with_the_text_to_write() -> None:
+    given: Unchecked = (10, 60)
+    with pytest.raises(TypeError, match=r"not a tuple, got \(10, 60\); write '10/60s' "):
+        as_rate(given)
+    with pytest.raises(TypeError, match="write '10/60s'"):
+        TokenBucket(given)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,11 @@ async def crowd(limiter: RateLimiter, count: int) -> list[float]:
 @pytest.mark.parametrize(
     ("rates", "options", "expected"),
     [
-        (["2/s", "3/10s"], {}, [0, 0, 1, 10, 10, 11, 20]),
         (["10/s", "2/10s"], {}, [0, 0, 10, 10, 20, 20, 30]),  # the first can never bind
         (["1/s", "100/2s"], {}, [0, 1, 2, 3, 4, 5, 6]),  # the second cannot
         (["2/s", "2/s"], {}, [0, 0, 1, 1, 2, 2, 3]),
         (["2/s"], {}, [0, 0, 1, 1, 2, 2, 3]),
-        (("2/s", "3/10s"), {}, [0, 0, 1, 10, 10, 11, 20]),
+        (["2/s", "3/10s"], {}, [0, 0, 1, 10, 10, 11, 20]),
         ([2, Rate(3, 10)], {}, [0, 0, 1, 10, 10, 11, 20]),
         (["3/s", "4/10s", "6/min"], {}, [0, 0, 0, 1, 10, 10, 60]),
         (["2/s", "3/10s"], {"guard": 0.5}, [0, 0, 1.5, 10.5, 10.5, 12, 21]),
@@ -144,7 +143,6 @@ async def test_no_more_than_the_burst_goes_back_to_back_and_the_window_holds_as_
     ("arguments", "error", "named"),
     [
         ({"rate_limit": []}, ValueError, "empty list"),
-        ({"rate_limit": ()}, ValueError, "empty list"),
         ({"rate_limit": ["10/s", "x"]}, ValueError, "rate"),
         ({"rate_limit": ["10/s", None]}, TypeError, "rate"),
         ({"rate_limit": ["10/s", True]}, TypeError, "rate"),
