@@ -19,6 +19,7 @@ __all__ = [
     "ThrottleError",
     "ThrottleTimeout",
     "entered_before",
+    "no_copy",
     "said_by",
     "twin",
 ]
@@ -143,6 +144,18 @@ def entered_before(verb: str) -> RuntimeError:
     return RuntimeError(
         "a limiter is entered once, around all that use it, and is closed at the end: around each "
         f"request write `async with limiter.{verb}:`"
+    )
+
+
+def no_copy(kind: str) -> TypeError:
+    """Make the error of a limiter, or of a part of one, that is to be pickled or copied.
+
+    The copy would grant the whole limit once more, to a pool of processes for example.
+    """
+    return TypeError(
+        f"a {kind} cannot be pickled or copied, as each copy would grant the whole limit again; to "
+        "share a limit between processes, make a limiter with the same store= and key= in each "
+        "(see aiothrottle.stores)"
     )
 
 

@@ -6,12 +6,12 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
-from typing import Any, Literal, Never, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
 from aiothrottle.decision import Decision
-from aiothrottle.errors import entered_before
+from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit, misplaced
@@ -206,6 +206,10 @@ class KeyedRateLimiter:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    def __reduce__(self) -> NoReturn:
+        """Reject pickling and copying."""
+        raise no_copy("KeyedRateLimiter")
 
     def __repr__(self) -> str:
         return f"<KeyedRateLimiter of {len(self)} keys>"

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Any, Final, Literal, Never, ParamSpec, Self, TypeVar
+from typing import Any, Final, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
@@ -18,7 +18,7 @@ from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.assembly import KEY, Sharing, make_entry
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh, entered_before
+from aiothrottle.errors import CostTooHigh, entered_before, no_copy
 from aiothrottle.permit import ONE, Permit, granted_permit, make_permit
 from aiothrottle.plan import (
     AUTO,
@@ -437,6 +437,10 @@ class RateLimiter:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    def __reduce__(self) -> NoReturn:
+        """Reject pickling and copying."""
+        raise no_copy("RateLimiter")
 
     def __repr__(self) -> str:
         engine, slots = self._engine, self._engine.semaphore.limit

@@ -3,13 +3,13 @@
 import asyncio
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from aiothrottle import events
 from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
-from aiothrottle.errors import ThrottleTimeout
+from aiothrottle.errors import ThrottleTimeout, no_copy
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -341,6 +341,10 @@ class Permit:
             entry.semaphore.taken -= 1
             if entry.semaphore.watched:
                 entry.slot_released(getattr(self, "_waiter", None))
+
+    def __reduce__(self) -> NoReturn:
+        """Reject pickling and copying."""
+        raise no_copy("Permit")
 
     def __repr__(self) -> str:
         state = "held" if self._held else "released"
