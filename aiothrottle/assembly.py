@@ -19,17 +19,14 @@ from aiothrottle.stores.store import Key, Store, name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KEY", "Sharing", "make_entry"]
-
-#: The record in a store, if none is named.
-KEY = "default"
+__all__ = ["Sharing", "make_entry"]
 
 
 class Sharing(NamedTuple):
     """What of the limits is kept in a store, and how: as the user said it."""
 
     store: Store | None
-    key: Key
+    key: Key | None
     horizon: float | None
     lease: RateLike | None
     on_store_error: OnStoreError
@@ -61,7 +58,7 @@ def make_entry(
     store, key, horizon, lease, on_store_error, shared, has_rate = sharing
     _check(sharing, parent)
     engine: Engine
-    if store is not None and (has_rate or not shared):
+    if store is not None and key is not None and (has_rate or not shared):
         check_shareable(plan)
         refuses = plan.algorithm.longest_wait < math.inf
         if refuses and not (horizon is None and lease is None):
@@ -84,7 +81,7 @@ def make_entry(
         raise ValueError("horizon and lease say how a store is asked: give a store, and a rate")
     else:
         engine = Engine(plan.algorithm, slots, clock, max_queue=max_queue)
-    if shared:
+    if shared and key is not None:
         if not isinstance(store, SlotStore):
             raise TypeError(
                 f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}"
@@ -102,11 +99,16 @@ def _check(sharing: Sharing, parent: Entry | None) -> None:
             raise ValueError("on_store_error says what to do when a store fails: give a store")
         if sharing.slots is not None:
             raise ValueError("a SharedConcurrency is counted in a store: give a store")
-        if sharing.key != KEY:
+        if sharing.key is not None:
             raise ValueError("key names the record in the store: give a store")
         return
     if not isinstance(store, Store):
         raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
+    if sharing.key is None:
+        raise TypeError(
+            "key is required with store: it names the record, and limiters with the same key share "
+            "their limit; write key='api.example.org', for example"
+        )
     name_of(sharing.key)
     check_number("horizon", sharing.horizon, "seconds", none="None")
     if parent is not None:

@@ -16,6 +16,7 @@ from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle.statistics import Statistics
+from aiothrottle.stores.store import Key
 
 __all__ = ["KeyedRateLimiter"]
 
@@ -45,8 +46,9 @@ class KeyedRateLimiter:
         concurrency_limit: As for `RateLimiter`, for each key.
         overrides: For some keys, arguments of `RateLimiter` in place of these.
         parent: A limit over all keys together. Keys that wait take turns there.
-        options: What else `RateLimiter` takes, for each key. With a `store`, `key` is the first
-            part of each record's key, the action; the second is the key here, as a text.
+        options: What else `RateLimiter` takes, for each key. With a `store`, `key` is required: it
+            is the first part of each record's key, the action. The second is the key here, which
+            has to be a text.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -217,8 +219,7 @@ class KeyedRateLimiter:
     def _make(self, key: Hashable) -> RateLimiter:
         options = {**self._defaults, **self._overrides.get(key, {})}
         if options.get("store") is not None:
-            action = options.get("key", "default")
-            options["key"] = (*((action,) if isinstance(action, str) else action), str(key))
+            options["key"] = _record(options["key"], key)
         entry = self._alive.get(key)
         if entry is None:
             limiter = RateLimiter(**options)
@@ -289,6 +290,13 @@ def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dic
                     f"there are {', '.join(_ARGUMENTS)}"
                 )
     return {key: dict(override) for key, override in (overrides or {}).items()}
+
+
+def _record(action: Key, key: Hashable) -> Key:
+    """Name the record of a key in a store: the action, then the key."""
+    if not isinstance(key, str):  # 1 and "1" would have two limiters, and share one record
+        raise TypeError(f"with a store a key is a text, got {key!r}; write {str(key)!r}")
+    return (*((action,) if isinstance(action, str) else action), key)
 
 
 def _tidy_later(

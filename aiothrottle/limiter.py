@@ -15,7 +15,7 @@ from aiothrottle._core.engine import Verdict
 from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import Algorithm, Unlimited
-from aiothrottle.assembly import KEY, Sharing, make_entry
+from aiothrottle.assembly import Sharing, make_entry
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy
@@ -93,7 +93,8 @@ class RateLimiter:
         store: Where the rate limit is counted, if several processes share it, and a
             `SharedConcurrency`. Another concurrency limit, pauses and the queue stay this
             limiter's own.
-        key: Names the record in the store: whoever has the same one shares the limit.
+        key: Names the record in the store: limiters with the same key share the limit. Required
+            with a `store`.
         horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
             it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
             rate; between 0.2 and 60 seconds. A `WaitUntil` says it itself: its `raise_after`.
@@ -129,7 +130,7 @@ class RateLimiter:
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
         store: Store | None = None,
-        key: Key = KEY,
+        key: Key | None = None,
         horizon: float | None = None,
         lease: RateLike | None = None,
         on_store_error: OnStoreError = "raise",

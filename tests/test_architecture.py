@@ -73,7 +73,7 @@ TABLE = """
     plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
     assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | _core.chain events limiter plan permit decision statistics rate errors            | asyncio
+    keyed        | _core.chain events limiter plan permit decision statistics stores.store rate errors | asyncio
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |

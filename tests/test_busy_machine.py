@@ -53,7 +53,7 @@ async def crawl(client: Noting, guard: float, chance: random.Random) -> list[flo
     """Tell when the requests went."""
     # Few slots: while none is free, what was reserved grows old.
     limiter, went = (
-        RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, guard=guard),
+        RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, key="k", guard=guard),
         list[float](),
     )
 

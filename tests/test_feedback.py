@@ -392,8 +392,8 @@ async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
         RateLimiter("10/min", algorithm=OfWholeMinutes),
         RateLimiter(AdaptiveRate(10, 1, 100)),
         RateLimiter("server"),
-        RateLimiter("10/s", store=MemoryStore()),
-        KeyedRateLimiter("10/s", store=MemoryStore())["a"],
+        RateLimiter("10/s", store=MemoryStore(), key="k"),
+        KeyedRateLimiter("10/s", store=MemoryStore(), key="k")["a"],
     ],
     ids=str,
 )
@@ -407,7 +407,7 @@ async def test_there_is_no_guard_to_tune_where(limiter: RateLimiter) -> None:
 
 @virtual
 async def test_what_shares_its_rate_has_no_guard_after_an_update_either() -> None:
-    async with RateLimiter("10/s", store=MemoryStore()) as limiter:
+    async with RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
         limiter.update(rate_limit="20/s")
         assert limiter.statistics().guard is None
 

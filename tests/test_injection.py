@@ -71,7 +71,12 @@ async def cancelled(loop: Steps, doing: Doing, *, shared: bool) -> bool:
     """Give whether the victim was really cancelled, with others before and behind it."""
     server = Server()
     server.latency = 0.125
-    limiter = RateLimiter(2, concurrency_limit=1, store=Client(server) if shared else None)
+    limiter = RateLimiter(
+        2,
+        concurrency_limit=1,
+        store=Client(server) if shared else None,
+        key="k" if shared else None,
+    )
     others = [asyncio.create_task(throttle(limiter)) for _ in range(2)]
     await turns(1)
     victim = loop.victim = asyncio.ensure_future(doing(limiter))

@@ -16,7 +16,7 @@ from tests.virtually import now, turns, virtual, visit, visits
 @virtual
 async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter("1000/s", store=store, lease="50/200ms")
+    limiter = RateLimiter("1000/s", store=store, key="k", lease="50/200ms")
     for _ in range(51):
         await visit(limiter)
     assert store.costs == [[1, 50]]
@@ -27,7 +27,7 @@ async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
 @virtual
 async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
     store = Watched()
-    limiter = RateLimiter("1000/h", store=store, lease="50/200ms")
+    limiter = RateLimiter("1000/h", store=store, key="k", lease="50/200ms")
     for _ in range(11):
         await visit(limiter)
     await asyncio.sleep(0.15)
@@ -43,7 +43,7 @@ async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
 @virtual
 async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
     store = Watched()
-    async with RateLimiter("1000/h", store=store, lease="50/1h") as limiter:
+    async with RateLimiter("1000/h", store=store, key="k", lease="50/1h") as limiter:
         await visit(limiter)
     assert await store.left("1000/h") == 1000 - 1
 
@@ -51,7 +51,7 @@ async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
 @virtual
 async def test_no_more_is_leased_than_is_left() -> None:
     store = Watched()
-    limiter = RateLimiter("10/h", store=store, lease="50/1s")
+    limiter = RateLimiter("10/h", store=store, key="k", lease="50/1s")
     await visit(limiter)
     assert store.costs == [[1, 9]]
     await asyncio.gather(*visits(limiter, 9))
@@ -64,7 +64,7 @@ async def test_no_more_is_leased_than_is_left() -> None:
 @virtual
 async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> None:
     store = Watched(latency=0.002)
-    limiters = [RateLimiter("200/s", store=store, lease="10/500ms") for _ in range(3)]
+    limiters = [RateLimiter("200/s", store=store, key="k", lease="10/500ms") for _ in range(3)]
     went: list[float] = []
 
     async def come(limiter: RateLimiter, every: float) -> None:
@@ -80,7 +80,7 @@ async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> 
 @virtual
 async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> None:
     store = Watched()
-    limiter = RateLimiter("10/10s", store=store, lease="2/1s", horizon=20)
+    limiter = RateLimiter("10/10s", store=store, key="k", lease="2/1s", horizon=20)
     await asyncio.gather(*visits(limiter, 15))
     assert now() == 10.0
     await asyncio.sleep(2)
@@ -90,7 +90,7 @@ async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> No
 @pytest.mark.parametrize("lease", ["0.5/s", "none", 0, -1])
 def test_a_lease_is_some_tokens_for_some_time(lease: str | float) -> None:
     with pytest.raises(ValueError, match=r"token|rate|limit"):
-        RateLimiter("1/s", store=Watched(), lease=lease)
+        RateLimiter("1/s", store=Watched(), key="k", lease=lease)
 
 
 def test_a_lease_needs_a_store() -> None:
@@ -107,7 +107,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
             return await super().record(key, algorithm, cost)
 
     store = Counting()
-    limiter = RateLimiter("100/h", store=store, lease="50/100s")
+    limiter = RateLimiter("100/h", store=store, key="k", lease="50/100s")
 
     async def go() -> None:
         for _ in range(3):
@@ -118,7 +118,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
     async def end() -> float:
         await go()
         await limiter.aclose()
-        return (await store.peek("default", RollingWindow("100/h"))).remaining
+        return (await store.peek("k", RollingWindow("100/h"))).remaining
 
     asyncio.run(go())
     assert asyncio.run(end()) == 92
@@ -131,7 +131,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
 @virtual
 async def test_one_who_is_alone_is_served_by_the_talk() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
     assert others() == {"aiothrottle store"}
@@ -143,7 +143,7 @@ async def test_one_who_is_alone_is_served_by_the_talk() -> None:
 @virtual
 async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_nothing() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/h", concurrency_limit=1, store=store)
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
     await cancel(alone)
@@ -156,7 +156,7 @@ async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_not
 @virtual
 async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() -> None:
     store = Watched()
-    limiter = RateLimiter("10/h", concurrency_limit=1, store=store)
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
     done = False
     for number in range(30):  # after so many turns; after some it is let go, and has not gone on
         (alone,) = visits(limiter, 1)
@@ -174,7 +174,7 @@ async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() 
 @virtual
 async def test_one_who_is_alone_waits_its_time_and_those_behind_it_stay_behind() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("1/10s", store=store)
+    limiter = RateLimiter("1/10s", store=store, key="k")
     await visit(limiter)
     order: list[int] = []
 
@@ -192,7 +192,7 @@ async def test_one_who_is_alone_waits_its_time_and_those_behind_it_stay_behind()
 @virtual
 async def test_who_is_alone_heeds_a_pause_that_begins_while_the_store_is_asked() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
     limiter.pause(5)
@@ -206,7 +206,7 @@ def talks() -> set[asyncio.Task[object]]:
 @virtual
 async def test_one_who_is_alone_and_comes_again_at_once_needs_no_new_task() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     seen: set[asyncio.Task[object]] = set()
     for _ in range(5):
         async with limiter.throttle():
@@ -221,7 +221,7 @@ async def test_one_who_is_alone_and_comes_again_at_once_needs_no_new_task() -> N
 @virtual
 async def test_who_comes_again_at_once_is_served_though_all_tasks_are_swept_up() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle():
         (talk,) = talks()
         talk.cancel()

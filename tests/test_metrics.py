@@ -380,7 +380,7 @@ async def test_the_rates_that_hold_are_read_from_any_law() -> None:
     assert rates(RateLimiter()) == ()
     assert rates(RateLimiter("10/s", burst=2)) == (Rate(10),)
     assert rates(RateLimiter(10, guard=0.5)) == (Rate(10, 1.5),)
-    assert rates(RateLimiter(10, store=MemoryStore())) == (Rate(10),)
+    assert rates(RateLimiter(10, store=MemoryStore(), key="k")) == (Rate(10),)
     assert rates(RateLimiter(AdaptiveRate(4, 1, 1000))) == (Rate(4),)
     told_of = RateLimiter(["10/s", "100/min"])
     permit = await told_of.acquire()

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+import re
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
@@ -20,6 +21,7 @@ from aiothrottle import (
     Permit,
     QueueFull,
     RateLimiter,
+    SharedConcurrency,
     StoreUnavailable,
     ThrottleTimeout,
     TokenBucket,
@@ -100,7 +102,7 @@ class Watched(MemoryStore):
         return await super().record(key, algorithm, cost)
 
     async def left(self, law: str) -> float:
-        return (await MemoryStore.peek(self, "default", RollingWindow(law))).remaining
+        return (await MemoryStore.peek(self, "k", RollingWindow(law))).remaining
 
 
 def others() -> set[str]:
@@ -132,7 +134,7 @@ async def cancel(*tasks: "asyncio.Task[float]") -> None:
 @virtual
 async def test_those_who_wait_go_in_order_and_one_call_is_under_way() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter("100/s", store=store)
+    limiter = RateLimiter("100/s", store=store, key="k")
     went: list[int] = []
 
     async def go(number: int) -> None:
@@ -149,14 +151,14 @@ async def test_those_who_wait_go_in_order_and_one_call_is_under_way() -> None:
 @virtual
 async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter("1000000/s", store=store)
+    limiter = RateLimiter("1000000/s", store=store, key="k")
     await asyncio.gather(*visits(limiter, 1000))
     assert store.calls == {"reserve": 1}
 
 
 @virtual
 async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
-    async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore()) as limiter:
+    async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
         await asyncio.gather(*visits(limiter, 30))
     assert 2.0 <= now() <= 2.1
 
@@ -164,7 +166,7 @@ async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
 @virtual
 async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_before() -> None:
     store = Watched()
-    limiter = RateLimiter("1000000/s", store=store)
+    limiter = RateLimiter("1000000/s", store=store, key="k")
     went = 0
     went_when_asked: list[int] = []
 
@@ -187,7 +189,7 @@ async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_b
 @virtual
 async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_twice() -> None:
     store = Watched()
-    limiters = [RateLimiter("20/s", algorithm=LeakyBucket, store=store) for _ in range(16)]
+    limiters = [RateLimiter("20/s", algorithm=LeakyBucket, store=store, key="k") for _ in range(16)]
     await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 5)))
     assert {len(costs) for costs in store.costs} == {1}
     assert store.calls["reserve"] <= 1.5 * 80
@@ -197,7 +199,7 @@ async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_t
 @virtual
 async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
     store = Watched(latency=0.002)
-    limiters = [RateLimiter("2000/s", store=store) for _ in range(4)]
+    limiters = [RateLimiter("2000/s", store=store, key="k") for _ in range(4)]
     await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 2000)))
     assert now() < 3.1
     assert greatest_count(store.instants, 1.0) == 2000
@@ -207,7 +209,7 @@ async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
 @virtual
 async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, horizon=2.0)
+    limiter = RateLimiter("1/10s", store=store, key="k", horizon=2.0)
     await visit(limiter)
     await asyncio.gather(*visits(limiter, 1))
     assert store.asked_at == [0.0, 0.0, 8.0]
@@ -217,7 +219,7 @@ async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
 @virtual
 async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> None:
     store = Watched()
-    limiter = RateLimiter("10/10s", store=store, horizon=0)
+    limiter = RateLimiter("10/10s", store=store, key="k", horizon=0)
     await visit(limiter, 5)
     (heavy,) = visits(limiter, 1, 6)
     await turns()
@@ -228,7 +230,7 @@ async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> N
 @virtual
 async def test_an_answer_that_is_long_under_way_lets_nobody_go_too_early() -> None:
     store = Watched(latency=0.2)
-    limiter = RateLimiter("10/s", algorithm=LeakyBucket, store=store)
+    limiter = RateLimiter("10/s", algorithm=LeakyBucket, store=store, key="k")
     went = await asyncio.gather(*visits(limiter, 4))
     assert all(a >= b for a, b in zip(sorted(went), sorted(store.instants), strict=True))
 
@@ -236,7 +238,7 @@ async def test_an_answer_that_is_long_under_way_lets_nobody_go_too_early() -> No
 @virtual
 async def test_nothing_is_asked_and_nothing_pends_while_nobody_waits() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     assert store.calls.total() == 0
     await visit(limiter)
     await turns()
@@ -248,7 +250,7 @@ async def test_nothing_is_asked_and_nothing_pends_while_nobody_waits() -> None:
 @virtual
 async def test_what_costs_nothing_is_not_asked_for() -> None:
     store = Watched()
-    limiter = RateLimiter("1000/s", store=store)
+    limiter = RateLimiter("1000/s", store=store, key="k")
     await visit(limiter, 0)
     assert store.calls.total() == 0
     await asyncio.gather(visit(limiter, 10), visit(limiter, 0))
@@ -258,7 +260,7 @@ async def test_what_costs_nothing_is_not_asked_for() -> None:
 @virtual
 async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
     store = Watched()
-    limiter = RateLimiter("1000/s", concurrency_limit=2, store=store)
+    limiter = RateLimiter("1000/s", concurrency_limit=2, store=store, key="k")
 
     async def stay() -> None:
         async with limiter.throttle():
@@ -273,7 +275,7 @@ async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
 @virtual
 async def test_costs_are_asked_for_whole() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     went = await asyncio.gather(visit(limiter, 4), visit(limiter, 5), visit(limiter, 3))
     assert list(went) == [0.0, 0.0, 1.0]
     assert {cost for costs in store.costs for cost in costs} == {4, 5, 3}
@@ -284,7 +286,7 @@ async def test_costs_are_asked_for_whole() -> None:
 @virtual
 async def test_a_heavy_head_does_not_starve_on_scraps() -> None:
     store = Watched()
-    limiter = RateLimiter("100/s", burst=5, store=store)
+    limiter = RateLimiter("100/s", burst=5, store=store, key="k")
     await asyncio.gather(*visits(limiter, 5))
     light = visits(limiter, 3)
     await turns()
@@ -299,7 +301,7 @@ async def test_a_heavy_head_does_not_starve_on_scraps() -> None:
 @virtual
 async def test_several_limits_and_a_guard_hold() -> None:
     store = Watched()
-    limiter = RateLimiter(["10/s", "15/10s"], guard=0.5, store=store)
+    limiter = RateLimiter(["10/s", "15/10s"], guard=0.5, store=store, key="k")
     went = await asyncio.gather(*visits(limiter, 20))
     assert sorted(went) == [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
 
@@ -307,7 +309,7 @@ async def test_several_limits_and_a_guard_hold() -> None:
 @virtual
 async def test_priority_and_the_length_of_the_line_are_heeded() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store, max_queue=2)
+    limiter = RateLimiter("1/s", store=store, key="k", max_queue=2)
     await visit(limiter)
     (low,) = visits(limiter, 1)
     await turns()
@@ -343,7 +345,7 @@ class Scripted(Watched):
 async def test_who_is_let_go_goes_with_what_is_reserved_whatever_is_answered_meanwhile() -> None:
     # Two calls are given the same instant; the second answer is longer under way.
     store = Scripted((0.0, 1.0), (0.5, 1.0))
-    limiter = RateLimiter("100/s", store=store)
+    limiter = RateLimiter("100/s", store=store, key="k")
     # It is read when the first one is let go, and has not gone on.
     asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
     went = visits(limiter, 2)
@@ -357,7 +359,7 @@ async def test_who_is_let_go_goes_with_what_is_reserved_whatever_is_answered_mea
 @virtual
 async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let_go() -> None:
     store = Scripted((0.0, 1.0), (0.5, 1.2), (1.0, 2.0), (2.0, 2.5))
-    limiter = RateLimiter("100/s", store=store)
+    limiter = RateLimiter("100/s", store=store, key="k")
     comes = asyncio.Event()
 
     async def come() -> float:
@@ -383,7 +385,7 @@ async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let
 async def test_who_is_cancelled_while_the_store_is_asked_leaves_the_slot_to_the_next() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("1/10s", store=store)
+    limiter = RateLimiter("1/10s", store=store, key="k")
     (first,) = visits(limiter, 1)
     await turns()
     (second,) = visits(limiter, 1)
@@ -397,7 +399,7 @@ async def test_who_is_cancelled_while_the_store_is_asked_leaves_the_slot_to_the_
 @virtual
 async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     first, second = visits(limiter, 2)
     await asyncio.sleep(0.5)
@@ -411,7 +413,7 @@ async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next()
 async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("1/10s", concurrency_limit=1, store=store)
+    limiter = RateLimiter("1/10s", concurrency_limit=1, store=store, key="k")
     first, second = visits(limiter, 2)
     await turns()
     store.may_answer.set()
@@ -427,7 +429,7 @@ async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next()
 @virtual
 async def test_when_nobody_is_left_what_is_reserved_goes_back_the_latest_first() -> None:
     store = Watched()
-    limiter = RateLimiter("100/s", algorithm=LeakyBucket, store=store)
+    limiter = RateLimiter("100/s", algorithm=LeakyBucket, store=store, key="k")
     await visit(limiter)
     waiting = visits(limiter, 3)
     await turns()
@@ -442,7 +444,7 @@ async def test_when_nobody_is_left_what_is_reserved_goes_back_the_latest_first()
 async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     waiting = visits(limiter, 1)
     await turns()
     await cancel(*waiting)
@@ -456,7 +458,7 @@ async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back
 @virtual
 async def test_a_slot_that_nobody_used_in_time_goes_back() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     (waiting,) = visits(limiter, 1)
     await turns()
@@ -471,7 +473,7 @@ async def test_a_slot_that_nobody_used_in_time_goes_back() -> None:
 @virtual
 async def test_a_pause_holds_and_gives_back_what_is_reserved() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     (waiting,) = visits(limiter, 1)
     await turns()
@@ -484,7 +486,7 @@ async def test_a_pause_holds_and_gives_back_what_is_reserved() -> None:
 @virtual
 async def test_what_the_server_says_is_left_is_heeded() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle() as permit:
         permit.told(0, reset_after=7)
     asked = store.calls["reserve"]
@@ -501,7 +503,7 @@ async def test_what_the_server_says_is_left_is_heeded() -> None:
 async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_own() -> None:
     store = Watched()
     store.error = StoreUnavailable("it is out")
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     results = await asyncio.gather(*visits(limiter, 3), return_exceptions=True)
     errors = [result for result in results if isinstance(result, StoreUnavailable)]
     assert len(errors) == len(set(map(id, errors))) == 3
@@ -516,15 +518,15 @@ async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_o
 @virtual
 async def test_a_key_of_another_law_is_told_to_those_who_wait() -> None:
     store = Watched()
-    await visit(RateLimiter("10/s", store=store))
+    await visit(RateLimiter("10/s", store=store, key="k"))
     with pytest.raises(ValueError, match="another law"):
-        await visit(RateLimiter("10/s", algorithm=TokenBucket, store=store))
+        await visit(RateLimiter("10/s", algorithm=TokenBucket, store=store, key="k"))
 
 
 @virtual
 async def test_a_refund_that_fails_is_lost_and_nothing_else() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     waiting = visits(limiter, 1)
     await turns()
@@ -539,7 +541,7 @@ async def test_a_refund_that_fails_is_lost_and_nothing_else() -> None:
 async def test_whoever_sweeps_up_all_tasks_does_not_stop_those_who_wait_on() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     (waiting,) = visits(limiter, 1)
     await turns()
     for task in asyncio.all_tasks():
@@ -556,7 +558,7 @@ async def test_whoever_sweeps_up_all_tasks_does_not_stop_those_who_wait_on() -> 
 @virtual
 async def test_closing_turns_away_those_who_wait_and_gives_back_what_is_reserved() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     waiting = visits(limiter, 2)
     await turns()
@@ -573,7 +575,7 @@ async def test_closing_turns_away_those_who_wait_and_gives_back_what_is_reserved
 @virtual
 async def test_closing_waits_for_the_answer_and_gives_it_back() -> None:
     store = Watched(latency=0.5)
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     waiting = visits(limiter, 1)
     await turns()
     await limiter.aclose()
@@ -585,7 +587,7 @@ async def test_closing_waits_for_the_answer_and_gives_it_back() -> None:
 @virtual
 async def test_a_draining_limiter_serves_those_who_wait() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter("2/s", store=store)
+    limiter = RateLimiter("2/s", store=store, key="k")
     waiting = visits(limiter, 5)
     await turns()
     await limiter.aclose(drain=True)
@@ -595,7 +597,7 @@ async def test_a_draining_limiter_serves_those_who_wait() -> None:
 
 
 def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserved() -> None:
-    limiter = RateLimiter("2/h", store=MemoryStore(), horizon=3600)
+    limiter = RateLimiter("2/h", store=MemoryStore(), key="k", horizon=3600)
     waiting: list[asyncio.Task[Permit]] = []
 
     async def leave_some_waiting() -> None:
@@ -630,7 +632,7 @@ class Slow(MemoryStore):
 
 def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
     async def leave_some_waiting() -> None:
-        limiter = RateLimiter("2/h", store=Slow(), horizon=3600)
+        limiter = RateLimiter("2/h", store=Slow(), key="k", horizon=3600)
         await limiter.record(2)
         waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
         await turns()
@@ -647,7 +649,7 @@ def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureF
 @virtual
 async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
     store = Watched()
-    limiter = RateLimiter("2/s", concurrency_limit=5, store=store)
+    limiter = RateLimiter("2/s", concurrency_limit=5, store=store, key="k")
     first, second, third = [await limiter.try_acquire() for _ in range(3)]
     assert first
     assert second
@@ -666,11 +668,11 @@ async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
 @virtual
 async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_do() -> None:
     store = Watched()
-    limiter = RateLimiter("2/s", store=store)
+    limiter = RateLimiter("2/s", store=store, key="k")
     await visit(limiter)
     (waiting,) = visits(limiter, 1, 2)
     await turns()
-    await MemoryStore.clear(store, "default")
+    await MemoryStore.clear(store, "k")
     decision = await limiter.try_acquire()
     assert not decision
     assert decision.retry_after >= 1.0
@@ -682,7 +684,7 @@ async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_d
 async def test_a_try_that_is_cancelled_costs_nothing() -> None:
     store = Watched()
     store.may_answer.clear()
-    limiter = RateLimiter("2/s", concurrency_limit=1, store=store)
+    limiter = RateLimiter("2/s", concurrency_limit=1, store=store, key="k")
     trying = asyncio.create_task(limiter.try_acquire())
     await turns()
     trying.cancel()
@@ -701,7 +703,10 @@ async def test_a_try_that_is_cancelled_costs_nothing() -> None:
 @virtual
 async def test_peek_spends_nothing_and_record_is_counted() -> None:
     store = Watched()
-    limiter, other = RateLimiter("2/s", store=store), RateLimiter("2/s", store=store)
+    limiter, other = (
+        RateLimiter("2/s", store=store, key="k"),
+        RateLimiter("2/s", store=store, key="k"),
+    )
     assert (await limiter.peek(2)).allowed
     await other.record(2)
     decision = await limiter.peek()
@@ -713,7 +718,7 @@ async def test_peek_spends_nothing_and_record_is_counted() -> None:
 @virtual
 async def test_settling_gives_back_or_charges() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle(4) as permit:
         permit.settle(1)
         await rest()
@@ -730,7 +735,7 @@ async def test_settling_gives_back_or_charges() -> None:
 @virtual
 async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> None:
     store = Watched(latency=0.1)
-    limiter = RateLimiter("10/h", store=store)
+    limiter = RateLimiter("10/h", store=store, key="k")
     async with limiter.throttle() as permit:
         permit.settle(6)
         await asyncio.sleep(0.03)  # the store is just being told
@@ -742,7 +747,7 @@ async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> N
 @virtual
 async def test_a_debt_is_paid_before_others_go() -> None:
     store = Watched()
-    limiter = RateLimiter("2/s", store=store)
+    limiter = RateLimiter("2/s", store=store, key="k")
     async with limiter.throttle() as permit:
         (waiting,) = visits(limiter, 1, 2)
         await turns()
@@ -754,7 +759,7 @@ async def test_a_debt_is_paid_before_others_go() -> None:
 @virtual
 async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, horizon=0.5)
+    limiter = RateLimiter("1/10s", store=store, key="k", horizon=0.5)
     await visit(limiter)
     waiting = visits(limiter, 1)
     await turns()
@@ -767,7 +772,7 @@ async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
 @virtual
 async def test_a_time_out_is_refused_at_once_behind_those_who_have_a_slot() -> None:
     store = Watched()
-    limiter = RateLimiter("1/s", store=store)
+    limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
     waiting = visits(limiter, 1)
     await turns()
@@ -784,8 +789,8 @@ async def test_a_time_out_is_refused_at_once_behind_those_who_have_a_slot() -> N
 @virtual
 async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store)
-    await RateLimiter("1/10s", store=store).record()
+    limiter = RateLimiter("1/10s", store=store, key="k")
+    await RateLimiter("1/10s", store=store, key="k").record()
     with pytest.raises(ThrottleTimeout) as error:
         await visit(limiter, timeout=3)
     assert now() == pytest.approx(3, abs=0.01)
@@ -796,7 +801,7 @@ async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None
 @virtual
 async def test_an_update_changes_what_is_asked_and_keeps_the_record() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, horizon=0)
+    limiter = RateLimiter("1/10s", store=store, key="k", horizon=0)
     await visit(limiter)
     (waiting,) = visits(limiter, 1)
     await asyncio.sleep(1)
@@ -819,7 +824,7 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
     store = Watched()
     keyed = KeyedRateLimiter("1/10s", store=store, key="mail")
     other = KeyedRateLimiter("1/10s", store=store, key="mail")
-    for actor in ("ann", 7):
+    for actor in ("ann", "7"):
         async with keyed.throttle(actor):
             pass
     assert not await other.try_acquire("ann")
@@ -828,6 +833,28 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
     await asyncio.sleep(100)
     assert len(keyed) == 0
     await keyed.aclose()
+
+
+@pytest.mark.parametrize("key", [7, ("a", "b"), None, b"ann"])
+def test_key_in_a_store_has_to_be_a_text(key: Unchecked) -> None:
+    """The keys 7 and "7" would have two limiters, and share one record."""
+    keyed = KeyedRateLimiter("1/s", store=MemoryStore(), key="mail")
+    with pytest.raises(TypeError, match=re.escape(f"is a text, got {key!r}; write {str(key)!r}")):
+        keyed[key]
+    assert len(keyed) == 0
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, KeyedRateLimiter])
+@pytest.mark.parametrize(
+    "limits", [{"rate_limit": "1/s"}, {"concurrency_limit": SharedConcurrency(1)}]
+)
+@pytest.mark.parametrize("named", [{}, {"key": None}])
+def test_store_without_a_key_is_rejected(
+    kind: Unchecked, limits: dict[str, Unchecked], named: dict[str, None]
+) -> None:
+    """Two limiters that name no record must not share one."""
+    with pytest.raises(TypeError, match=r"key is required with store.*write key='"):
+        kind(**limits, **named, store=MemoryStore())
 
 
 # ---- what can't be -------------------------------------------------------------------------------
@@ -850,7 +877,7 @@ def test_what_cannot_be_shared_is_refused(
     arguments: Unchecked, options: Unchecked, named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
-        RateLimiter(*arguments, store=MemoryStore(), **options)
+        RateLimiter(*arguments, store=MemoryStore(), key="k", **options)
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -864,7 +891,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(1, horizon=1)
     with pytest.raises(ValueError, match="cannot be a parent"):
-        RateLimiter(1, parent=RateLimiter(1, store=MemoryStore()))
+        RateLimiter(1, parent=RateLimiter(1, store=MemoryStore(), key="k"))
 
 
 def test_what_is_reserved_is_law() -> None:
@@ -886,7 +913,7 @@ def test_what_is_reserved_is_law() -> None:
 @virtual
 async def test_what_was_charged_late_is_found_behind_what_was_used_since() -> None:
     store = Watched()
-    limiter = RateLimiter("10/s", store=store)
+    limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle() as early:
         store.may_answer.clear()
         early.settle(3)
@@ -950,7 +977,7 @@ async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
     async with valkey.connect() as client:
         store = Noting(client, "shared", timeout=5)
         store.instants, store.recorded = [], 0.0
-        limiters = [RateLimiter("200/500ms", store=store) for _ in range(4)]
+        limiters = [RateLimiter("200/500ms", store=store, key="k") for _ in range(4)]
         await asyncio.gather(*(visit(limiter) for limiter in limiters for _ in range(200)))
         for limiter in limiters:
             await limiter.aclose()
@@ -969,7 +996,7 @@ async def main():
     async with Redis(port=int(sys.argv[1])) as client:
         store = Noting(client, "workers", timeout=5)
         store.instants, store.recorded = [], 0.0
-        async with RateLimiter("500/s", store=store) as limiter:
+        async with RateLimiter("500/s", store=store, key="k") as limiter:
             await limiter.peek()
             print("ready", flush=True)
             sys.stdin.readline()

@@ -27,7 +27,7 @@ TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
 
 
 def limiter_on(store: Store, law: WaitUntil = LAW, **options: Unchecked) -> RateLimiter:
-    return RateLimiter(algorithm=law, store=store, **options)
+    return RateLimiter(algorithm=law, store=store, key="k", **options)
 
 
 # ---- the law -------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ async def test_closing_turns_all_away_gives_back_and_leaves_no_task() -> None:
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert answers[0] == 0.01
     assert all(isinstance(each, LimiterClosed) for each in answers[1:])
-    assert (await MemoryStore.peek(store, "default", LAW)).reset_after <= 5
+    assert (await MemoryStore.peek(store, "k", LAW)).reset_after <= 5
     assert {instant for instant, _ in store.refunds} == {1, 2, 3, 4, 5}
 
 
@@ -493,7 +493,7 @@ async def test_shared_slots_beside_it() -> None:
     ],
 )
 def test_what_contradicts_it_is_refused(options: dict[str, Unchecked], named: str) -> None:
-    arguments: dict[str, Unchecked] = {"algorithm": LAW, "store": MemoryStore()}
+    arguments: dict[str, Unchecked] = {"algorithm": LAW, "store": MemoryStore(), "key": "k"}
     with pytest.raises(ValueError, match=named):
         RateLimiter(**(arguments | options))
 

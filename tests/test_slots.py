@@ -535,13 +535,16 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(10, concurrency_limit=SharedConcurrency(2))
     with pytest.raises(ValueError, match="a store needs a fixed rate"):
-        RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore())
+        RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
     with pytest.raises(ValueError, match="horizon"):
-        RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), horizon=1)
-    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore())
+        RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k", horizon=1)
+    limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
     with pytest.raises(ValueError, match="cannot be a parent"):
         RateLimiter(1, parent=limiter)
     with pytest.raises(ValueError, match="has no parent"):
         RateLimiter(
-            concurrency_limit=SharedConcurrency(2), store=MemoryStore(), parent=RateLimiter(1)
+            concurrency_limit=SharedConcurrency(2),
+            store=MemoryStore(),
+            key="k",
+            parent=RateLimiter(1),
         )

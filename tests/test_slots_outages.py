@@ -129,7 +129,7 @@ async def test_a_pause_of_the_store_that_nobody_notices_changes_nothing() -> Non
 async def test_the_error_says_of_which_key_it_is() -> None:
     link = Link(Shared())
     link.error = GONE
-    limiters = KeyedRateLimiter(concurrency_limit=SharedConcurrency(3), store=link)
+    limiters = KeyedRateLimiter(concurrency_limit=SharedConcurrency(3), store=link, key="k")
     for verb in (limiters.acquire, limiters.try_acquire, limiters.peek):
         with pytest.raises(StoreUnavailable) as caught:
             await verb("a host")
@@ -165,6 +165,7 @@ async def test_a_network_that_swallows_everything_for_a_while(choice: OnStoreErr
                 RateLimiter(
                     concurrency_limit=slots,
                     store=RedisStore(client, timeout=0.3),
+                    key="k",
                     on_store_error=choice,
                 )
                 for client in (one, other)
@@ -202,6 +203,6 @@ async def test_a_network_that_swallows_everything_for_a_while(choice: OnStoreErr
                 assert greatest <= limit
                 for limiter in limiters:
                     await limiter.aclose()
-        assert server.command("HGET", "{aiothrottle:default}:slots", ".taken") == b"0"
+        assert server.command("HGET", "{aiothrottle:k}:slots", ".taken") == b"0"
     finally:
         server.stop()

@@ -47,7 +47,7 @@ def limiter_on(
     **options: Any,  # noqa: ANN401
 ) -> RateLimiter:
     """Make the limiter of a process of its own."""
-    return RateLimiter(rate, store=Client(server), on_store_error=choice, **options)
+    return RateLimiter(rate, store=Client(server), key="k", on_store_error=choice, **options)
 
 
 async def fall(limiter: RateLimiter, server: Server, mode: str = "refuses") -> None:
@@ -110,7 +110,7 @@ async def test_raise_tells_those_who_wait_and_asks_no_more_often_than_it_has_to(
 async def test_the_error_says_of_which_key_it_is() -> None:
     server = Server()
     server.mode = "refuses"
-    limiters = KeyedRateLimiter("20/s", store=Client(server))
+    limiters = KeyedRateLimiter("20/s", store=Client(server), key="k")
     verbs: list[Any]
     verbs = [limiters.acquire, limiters.try_acquire, limiters.peek, limiters.record]
     for place, verb in enumerate(verbs):
@@ -307,9 +307,9 @@ async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> Non
     await asyncio.sleep(2.0)
     assert server.recorded == [9.0]
     await asyncio.sleep(19.0)
-    assert (await server.peek("default", RollingWindow("10/min"))).remaining == 1.0
+    assert (await server.peek("k", RollingWindow("10/min"))).remaining == 1.0
     await asyncio.sleep(2.0)
-    assert (await server.peek("default", RollingWindow("10/min"))).remaining == 7.0
+    assert (await server.peek("k", RollingWindow("10/min"))).remaining == 7.0
     await rest()
     await asyncio.sleep(100.0)
     assert not others()
@@ -353,25 +353,25 @@ async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     server = Server()
-    limiter = KeyedRateLimiter("5/s", store=Client(server), on_store_error="local")
-    await asyncio.gather(*(limiter.try_acquire(key) for key in range(10)))
+    limiter = KeyedRateLimiter("5/s", store=Client(server), key="k", on_store_error="local")
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(10)))
     server.mode = "stalls"
-    await asyncio.gather(*(limiter.try_acquire(key) for key in range(10)))
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(10)))
     begin = now()
     # A key that is new need not find out by itself.
-    await asyncio.gather(*(limiter.try_acquire(key) for key in range(50)))
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
     assert now() == begin
     for _ in range(20):
-        await asyncio.gather(*(limiter.try_acquire(key) for key in range(50)))
+        await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
         await asyncio.sleep(0.5)
     assert len(server.verbs(since=begin)) <= 11
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages == ["Client fails, on_store_error='local': 'late'"]
     server.mode = "up"
     for _ in range(8):
-        await asyncio.gather(*(limiter.try_acquire(key) for key in range(50)))
+        await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
         await asyncio.sleep(0.25)
-    assert all(limiter.statistics(key).store_up for key in range(50))
+    assert all(limiter.statistics(str(key)).store_up for key in range(50))
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "is back after 1" in caplog.messages[1]
     await limiter.aclose()
@@ -399,15 +399,15 @@ async def test_a_server_that_can_only_be_read_is_not_back(
 async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
     for choice in STANDING_IN:
         server = Server()
-        await server.record("default", TokenBucket("1/min"))
+        await server.record("k", TokenBucket("1/min"))
         limiter = limiter_on(server, choice)
         with pytest.raises(ValueError, match="another law"):
             await visit(limiter)
         assert limiter.statistics().store_up is True
         # Nor does it hold up the way back.
-        await server.clear("default")
+        await server.clear("k")
         await fall(limiter, server)
-        await server.record("default", TokenBucket("1/min"))
+        await server.record("k", TokenBucket("1/min"))
         server.mode = "up"
         for _ in range(2):
             await asyncio.sleep(1.0)
@@ -486,7 +486,7 @@ def test_a_second_loop_finds_a_limiter_that_asks_the_store() -> None:
     async def first() -> None:
         servers.append(Server())
         clients.append(Client(servers[0]))
-        limiters.append(RateLimiter("2/s", store=clients[0], on_store_error="closed"))
+        limiters.append(RateLimiter("2/s", store=clients[0], key="k", on_store_error="closed"))
         await asyncio.sleep(50.0)
         servers[0].mode = "stalls"
         for task in visits(limiters[0], 2):
@@ -596,7 +596,9 @@ def test_a_roll_counts_those_who_signed_lately() -> None:
 async def test_processes_that_are_gone_are_not_counted_for_long() -> None:
     server = Server()
     stores = [Client(server) for _ in range(5)]
-    crowd = Crowd(*(RateLimiter("20/s", store=store, on_store_error="local") for store in stores))
+    crowd = Crowd(
+        *(RateLimiter("20/s", store=store, key="k", on_store_error="local") for store in stores)
+    )
     await asyncio.sleep(15.0)
     assert {Health.of(store).processes for store in stores} == {5}
     rolls = sum(at == 0 for at, _ in server.asked)

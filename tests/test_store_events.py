@@ -43,7 +43,7 @@ async def test_each_outage_is_told_once_with_its_error_and_its_length(
     choice: OnStoreError,
 ) -> None:
     server = Server()
-    keyed = KeyedRateLimiter("20/s", store=Client(server), on_store_error=choice)
+    keyed = KeyedRateLimiter("20/s", store=Client(server), key="k", on_store_error=choice)
     heard: list[Event] = []
     keyed.observe(heard.append)
     await ask(keyed["ann"])
@@ -93,7 +93,7 @@ async def test_who_begins_while_the_store_is_away_is_told_why() -> None:
 @virtual
 async def test_metrics_and_the_page_say_that_the_store_is_away() -> None:
     server = Server()
-    limiter = RateLimiter("20/s", store=Client(server), on_store_error="open")
+    limiter = RateLimiter("20/s", store=Client(server), key="k", on_store_error="open")
     registry = CollectorRegistry()
     PrometheusMetrics(registry).watch(limiter, "api")
     feed = Feed("api", limiter, None, now)
@@ -145,7 +145,7 @@ async def test_at_the_switch_a_share_of_what_was_not_heard_of_may_go_on_top() ->
     """The true bound: less than twice the limit, in the period of the switch."""
     server = Server()
     busy, quiet = (
-        RateLimiter("20/s", store=Client(server), on_store_error="local") for _ in range(2)
+        RateLimiter("20/s", store=Client(server), key="k", on_store_error="local") for _ in range(2)
     )
     for _ in range(2):  # they sign, and know of each other
         await ask(busy)
@@ -208,7 +208,11 @@ async def test_an_outage_of_shared_slots_is_told_once_and_so_is_its_end(
 async def test_a_rate_and_slots_in_one_store_tell_once(choice: OnStoreError) -> None:
     store = Both()
     limiter = RateLimiter(
-        "20/s", concurrency_limit=SharedConcurrency(3, 3.0), store=store, on_store_error=choice
+        "20/s",
+        concurrency_limit=SharedConcurrency(3, 3.0),
+        store=store,
+        key="k",
+        on_store_error=choice,
     )
     heard: list[Event] = []
     limiter.observe(heard.append)
@@ -275,8 +279,8 @@ class Both(MemoryStore):
 @virtual
 async def test_metrics_count_an_outage_once_for_all_keys() -> None:
     server = Server()
-    keyed = KeyedRateLimiter("20/s", store=Client(server), on_store_error="open")
-    other = KeyedRateLimiter("20/s", store=Client(Server()), on_store_error="open")
+    keyed = KeyedRateLimiter("20/s", store=Client(server), key="k", on_store_error="open")
+    other = KeyedRateLimiter("20/s", store=Client(Server()), key="k", on_store_error="open")
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     telemetry = OpenTelemetryMetrics(MeterProvider([reader]))
     prometheus = PrometheusMetrics(registry)

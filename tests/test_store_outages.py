@@ -36,7 +36,7 @@ class Crew:
     def __init__(self, *clients: Redis, choice: OnStoreError, timeout: float) -> None:
         self.stores = [RedisStore(client, timeout=timeout) for client in clients]
         self.limiters = [
-            RateLimiter(f"{LIMIT}/500ms", guard=PERIOD, store=store, on_store_error=choice)
+            RateLimiter(f"{LIMIT}/500ms", guard=PERIOD, store=store, key="k", on_store_error=choice)
             for store in self.stores
         ]
         self.went: list[float] = []
@@ -197,7 +197,7 @@ async def opens(server: Valkey) -> None:
     """Without a limit while it is away, and with it when it is back."""
     async with server.connect() as client:
         store = RedisStore(client, timeout=0.3)
-        limiter = RateLimiter("5/h", store=store, on_store_error="open")
+        limiter = RateLimiter("5/h", store=store, key="k", on_store_error="open")
         server.pause()
         async with asyncio.timeout(DEADLINE):
             for _ in range(50):
@@ -234,7 +234,7 @@ async def test_a_slot_that_moves_to_another_node_of_a_cluster() -> None:
     cluster = Cluster()
     try:
         async with cluster.connect() as client:
-            slot = client.keyslot("{aiothrottle:default}")
+            slot = client.keyslot("{aiothrottle:k}")
         source = cluster.nodes[next(p for p in range(3) if slot < (p + 1) * 16384 // 3)]
         target = next(node for node in cluster.nodes if node is not source)
         await endure(

@@ -120,7 +120,7 @@ async def test_a_client_with_one_connection_for_all_lends_none(valkey: Valkey) -
 async def test_calls_that_follow_each_other_are_sent_past_the_driver(valkey: Valkey) -> None:
     async with one_connection(valkey.port) as client:
         store = RedisStore(client)
-        async with RateLimiter(algorithm=PLENTY, store=store) as limiter:
+        async with RateLimiter(algorithm=PLENTY, store=store, key="k") as limiter:
             for _ in range(5):
                 async with limiter.throttle():
                     pass
@@ -137,7 +137,7 @@ async def test_who_waits_for_a_connection_gets_one_while_calls_follow_each_other
     valkey: Valkey,
 ) -> None:
     async with one_connection(valkey.port) as client:
-        limiter = RateLimiter(algorithm=PLENTY, store=RedisStore(client))
+        limiter = RateLimiter(algorithm=PLENTY, store=RedisStore(client), key="k")
         stop, begun = False, asyncio.Event()
 
         async def work() -> None:

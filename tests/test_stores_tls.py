@@ -45,7 +45,10 @@ async def test_rates_and_slots_are_shared_over_tls(secured: Secured) -> None:
         settings = dict(client.connection_pool.connection_kwargs)
         one, other = (
             RateLimiter(
-                "3/min", concurrency_limit=SharedConcurrency(1), store=RedisStore(client, timeout=5)
+                "3/min",
+                concurrency_limit=SharedConcurrency(1),
+                store=RedisStore(client, timeout=5),
+                key="k",
             )
             for _ in range(2)
         )
@@ -65,7 +68,7 @@ async def test_rates_and_slots_are_shared_over_tls(secured: Secured) -> None:
 
 async def test_a_certificate_that_the_client_does_not_trust_is_an_error(secured: Secured) -> None:
     async with secured.client() as client:
-        limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5))
+        limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5), key="k")
         with pytest.raises(StoreUnavailable, match="certificate") as caught:
             await limiter.acquire()
         assert isinstance(root_of(caught.value), ssl.SSLCertVerificationError)
@@ -77,7 +80,7 @@ async def test_a_name_that_the_certificate_has_not_is_an_error(secured: Secured)
     """If the client checks it."""
     trusting = {"ssl_ca_certs": secured.authority, "ssl_check_hostname": True}
     async with secured.client("localhost", **trusting) as client:
-        limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5))
+        limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5), key="k")
         with pytest.raises(StoreUnavailable, match="localhost"):
             await limiter.acquire()
         await limiter.aclose()

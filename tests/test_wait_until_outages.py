@@ -169,7 +169,7 @@ async def test_open_all_go() -> None:
 @virtual
 async def test_another_law_under_the_key_is_told_to_those_who_come() -> None:
     store = Watched()
-    await store.record("default", RollingWindow(5))
+    await store.record("k", RollingWindow(5))
     limiter = limiter_on(store)
     for outcome in await asyncio.gather(*visits(limiter, 2), return_exceptions=True):
         assert isinstance(outcome, ValueError)

@@ -158,7 +158,7 @@ async def test_processes_together_let_one_go_in_an_interval(connect: Connect) ->
         nonlocal refused
         async with (
             connect() as store,
-            RateLimiter(algorithm=law, store=Noting(store, instants)) as limiter,
+            RateLimiter(algorithm=law, store=Noting(store, instants), key="k") as limiter,
         ):
             for _ in range(4):
                 _, told = await hits(limiter, 10)
