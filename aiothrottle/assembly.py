@@ -15,6 +15,7 @@ from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.sharing.standin import CHOICES, OnStoreError
 from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of
+from aiothrottle.texts import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,5 +124,5 @@ def _lease(lease: RateLike | None) -> Rate | None:
         return None
     tokens = as_rate(lease)
     if tokens.limit < 1:
-        raise ValueError(f"a lease is of a token or more, not of {tokens.limit:g}")
+        raise ValueError(f"a lease is of a token or more, not of {number(tokens.limit)}")
     return tokens

@@ -3,6 +3,8 @@
 import math
 import sys
 
+from aiothrottle.texts import number
+
 __all__ = ["check_choice", "check_number", "check_whole"]
 
 # To compare with: math.isfinite raises of an int that is more than any float.
@@ -80,7 +82,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 def _wanted(unit: str, least: float, above: float | None, none: str) -> str:
     """Say what a number has to be, after the word for it."""
     of = f" of {unit}" if unit else ""
-    bound = f", {least:g} or more" if least > -math.inf else ""
+    bound = f", {number(least)} or more" if least > -math.inf else ""
     if above is not None:
-        bound = f", above {above:g}"
+        bound = f", above {number(above)}"
     return of + bound + (f", or {none}" if none else "")

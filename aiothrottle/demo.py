@@ -25,6 +25,7 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.picture import Panel, save
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
+from aiothrottle.texts import number
 
 __all__ = ["Run", "Terms", "run_demo"]
 
@@ -255,24 +256,26 @@ def _introduction(terms: Terms) -> str:
     return f"""\
 A server on this machine has {terms.pages} pages that link to each other.
 It admits {_words(terms)}, and refuses the rest with 429.
-A page takes it {terms.page_time:g} s, so nobody can get them all in less than \
+A page takes it {number(terms.page_time)} s, so nobody can get them all in less than \
 {terms.least_time(terms.pages):.2f} s.
 Each crawler follows the links from "/". Those without aiothrottle ask for a refused page
-again after {_BACK_OFF:g} s. A crawl that is not complete after {terms.patience:.0f} s is stopped.
+again after {number(_BACK_OFF)} s. \
+A crawl that is not complete after {terms.patience:.0f} s is stopped.
 """
 
 
 def _words(terms: Terms) -> str:
-    period = "second" if terms.rate.period == 1 else f"{terms.rate.period:g} s"
+    period = "second" if terms.rate.period == 1 else f"{number(terms.rate.period)} s"
     requests = "request" if terms.rate.limit == 1 else "requests"
-    return f"{terms.rate.limit:g} {requests} in any {period}, {terms.concurrency} at once"
+    return f"{number(terms.rate.limit)} {requests} in any {period}, {terms.concurrency} at once"
 
 
 def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:
     """Give the lines of the table: words to the left, numbers to the right."""
     period = terms.rate.period
-    head = ("", "pages", "time", "sent", "refused", f"most in {period:g} s", "most at once", "used")
-    limit = ("the limit", "", "", "", "", f"{terms.rate.limit:g}", f"{terms.concurrency}", "")
+    most = f"most in {number(period)} s"
+    head = ("", "pages", "time", "sent", "refused", most, "most at once", "used")
+    limit = ("the limit", "", "", "", "", number(terms.rate.limit), f"{terms.concurrency}", "")
     rows = [head, *(_row(run) for run in runs), limit]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -284,7 +287,8 @@ def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:
     yield ""
     yield "sent, refused, most: as the server counted, refused requests too."
     yield "used: how much of the limit; the least time for so many pages / the time it took."
-    yield f"aiothrottle had a guard of {terms.guard:g} s: it took the period for so much longer."
+    guard = number(terms.guard)
+    yield f"aiothrottle had a guard of {guard} s: it took the period for so much longer."
 
 
 def _row(run: Run) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here
 from collections.abc import Hashable
 from typing import Any
 
+from aiothrottle.texts import duration, number
+
 __all__ = [
     "AttemptRefused",
     "CostTooHigh",
@@ -31,6 +33,11 @@ class ThrottleError(Exception):
     #: Of the limiter that refused, in a `KeyedRateLimiter`; None: it has no key, or none is told.
     key: Hashable = None
 
+    def __str__(self) -> str:
+        """Give the message, with the key."""
+        # A key may come from a stranger: escaped and cut, it forges no line of a log.
+        return super().__str__() + ("" if self.key is None else f" (key {self.key!r:.200})")
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Come back as it was: by default Python would give `__init__` the message."""
         return _unmade, (type(self),), {**self.__dict__, "args": self.args}
@@ -49,7 +56,7 @@ class CostTooHigh(ThrottleError, ValueError):
     limit: float
 
     def __init__(self, cost: float, limit: float, *, key: Hashable = None) -> None:
-        super().__init__(f"a cost of {cost} can never fit: at most {limit:g} tokens go at once")
+        super().__init__(f"cost must be at most {number(limit)} tokens, got {number(cost)}")
         self.cost = cost
         self.limit = limit
         self.key = key
@@ -61,11 +68,18 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
     #: Seconds after which rate and pauses will let it go: it is of no use to ask again earlier. 0.0
     #: if only a slot is missing: nobody knows when one comes free.
     retry_after: float
+    #: Seconds: the `timeout` of the call, or the longest wait that the algorithm allows. None: not
+    #: known.
+    timeout: float | None
 
-    def __init__(self, retry_after: float, *, key: Hashable = None) -> None:
-        reason = f"it may go in {retry_after:.3g} s" if retry_after > 0 else "all slots are taken"
-        super().__init__(f"not within the time-out: {reason}")
+    def __init__(
+        self, retry_after: float, *, timeout: float | None = None, key: Hashable = None
+    ) -> None:
+        limit = "" if timeout is None else f" of {duration(timeout)}"
+        reason = f"retry after {duration(retry_after)}" if retry_after else "all slots are taken"
+        super().__init__(f"not granted within the timeout{limit}: {reason}")
         self.retry_after = retry_after
+        self.timeout = timeout
         self.key = key
 
 
@@ -78,7 +92,8 @@ class QueueFull(ThrottleError):
     retry_after: float
 
     def __init__(self, waiting: int, retry_after: float, *, key: Hashable = None) -> None:
-        super().__init__(f"{waiting} wait already, and no more may: max_queue is reached")
+        when = f"; retry after {duration(retry_after)}" if retry_after else ""
+        super().__init__(f"max_queue is reached with {waiting} waiting{when}")
         self.waiting = waiting
         self.retry_after = retry_after
         self.key = key
@@ -115,7 +130,7 @@ class AttemptRefused(ThrottleError):
     retry_after: float | None
 
     def __init__(self, status: int, retry_after: float | None) -> None:
-        wait = "" if retry_after is None else f", retry after {retry_after:.3g} s"
+        wait = "" if retry_after is None else f", retry after {duration(retry_after)}"
         super().__init__(f"the attempt before was answered with status {status}{wait}")
         self.status = status
         self.retry_after = retry_after

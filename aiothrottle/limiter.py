@@ -40,6 +40,7 @@ from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key, Store
+from aiothrottle.texts import duration, number
 
 __all__ = ["RateLimiter"]
 
@@ -448,9 +449,9 @@ class RateLimiter:
         limit = "" if slots is None else f" of {slots}"
         state = "closed, " if engine.closed else ""
         if (left := engine.pause.left(engine.bucket.clock())) > 0:
-            state += f"paused for {left:.3g} s, "
+            state += f"paused for {duration(left)}, "
         if engine.feedback is not None and engine.feedback.rate is not None:
-            state += f"at {engine.feedback.rate.state.rate:.3g}/s, "
+            state += f"at {number(engine.feedback.rate.state.rate, 3)}/s, "
         return (
             f"<RateLimiter {engine.bucket.algorithm!r}, {state}"
             f"{engine.in_flight}{limit} in flight, {engine.waiting} waiting>"

@@ -352,7 +352,7 @@ class Permit:
             state = "not acquired"
         elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
             state = "waiting"
-        return f"<Permit of {self.cost:g}, {state}>"
+        return f"<Permit of {number(self.cost)}, {state}>"
 
 
 class _TimedPermit(Permit):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiothrottle.rate import Rate
+from aiothrottle.texts import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,16 +102,18 @@ def _draw_panel(panel: Panel, axes: "Axes") -> None:
     admitted, refused = panel.bars(refused=False), panel.bars(refused=True)
     places = [(bar + 0.5) * width for bar in range(len(admitted))]
     instants, counts = panel.rolling_count()
-    axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {width:.3g} s")
-    axes.bar(places, refused, width, admitted, color="#d55e00", label=f"refused per {width:.3g} s")
+    axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {number(width, 3)} s")
+    axes.bar(
+        places, refused, width, admitted, color="#d55e00", label=f"refused per {number(width, 3)} s"
+    )
     axes.step(
-        instants, counts, "#555555", where="post", label=f"sent in the last {rate.period:g} s"
+        instants, counts, "#555555", where="post", label=f"sent in the last {number(rate.period)} s"
     )
     axes.axhline(
         rate.limit,
         color="#009e73",
         linestyle="--",
-        label=f"the limit, {rate.limit:g} in {rate.period:g} s",
+        label=f"the limit, {number(rate.limit)} in {number(rate.period)} s",
     )
     axes.set_title(panel.title, loc="left")
     axes.set_ylabel("requests")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiothrottle.checks import check_number
+from aiothrottle.texts import number
 
 __all__ = ["Rate", "RateLike", "as_rate", "no_tuple"]
 
@@ -93,7 +94,7 @@ class Rate:
 
     def __str__(self) -> str:
         """Write the rate as `parse` reads it."""
-        return f"{self.limit:.12g}/{self.period:.12g}s"
+        return f"{number(self.limit)}/{number(self.period)}s"
 
 
 RateLike: TypeAlias = Rate | float | str

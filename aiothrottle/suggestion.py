@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
+from aiothrottle.texts import number
 
 __all__ = ["Sighting", "announced", "limiter_line", "seen", "usual_guard"]
 
@@ -85,7 +86,7 @@ def limiter_line(rates: Sequence[Rate]) -> str:
     """
     words = [f'"{_words(rate)}"' for rate in dict.fromkeys(rates)]
     limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
-    return f"RateLimiter({limits}, guard={usual_guard(rates):g})"
+    return f"RateLimiter({limits}, guard={number(usual_guard(rates), 6)})"
 
 
 def _rate_of(policy: Policy) -> Rate | None:
@@ -105,5 +106,5 @@ def _usual_from(seconds: float) -> float:
 
 
 def _words(rate: Rate) -> str:
-    name = _NAMES.get(rate.period, f"{rate.period:.6g}s")
-    return f"{rate.limit:.12g}/{name}"
+    name = _NAMES.get(rate.period, f"{number(rate.period, 6)}s")
+    return f"{number(rate.limit)}/{name}"

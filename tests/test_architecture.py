@@ -23,10 +23,11 @@ PACKAGE = Path(aiothrottle.__file__).parent
 # A new module is one row: what it may import inside the package, then what outside.
 # "*" stands for any name; the first row that fits a module counts. What FOR_ALL names may be
 # imported by every module.
-FOR_ALL = {"checks"}
+FOR_ALL = {"checks", "texts"}
 TABLE = """
     module       | inside                                                    | outside
 
+    texts        |                                                           |
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |

@@ -368,7 +368,7 @@ def test_a_server_is_a_value() -> None:
         ({"phase": 0.5}, "phase belongs to law='fixed-window'"),
         ({"law": "fixed-window", "phase": -0.5}, "phase is a finite number of seconds, 0 or more"),
         ({"law": "fixed-window", "phase": 1.0}, "phase is below the period"),
-        ({"rate": "20/1e-9s"}, "the period of a server is a .* of seconds, 1e-06 or more"),
+        ({"rate": "20/1e-9s"}, "the period of a server is a .* of seconds, 0.000001 or more"),
     ],
 )
 def test_a_server_that_makes_no_sense(options: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@ from aiothrottle.probe import Answer, Inquiry, ask, find_limit, opened
 from aiothrottle.rate import Rate
 from aiothrottle.suggestion import Sighting, announced, limiter_line, seen
 from aiothrottle.terminal import printable, without_credentials
+from aiothrottle.texts import number
 
 __all__ = ["execute", "fill"]
 
@@ -193,7 +194,7 @@ def _announcement(inquiry: Inquiry, answer: Answer) -> Iterator[str]:
         yield f"It redirects to {without_credentials(answer.location)}: you may want to ask there."
     limits = answer.limits
     if limits.throttled:
-        when = "" if limits.retry_after is None else f", for {limits.retry_after:g} s"
+        when = "" if limits.retry_after is None else f", for {number(limits.retry_after, 6)} s"
         yield f"It refuses requests now{when}."
     policies = limits.policies or _only(limits)
     yield "It announces:" if policies else "It announces no limit."
@@ -211,13 +212,13 @@ def _only(limits: ServerLimits) -> tuple[Policy, ...]:
 def _words(policy: Policy) -> str:
     parts: list[str] = []
     if policy.quota is not None:
-        parts.append(f"{policy.quota:g} {policy.unit or 'requests'}")
+        parts.append(f"{number(policy.quota)} {policy.unit or 'requests'}")
     if policy.window is not None:
-        parts.append(f"in {policy.window:g} s")
+        parts.append(f"in {number(policy.window)} s")
     if policy.remaining is not None:
-        parts.append(f"{policy.remaining:g} left")
+        parts.append(f"{number(policy.remaining)} left")
     if policy.reset_after is not None:
-        parts.append(f"reset in {policy.reset_after:g} s")
+        parts.append(f"reset in {number(policy.reset_after, 6)} s")
     return f"{f'{policy.name}: ' if policy.name else ''}{', '.join(parts)}"
 
 
@@ -228,7 +229,7 @@ def _seen(sighting: Sighting) -> Iterator[str]:
     elif sighting.retry_after is None:
         yield f"It admitted {many}, then it refused, and did not say for how long."
     else:
-        yield f"It admitted {many}, then it refused for {sighting.retry_after:g} s."
+        yield f"It admitted {many}, then it refused for {number(sighting.retry_after, 6)} s."
 
 
 def _conclusion(rates: list[Rate]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import argparse
 from functools import partial
 from typing import Any, get_args
 
+from aiothrottle import texts
 from aiothrottle.algorithms import (
     Algorithm,
     FixedWindow,
@@ -226,7 +227,7 @@ def _limiters(options: argparse.Namespace) -> "dict[str, partial[RateLimiter]]":
             limiters["no limiter"] = partial(RateLimiter)
             continue
         for guard in guards:
-            limiters[f"{law}, guard {guard:g} s"] = partial(
+            limiters[f"{law}, guard {texts.number(guard)} s"] = partial(
                 RateLimiter, kept_to, algorithm=_LAWS[law], burst=options.burst, guard=guard
             )
     return limiters
@@ -237,8 +238,9 @@ def _setting(options: argparse.Namespace) -> str:
     holding = f" holding {burst}" if burst else ""
     clients = "1 client" if options.clients == 1 else f"{options.clients} clients"
     return (
-        f"A {options.server_law.replace('-', ' ')}{holding} of {rate_.limit:g} in "
-        f"{rate_.period:g} s, {clients}, jitter {options.jitter:g} s, {options.seconds:g} s"
+        f"A {options.server_law.replace('-', ' ')}{holding} of {texts.number(rate_.limit)} in "
+        f"{texts.number(rate_.period)} s, {clients}, jitter {texts.number(options.jitter)} s, "
+        f"{texts.number(options.seconds)} s"
     )
 
 

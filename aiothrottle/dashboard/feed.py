@@ -24,6 +24,7 @@ from aiothrottle.events import (
 )
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.texts import number
 
 __all__ = ["Feed", "Snapshot"]
 
@@ -148,7 +149,7 @@ class Feed:
         rates = gauges.rates(one) if one else ()
         return {
             **self._all.figures(limiter),
-            "limits": [f"{rate.limit:.6g} per {rate.period:.6g} s" for rate in rates],
+            "limits": [f"{number(rate.limit, 6)} per {number(rate.period, 6)} s" for rate in rates],
             "perSecond": min((rate.limit / rate.period for rate in rates), default=None),
             "slots": gauges.concurrency_limit(one) if one else None,
             "keys": None if keyed is None else self._figures_of(keyed),

@@ -14,6 +14,7 @@ from aiothrottle.algorithms.algorithm import until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.sharing.roll import Roll
 from aiothrottle.stores.store import Store
+from aiothrottle.texts import duration
 
 __all__ = ["Health"]
 
@@ -117,7 +118,7 @@ class Health:
         """Log that it is back, unless that was said; all who are without it may try now."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
-            _LOG.info("%s is back after %.3g s", self._name, now - self._reported_at)
+            _LOG.info("%s is back after %s", self._name, duration(now - self._reported_at))
             self._reported_at = None
 
     def should_sign(self, now: float) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aiothrottle.texts import number
+
 __all__ = ["Arrival", "Outcome", "Waits", "fairness", "table", "waits_of"]
 
 
@@ -73,7 +75,7 @@ class Outcome:
         """Say it in a line."""
         return (
             f"{self.sent} sent, {self.refused_share:.2%} refused, {self.utilisation:.1%} used, "
-            f"waited {self.waits.mean:.3g} s (p99 {self.waits.p99:.3g} s), "
+            f"waited {number(self.waits.mean, 3)} s (p99 {number(self.waits.p99, 3)} s), "
             f"at most {self.greatest_count} in a period, fairness {self.fairness:.3f}"
         )
 

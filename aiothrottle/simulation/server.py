@@ -8,6 +8,7 @@ from aiothrottle.checks import check_choice, check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
 from aiothrottle.testing.server import LawName
+from aiothrottle.texts import duration
 
 __all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
 
@@ -81,7 +82,7 @@ class Server:
         set_field(self, "phase", phase)
         set_field(self, "retry_after", retry_after)
         if not (phase or 0.0) < self.period:
-            raise ValueError(f"phase is below the period of {self.period:g} s, not {phase!r}")
+            raise ValueError(f"phase is below the period of {duration(self.period)}, not {phase!r}")
         check_number("the period of a server", self.period, "seconds", least=_SHORTEST_PERIOD)
 
     @property

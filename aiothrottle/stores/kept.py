@@ -10,6 +10,8 @@ from inspect import Parameter, signature
 from types import TracebackType
 from typing import Any
 
+from aiothrottle.texts import duration
+
 __all__ = ["KeptConnection"]
 
 # So many calls in a row: then those may go on who wait for a connection of a small pool.
@@ -115,7 +117,7 @@ class KeptConnection:
             if reply is None or not self._keepers or self._calls >= _MOST:
                 await self._give_back(sound=reply is not None)
         if silent:
-            raise TimeoutError(f"no reply for {self._timeout:g} s")
+            raise TimeoutError(f"no reply for {duration(self._timeout)}")
         return reply
 
     async def _give_back(self, *, sound: bool = True) -> None:

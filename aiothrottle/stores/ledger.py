@@ -18,6 +18,7 @@ from typing import Any
 from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, SlidingWindow
 from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, until
 from aiothrottle.stores.store import Answer
+from aiothrottle.texts import number
 
 __all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_law", "seal"]
 
@@ -177,7 +178,7 @@ class Record:
         except (TypeError, ValueError) as error:
             raise damaged(key, str(error)) from error
         if max(seen, ahead) > LATEST:
-            raise damaged(key, f"no clock says {max(seen, ahead):g} s")
+            raise damaged(key, f"no clock says {number(max(seen, ahead))} s")
         return record
 
 

@@ -1,0 +1,37 @@
+"""Numbers and durations as messages write them: for people, without exponents."""
+
+from decimal import Decimal
+
+__all__ = ["duration", "number"]
+
+# Each unit, its seconds, and the next smaller unit, to whose whole numbers a duration is rounded.
+_UNITS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
+# Seconds. Below it a duration is as good as none.
+_LEAST = 1e-6
+
+
+def number(value: float, digits: int = 12) -> str:
+    """Write a number with so many significant digits at the most, and no exponent.
+
+    >>> number(1e7), number(0.1), number(1e-7), number(2 / 3, 3), number(20.0)
+    ('10000000', '0.1', '0.0000001', '0.667', '20')
+    """
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration of 0 seconds or more, in its two largest units or with three digits.
+
+    >>> duration(3600), duration(5400), duration(90), duration(2.5), duration(0.25)
+    ('1 h', '1 h 30 min', '1 min 30 s', '2.5 s', '250 ms')
+    """
+    rounded = float(f"{seconds:.3g}")
+    if 0 < rounded < _LEAST:
+        return "less than 0.001 ms"
+    if 0 < rounded < 1:
+        return f"{number(1000 * rounded, 3)} ms"
+    for unit, size, smaller, least in _UNITS:
+        if size <= rounded < float("inf"):
+            count, rest = divmod(round(seconds / least), size // least)
+            return f"{count} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{number(rounded)} s"
