@@ -71,10 +71,10 @@ class RateLimiter:
     may use it, and finds the budget as it was.
 
     Args:
-        rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`; or a list of
-            them (no tuple), which all hold at once. None: no limit. ``"server"``: what the server
-            announces, which the sessions of this package pass on (see `follow`). An
-            `AdaptiveRate`: what is found by trying.
+        rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. Several, which
+            all hold at once: a list of them (no tuple), or ``"100/min, 1000/h"``. None: no limit.
+            ``"server"``: what the server announces, which the sessions of this package pass on
+            (see `follow`). An `AdaptiveRate`: what is found by trying.
         concurrency_limit: How many may be inside ``throttle()`` at once, or an
             `AdaptiveConcurrency`, or a `SharedConcurrency`: so many in all processes together.
             None: no limit.

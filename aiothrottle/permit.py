@@ -10,6 +10,7 @@ from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
+from aiothrottle.texts import number
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -19,7 +19,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.checks import check_number, check_whole
-from aiothrottle.rate import Rate, RateLike, as_rate, no_tuple
+from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
 from aiothrottle.sharing.concurrency import SharedConcurrency
 
 __all__ = [
@@ -164,7 +164,7 @@ def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
         if not rate_limit:
             raise ValueError("rate_limit is an empty list; write a rate, or None for no limit")
         return [as_rate(rate) for rate in cast("Sequence[RateLike]", rate_limit)]
-    return [as_rate(cast("RateLike", rate_limit))]
+    return as_rates(cast("RateLike", rate_limit))
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:

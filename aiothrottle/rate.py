@@ -1,40 +1,13 @@
 """A rate: so many tokens per period, as a value and as the string that people write."""
 
-import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiothrottle.checks import check_number
+from aiothrottle.rate_text import ACCEPTED, read_rate, split_rates
 from aiothrottle.texts import number
 
-__all__ = ["Rate", "RateLike", "as_rate", "no_tuple"]
-
-_UNITS = {
-    "ms": 0.001,
-    "millisecond": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "h": 3600.0,
-    "hr": 3600.0,
-    "hour": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-    "w": 604800.0,
-    "week": 604800.0,
-}
-_ACCEPTED = (
-    "a rate is a number of tokens per second (20), a string ('10/s', '100/min', '1000 per hour', "
-    "'5000/24h', '1/250ms') or a Rate"
-)
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
-_RATE = re.compile(
-    rf"\s*(?P<limit>{_NUMBER})\s*(?:/|\bper\b)\s*(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+)\s*",
-    re.ASCII | re.IGNORECASE,
-)
+__all__ = ["Rate", "RateLike", "as_rate", "as_rates", "no_tuple"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +41,21 @@ class Rate:
         """Read a rate as people write it: ``"<tokens>/<period>"`` or ``"<tokens> per <period>"``.
 
         The period is a unit (ms, s, min, h, d, w, or the word for it), with a number before it
-        if it is more than one of them.
+        if it is more than one of them. The number of tokens may have commas between thousands
+        (``"1,000/h"``) or a ``k`` for a thousand (``"1k/min"``), and a word for what is counted:
+        requests, calls, queries or tokens (``"100 requests/minute"``). ``"10 rps"``,
+        ``"100rpm"``, ``"10 qps"`` and their kin are read as well.
 
         Raises:
             TypeError: It is no text.
-            ValueError: The text is no rate.
+            ValueError: The text is no rate; the message says what to write.
 
         >>> Rate.parse("5000/24h")
         Rate(limit=5000.0, period=86400.0)
         """
         if not isinstance(text, str):
             raise TypeError(f"parse() reads a rate from a text such as '10/s', not from {text!r}")
-        match = _RATE.fullmatch(text)
-        if match is None:
-            raise ValueError(f"cannot read {text!r} as a rate: {_ACCEPTED}")
-        unit = match["unit"].lower()
-        # Words have a plural, letters have none.
-        seconds = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s") if len(unit) > 2 else "")
-        if seconds is None:
-            raise ValueError(
-                f"cannot read {text!r} as a rate: {match['unit']!r} is no unit of time "
-                "(ms, s, min, h, d, w)"
-            )
-        return cls(float(match["limit"]), float(match["count"] or 1) * seconds)
+        return cls(*read_rate(text))
 
     def __str__(self) -> str:
         """Write the rate as `parse` reads it."""
@@ -117,9 +82,22 @@ def as_rate(value: RateLike) -> Rate:
     try:
         return Rate(value)
     except TypeError:
-        raise TypeError(f"{value!r} is no rate: {_ACCEPTED}") from None
+        raise TypeError(f"{value!r} is no rate: {ACCEPTED}") from None
     except ValueError:
         raise ValueError(f"{value!r} is no rate: it has to be finite and above zero") from None
+
+
+def as_rates(value: RateLike) -> list[Rate]:
+    """Give the rates that the value stands for: a text may have several, with commas between.
+
+    Raises what `as_rate` does.
+
+    >>> as_rates("100/minute, 1000/hour")
+    [Rate(limit=100.0, period=60.0), Rate(limit=1000.0, period=3600.0)]
+    """
+    if isinstance(value, str):
+        return [Rate.parse(text) for text in split_rates(value)]
+    return [as_rate(value)]
 
 
 def no_tuple(value: tuple[object, ...]) -> TypeError:
@@ -127,4 +105,4 @@ def no_tuple(value: tuple[object, ...]) -> TypeError:
     write = repr(list(value))
     if len(value) == 2 and all(type(each) in {int, float} for each in value):
         write = repr("{}/{}s".format(*value))
-    return TypeError(f"a rate is not a tuple, got {value!r}; write {write} ({_ACCEPTED})")
+    return TypeError(f"a rate is not a tuple, got {value!r}; write {write} ({ACCEPTED})")

@@ -31,7 +31,8 @@ TABLE = """
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |
-    rate         | errors                                                    |
+    rate_text    |                                                           |
+    rate         | errors rate_text                                          |
     algorithms   | algorithms.*                                              |
     algorithms.* | algorithms.algorithm rate errors                          |
     headers      | headers.*                                                 |

@@ -1,12 +1,16 @@
 """Strings, numbers and what is neither: what a rate is read from."""
 
+import contextlib
 import math
+import re
+import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import Rate, TokenBucket
-from aiothrottle.rate import as_rate
+from aiothrottle import Rate, RateLimiter, TokenBucket
+from aiothrottle.rate import as_rate, as_rates
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
@@ -39,6 +43,31 @@ READ = [
     ("10 PER Minute", 10, 60),
     ("010/s", 10, 1),
     ("1e3/s", 1000, 1),
+    ("1,000/min", 1000, 60),
+    ("1,000,000/day", 1e6, 86400),
+    ("1,000.5/s", 1000.5, 1),
+    ("1_000_000/d", 1e6, 86400),
+    ("1/1,000ms", 1, 1),
+    ("1.000/s", 1, 1),  # a point is a decimal point
+    ("1k/min", 1000, 60),
+    ("2.5K/hour", 2500, 3600),
+    ("10 k / min", 10_000, 60),
+    ("100 requests/minute", 100, 60),
+    ("1 request per 5 seconds", 1, 5),
+    ("100 req/min", 100, 60),
+    ("10 reqs/s", 10, 1),
+    ("10r/s", 10, 1),
+    ("100 Calls per Hour", 100, 3600),
+    ("3 queries/s", 3, 1),
+    ("90k tokens/min", 90_000, 60),
+    ("10 rps", 10, 1),
+    ("10rps", 10, 1),
+    ("100rpm", 100, 60),
+    ("1,000 rph", 1000, 3600),
+    ("5 RPD", 5, 86400),
+    ("10 qps", 10, 1),
+    ("90k tpm", 90_000, 60),
+    ("10\u00a0/\n s", 10, 1),
 ]
 
 
@@ -59,16 +88,19 @@ UNREADABLE = [
     ("ten/s", "'ten/s'"),
     ("-10/s", "'-10/s'"),
     ("10/-1s", "'10/-1s'"),
-    ("1,000/h", "'1,000/h'"),
     ("nan/s", "'nan/s'"),
     ("inf/s", "'inf/s'"),
     ("10/s/s", "'10/s/s'"),
     ("10/s 5/s", "'10/s 5/s'"),
     ("10 permin", "'10 permin'"),
     ("\u0661\u0660/s", "\u0661\u0660/s"),
-    ("10/fortnight", "'fortnight' is no unit"),
-    ("10/month", "'month' is no unit"),
+    ("10/fortnight", "'fortnight' is no unit of time; write one of ms, s, min, h, d, w"),
     ("10/ss", "'ss' is no unit"),
+    ("10 rpss", "'10 rpss'"),
+    ("1,00,000/s", "'1,00,000/s'"),
+    ("1__000/s", "'1__000/s'"),
+    ("10/s,", "'10/s,'"),
+    ("10kk/s", "'10kk/s'"),
     ("0/s", "limit of a rate"),
     ("0.0/s", "limit of a rate"),
     ("10/0s", "period of a rate"),
@@ -81,6 +113,122 @@ def test_what_is_no_rate_is_a_value_error_that_names_what_is_wrong(text: str, na
     with pytest.raises(ValueError, match=r"rate") as error:
         as_rate(text)
     assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("10", "write '10/s'"),
+        ("1,000", "write '1,000/s'"),
+        ("10/5", "write '10/5s'"),
+        ("10 / 5", "write '10/5s'"),
+        ("1,5/s", "write '1.5/s'"),
+        ("1 000 000 req/h", "write '1000000 req/h'"),
+        ("1M/day", "write '1000000/day'"),
+        ("1.5 million requests per day", "write '1500000 requests per day'"),
+        ("10 MB/s", "'MB' is no word for tokens; write '10/s'"),
+        ("5k images per min", "'images' is no word for tokens; write '5k per min'"),
+        ("10/month", "'month' has no fixed length; write '10/30d'"),
+        ("10k per 2 years", "'years' has no fixed length; write '10k/730d'"),
+        (
+            "100/minute, 1000/hour",
+            "one rate is expected, and these are 2; write '100/minute' for the first",
+        ),
+    ],
+)
+def test_message_says_what_to_write_instead(text: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=r"^cannot read .* as a rate: ") as error:
+        as_rate(text)
+    assert str(error.value) == f"cannot read {text!r} as a rate: {advice}"
+    for written in re.findall("write '([^']*)'", advice):
+        as_rate(written)
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("10/s", [Rate(10)]),
+        ("100/minute, 1000/hour", [Rate(100, 60), Rate(1000, 3600)]),
+        ("100/minute,1,000/hour", [Rate(100, 60), Rate(1000, 3600)]),
+        ("10 rps; 100rpm;1k/h", [Rate(10), Rate(100, 60), Rate(1000, 3600)]),
+        (20, [Rate(20)]),
+        (Rate(3, 4), [Rate(3, 4)]),
+    ],
+)
+def test_text_has_several_rates(text: Unchecked, rates: list[Rate]) -> None:
+    assert as_rates(text) == rates
+
+
+@pytest.mark.parametrize("text", ["10/s,", ",10/s", "10/s,,5/s", "10/s, x", "10/s 5/s", "10,20"])
+def test_text_with_one_unreadable_rate_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="as a rate"):
+        as_rates(text)
+
+
+def test_limiter_keeps_all_rates_of_a_text() -> None:
+    texts, listed = RateLimiter("10/s, 100/min"), RateLimiter(["10/s", "100/min"])
+    assert repr(texts) == repr(listed)
+    texts.update(rate_limit="5/s; 50/min")
+    listed.update(rate_limit=["5/s", "50/min"])
+    assert repr(texts) == repr(listed)
+    with pytest.raises(ValueError, match="one rate is expected"):
+        RateLimiter(["10/s, 100/min", "1000/h"])
+
+
+K = 1024
+LONG: dict[str, Callable[[int], str]] = {
+    "blanks": lambda n: " " * n,
+    "blanks after": lambda n: "10/s" + " " * n + "!",
+    "blanks between": lambda n: "10/" + " " * n + "!",
+    "blanks before a unit": lambda n: "10 per" + " " * n + "5" + " " * n + "!",
+    "digits": lambda n: "9" * n,
+    "digits and a unit": lambda n: "9" * n + "/s",
+    "digits twice": lambda n: "9" * n + "/" + "9" * n,
+    "decimals": lambda n: "1." + "1" * n + "!",
+    "exponent": lambda n: "1e" + "1" * n + "!",
+    "points": lambda n: "1.1" * (n // 3),
+    "underscores": lambda n: "1_" * (n // 2),
+    "commas": lambda n: ",111" * (n // 4),
+    "groups": lambda n: "1" + ",111" * (n // 4) + "!",
+    "groups of blanks": lambda n: "111 " * (n // 4) + "!",
+    "unit": lambda n: "10/" + "s" * n,
+    "unit and more": lambda n: "10/" + "s" * n + "!",
+    "word": lambda n: "10 " + "r" * n + "/!",
+    "per": lambda n: "10" + " per" * (n // 4),
+    "slashes": lambda n: "10" + "/" * n,
+    "thousands": lambda n: "10" + "k" * n,
+    "millions": lambda n: "9" * n + "m/" + "s" * n,
+    "months": lambda n: "9" * n + "/month",
+    "rates": lambda n: "10/s," * (n // 5) + "!",
+    "semicolons": lambda n: ";" * n,
+    "quotes": lambda n: "'" * n,
+}
+
+
+@pytest.mark.parametrize("make", LONG.values(), ids=LONG)
+def test_time_to_read_grows_with_the_length_alone(make: Callable[[int], str]) -> None:
+    """Of the processor, so that a busy machine does not count."""
+
+    def seconds(length: int) -> float:
+        text, least = make(length), math.inf
+        for _ in range(2):
+            begin = time.process_time()
+            with contextlib.suppress(ValueError):
+                as_rates(text)
+            with contextlib.suppress(ValueError):
+                Rate.parse(text)
+            least = min(least, time.process_time() - begin)
+        return least
+
+    unit = max(seconds(K), 50e-6)  # below that it is all noise
+    for length in (2, 4, 8, 16, 32, 64):
+        assert seconds(length * K) < 8 * length * unit, f"{length} kB"
+
+
+def test_long_text_is_cut_in_the_message() -> None:
+    with pytest.raises(ValueError, match="as a rate") as error:
+        Rate.parse("x" * 64 * K)
+    assert len(str(error.value)) < 500
 
 
 def test_the_message_shows_what_would_be_read() -> None:

@@ -241,7 +241,8 @@ class Chain:
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
         self.engine.reject("timeout")
-        return ThrottleTimeout(self.estimate(self.engine.now(), waiter), key=self.engine.key)
+        wait = self.estimate(self.engine.now(), waiter)
+        return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.engine.key)
 
     def now(self) -> float:
         """Read the clock of the engine, as its `now` does."""

@@ -33,6 +33,7 @@ from aiothrottle._core.wait_queue import Waiter, WaitQueue
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
 from aiothrottle.statistics import Statistics
+from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -576,20 +577,22 @@ class Engine:
         if not full and waiter.timeout is None and longest == math.inf:
             return
         wait = estimate(now, waiter)
+        timeout = longest if waiter.timeout is None else min(waiter.timeout, longest)
         if full:
             self.reject("queue full")
             raise QueueFull(self.waiting, wait, key=self.key)
         if wait > longest:
             self._charge_reject(waiter, now)
-        elif waiter.timeout is None or wait <= waiter.timeout:
+        elif wait <= timeout:
             return
         self.reject("timeout")
-        raise ThrottleTimeout(wait, key=self.key)
+        raise ThrottleTimeout(wait, timeout=timeout, key=self.key)
 
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
         """Count one that has waited for as long as it would, and give what to raise."""
         self.reject("timeout")
-        return ThrottleTimeout(self.estimate(self.now(), waiter), key=self.key)
+        wait = self.estimate(self.now(), waiter)
+        return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.key)
 
     def reject(self, reason: events.Refusal) -> None:
         """Count one that was rejected."""
@@ -761,7 +764,8 @@ class Engine:
         if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
             name = self.bucket.algorithm if self.key is None else self.key
             # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
-            _logger.info("%.200r is paused for %.3g s: %s", name, left, events.REASONS[reason])
+            reasons = events.REASONS
+            _logger.info("%.200r is paused for %s: %s", name, duration(left), reasons[reason])
             if self.observers.listeners:
                 self.observers.emit(events.Paused(self.key, left, reason))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiothrottle.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.rate_text import split_rates
 
 __all__ = [
     "header",
@@ -17,6 +18,7 @@ __all__ = [
     "number",
     "picture",
     "rate",
+    "rates",
     "seconds",
     "some_seconds",
     "whole_number",
@@ -37,6 +39,11 @@ def rate(text: str) -> Rate:
         return as_rate(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def rates(text: str) -> list[Rate]:
+    """Read one rate or several, with commas or semicolons between."""
+    return [rate(part) for part in split_rates(text)]
 
 
 def whole_rate(text: str) -> Rate:

@@ -10,7 +10,7 @@ from aiothrottle.cli.arguments import (
     header,
     header_value,
     method,
-    rate,
+    rates,
     seconds,
     some_seconds,
     whole_number,
@@ -38,10 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_limits(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--rate",
-        type=rate,
-        action="append",
+        type=rates,
+        action="extend",
         metavar="RATE",
-        help="all requests: 10 (per second), 10/s, 500/min, 1/250ms; several hold at once",
+        help="all requests: 10 (per second), 10/s, 500/min, 1/250ms; several hold at once: "
+        "10/s,500/min, or the option more than once",
     )
     group.add_argument(
         "--concurrency",
@@ -52,8 +53,8 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--per-host",
-        type=rate,
-        action="append",
+        type=rates,
+        action="extend",
         metavar="RATE",
         help="the requests to each host; several hold at once",
     )

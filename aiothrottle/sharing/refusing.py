@@ -222,7 +222,10 @@ class RefusingLine(SharedLine):
             if waiter in self._undecided:  # else it has left meanwhile
                 del self._undecided[waiter]
                 self.reject("timeout")
-                fail(waiter, ThrottleTimeout(told, key=self.key))
+                timeout = law.longest_wait
+                if waiter.timeout is not None:
+                    timeout = min(timeout, waiter.timeout)
+                fail(waiter, ThrottleTimeout(told, timeout=timeout, key=self.key))
         if refused_cost:
             self._owe(refused_cost)
 
