@@ -1,7 +1,7 @@
 """Which header says what: the names, in every spelling, sorted into families, fields and limits."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
@@ -112,24 +112,32 @@ _NAMED = re.compile(rf"(?:({_OF_LIMIT})-(.+)|(.+)-({_OF_LIMIT}))", re.DOTALL)
 _LONGEST = 64
 
 
-def lines_of(headers: Headers) -> tuple[Names, Iterable[str]]:
-    """Give the names of all lines, repeated ones too; and their values."""
-    values: Callable[[], Iterable[str]] | None = getattr(headers, "values", None)
-    if values is not None:  # a tenth of the time of isinstance(headers, Mapping)
-        return tuple(cast("Mapping[str, str]", headers)), values()
+def lines_of(headers: Headers) -> tuple[Names, list[str]]:
+    """Give the names of all lines, repeated ones too; and their values.
+
+    Raises:
+        TypeError: These are no headers.
+    """
+    # httpx joins repeated lines in items(). Elsewhere items() gives each line, while keys and
+    # values may differ in number: multidict from 7 on iterates over each name once.
+    pairs = getattr(headers, "multi_items", None) or getattr(headers, "items", None)
+    names: list[str] = []
+    values: list[str] = []
     try:
-        lines = [(name, value) for name, value in cast("Iterable[tuple[str, str]]", headers)]
+        lines = cast("Iterable[tuple[str, str]]", headers if pairs is None else pairs())
+        for name, value in lines:
+            names.append(name)
+            values.append(value)
     except (TypeError, ValueError):
         raise TypeError(f"headers are a mapping, or pairs of texts, not {headers!r:.100}") from None
-    return tuple(name for name, _ in lines), [value for _, value in lines]
+    return tuple(names), values
 
 
-def collect(layout: Layout, values: Iterable[str]) -> Fields:
+def collect(layout: Layout, values: Sequence[str]) -> Fields:
     """Sort the lines by what they are for; drop those that are for something else."""
     fields: Fields = {
         "wait": {}, "trio": {}, "limit": {}, "draft": {}, "word": {}, "stamp": {}, "vendor": {},
     }  # fmt: skip
-    values = list(values)
     for kind, of, places in layout.places:
         fields[kind][of] = {
             field: [_text(values[place]).strip(" \t") for place in at] for field, at in places
