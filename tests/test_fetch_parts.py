@@ -342,11 +342,53 @@ def test_the_method_changes_as_browsers_change_it(status: int, method: str, beco
     assert request.data == (None if becomes == "GET" else b"data")
 
 
-def test_another_host_is_told_no_secret() -> None:
-    request = redirected(POST, 307, "http://b/")
+HARMLESS = {"Accept": "a/b", "accept-language": "fi", "Range": "bytes=0-9", "User-Agent": "me"}
+PRIVATE = {
+    "Authorization": "secret",
+    "Cookie": "secret",
+    "X-Api-Key": "secret",
+    "api-key": "secret",
+    "X-Mine": "secret",
+    "Host": "secret",
+    "If-None-Match": "secret",
+    "Content-Type": "secret",
+}
+
+
+@pytest.mark.parametrize(
+    "location", ["https://a/y", "http://b/y", "http://a:81/y", "//b/y", "http://me:pw@b/y"]
+)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_another_origin_gets_harmless_headers_only(location: str, status: int) -> None:
+    first = Request("GET", URL("http://you:secret@a/x"), {**PRIVATE, **HARMLESS})
+    request = redirected(first, status, location)
     assert request is not None
-    assert request.headers == {"Content-Type": "t", "X-Mine": "1"}
-    assert request.url.user is None
+    assert request.headers == HARMLESS
+    assert request.method == "GET"
+    assert "secret" not in str(request.url)
+
+
+@pytest.mark.parametrize("location", ["y", "//a/y", "http://a:80/y", "HTTP://A/y"])
+def test_the_same_origin_gets_all_headers(location: str) -> None:
+    first = Request("GET", URL("http://a/x"), {**PRIVATE, **HARMLESS})
+    request = redirected(first, 307, location)
+    assert request is not None
+    assert request.headers == first.headers
+
+
+@pytest.mark.parametrize(
+    ("status", "method"), [(307, "POST"), (308, "POST"), (301, "PUT"), (302, "PATCH")]
+)
+def test_a_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
+    first = Request(method, URL("http://a/x"), {}, b"secret")
+    with pytest.raises(ValueError, match=r"to http://b:81, another origin: the body is not sent"):
+        redirected(first, status, "http://me:secret@b:81/y")
+
+
+@pytest.mark.parametrize(("status", "method"), [(301, "POST"), (302, "POST"), (303, "PUT")])
+def test_a_redirect_that_drops_the_body_leads_anywhere(status: int, method: str) -> None:
+    request = redirected(Request(method, URL("http://a/x"), PRIVATE, b"secret"), status, "//b/y")
+    assert request == Request("GET", URL("http://b/y"), {})
 
 
 def test_the_same_host_is_told_again() -> None:

@@ -250,3 +250,40 @@ def test_it_can_be_piped_through_a_shell() -> None:
         )
     assert len(ended.stdout.splitlines()) == 3
     assert ended.stderr == ""
+
+
+def test_redirects_give_no_secret_to_another_origin(tmp_path: Path) -> None:
+    """Origins that differ in their port alone, as an API and what else runs on its host may."""
+    seen: dict[str, tuple[str, dict[str, str], bytes]] = {}
+
+    async def note(request: web.Request) -> web.Response:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        seen[request.path] = (request.method, headers, await request.read())
+        return web.Response()
+
+    out = tmp_path / "out.jsonl"
+    with background(handler=note) as other:
+
+        async def lead(request: web.Request) -> web.Response:
+            location = f"{other.url}{request.path[1:]}"
+            return web.Response(status=int(request.path[1:]), headers={"Location": location})
+
+        with background(handler=lead) as server:
+            urls = [f"{server.url}{status}" for status in (301, 302, 303, 307, 308)]
+            secrets = ["X-Api-Key", "api-key", "Authorization", "Cookie", "X-Mine"]
+            headers = [word for name in secrets for word in ("-H", f"{name}: secret")]
+            run = ["fetch", *urls, "-L", "-o", str(out), *headers, "-H", "Accept: a/b", "-A", "me"]
+            with start(*run, "-d", "secret") as fetch:
+                _, said = fetch.communicate(timeout=60)
+    assert fetch.returncode == 1
+    assert set(seen) == {"/301", "/302", "/303"}
+    for method, told, body in seen.values():
+        assert (method, body) == ("GET", b"")
+        assert (told["accept"], told["user-agent"]) == ("a/b", "me")
+        assert set(told) == {"accept", "accept-encoding", "host", "user-agent"}
+    records = {record["url"]: record for record in map(json.loads, out.read_text().splitlines())}
+    for url, status in zip(urls[3:], (307, 308), strict=True):
+        place = str(other.url).rstrip("/")
+        error = f"redirected ({status}) to {place}, another origin: the body is not sent there"
+        assert (records[url]["status"], records[url]["error"]) == (status, error)
+        assert f"{url}: {error}" in said

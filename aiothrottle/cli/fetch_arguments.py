@@ -126,7 +126,8 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         "-L",
         "--location",
         action="store_true",
-        help="follow redirects; each step keeps to the limits of its host",
+        help="follow redirects; each step keeps to the limits of its host, and another origin is "
+        "sent no body and no header that may be secret",
     )
     group.add_argument(
         "--max-redirs",
