@@ -116,13 +116,14 @@ TABLE = """
     dashboard    | dashboard.server                                          |
     dashboard.feed | events gauges keyed limiter                             |
     dashboard.server | dashboard.feed gauges                                 | asyncio importlib time aiohttp yarl
+    redact       |                                                           |
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib
     suggestion   | headers rate                                              |
     probe        | aiohttp.* headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
     fetch.limits | fetch.store admission keyed limiter rate stores           |
-    fetch.store  | stores stores.* algorithms                                | redis pymongo emcache
+    fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
     fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl

@@ -108,14 +108,41 @@ def test_what_is_no_url_is_told_and_not_raised(line: bytes, problem: str) -> Non
         b"https://me:secret@example.org/@you?to=a@b",
         b"https://me:secret@[::1/",
         b"https://me:sec/ret@example .org/",
+        b"https://me:sec/ret@example.org/",
         b"https://secret@example.org:port/",
+        b"me:secret@example.org",
+        b"secret@example.org",
+        b"me:secret@example.org/a me:secret@example.org/b",
+        b"https:/me:secret@example.org",
+        b"https:me:secret@example.org",
+        b"ftp://me:secret@example.org/",
+        b"me:secret" + b"x" * 300 + b"@example.org",
+        b"https://me:secret" + b"x" * 300 + b"@example .org",
+        b"me:secret\xff@example.org",
     ],
 )
 def test_no_password_is_shown(line: bytes) -> None:
     address = read_address(line)
     assert address is not None
+    assert "example" in address.shown or "[::1" in address.shown, "what it is about can be seen"
     assert "ecret" not in address.shown.replace("sec/ret", "secret")
     assert "secret" not in (address.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"example.org", "example.org"),
+        (b"me:secret@example.org/a", "***@example.org/a"),
+        (b"ftp://me:secret@example.org/", "ftp://***@example.org/"),
+        (b"x" * 201, "x" * 200 + "\u2026"),
+        (b"x" * 200, "x" * 200),
+    ],
+)
+def test_line_that_is_no_url_is_shown_as_far_as_may_be(line: bytes, shown: str) -> None:
+    address = read_address(line)
+    assert address is not None
+    assert address.shown == shown
 
 
 def test_no_error_shows_a_password() -> None:

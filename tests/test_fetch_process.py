@@ -287,3 +287,15 @@ def test_redirects_give_no_secret_to_another_origin(tmp_path: Path) -> None:
         error = f"redirected ({status}) to {place}, another origin: the body is not sent there"
         assert (records[url]["status"], records[url]["error"]) == (status, error)
         assert f"{url}: {error}" in said
+
+
+def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
+    urls, out = tmp_path / "urls.txt", tmp_path / "out.jsonl"
+    urls.write_text("me:Zq7Kx3@127.0.0.1\nhttp://me:Zq7/Kx3@127.0.0.1/\n")
+    with start("fetch", "-i", str(urls), "-o", str(out)) as fetch:
+        _, said = fetch.communicate(timeout=60)
+    assert fetch.returncode == 1
+    assert urls_of(out) == ["***@127.0.0.1", "http://***@127.0.0.1/"]
+    assert "***@127.0.0.1: " in said
+    for part in ("Zq7", "Kx3"):
+        assert part not in out.read_text() + said

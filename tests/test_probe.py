@@ -146,6 +146,7 @@ def test_what_a_server_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) 
         ([], "the following arguments are required: URL"),
         (["example.org"], "'example.org' is no URL: it does not begin with http:// or https://"),
         ([""], "'' is empty"),
+        (["me:secret@example.org"], "'***@example.org' is no URL"),
         (["http://a/", "--max-requests", "0"], "must be a whole number from 1 to 10000"),
         (["http://a/", "--max-requests", "9"], "are for --find-limit: give it as well"),
         (["http://a/", "--concurrency", "2"], "are for --find-limit: give it as well"),

@@ -106,8 +106,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def _url(text: str) -> URL:
     address = read_address(text.encode(errors="surrogateescape"))
     if address is None or address.url is None:
-        problem = "is empty" if address is None else address.problem
-        raise argparse.ArgumentTypeError(f"{without_credentials(text)!r} {problem}")
+        shown, problem = ("", "is empty") if address is None else (address.shown, address.problem)
+        raise argparse.ArgumentTypeError(f"{shown!r} {problem}")
     return address.url
 
 

@@ -12,9 +12,10 @@ __all__ = ["LONGEST", "Address", "read_address", "url_of"]
 #: Bytes. Most servers take no more than 8,000.
 LONGEST = 1 << 16
 
-# Of a line that is no URL, so much is told.
+# Characters. Of a line that is no URL, so much is told.
 _TOLD = 200
 _UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Address(NamedTuple):
@@ -78,7 +79,9 @@ def _url(text: str) -> URL:
         url = url_of(text)
         host = url.host
     except ValueError as error:
-        raise ValueError(f"is no URL: {error}") from None
+        # The error may quote what it takes for the port, which may be a part of a password.
+        wrong = "its host or port cannot be read" if "@" in text else error
+        raise ValueError(f"is no URL: {wrong}") from None
     if not host:
         raise ValueError("is no URL: it names no host")
     return url
@@ -86,5 +89,9 @@ def _url(text: str) -> URL:
 
 def _shown(line: bytes) -> str:
     """Give the beginning of what is no URL; what could be a password in it is hidden."""
-    text = line[:_TOLD].decode(errors="backslashreplace")
-    return re.sub(r"(?<=//).*@", "***@", text) + "…" * (len(line) > _TOLD)
+    text = line.decode(errors="backslashreplace")
+    before, at, after = text.rpartition("@")
+    if at:
+        scheme = _SCHEME.match(before)
+        text = f"{scheme[0] if scheme else ''}***@{after}"
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from aiothrottle.algorithms import RollingWindow
+from aiothrottle.redact import redact
 from aiothrottle.stores import Store
 
 __all__ = ["StoreAddress"]
@@ -27,14 +28,23 @@ class StoreAddress:
     url: str
 
     def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme  # which refuses half an IPv6 address
-        if "://" not in self.url or scheme not in _OPENERS:
-            raise ValueError(f"a store is one of {', '.join(f'{name}://' for name in _OPENERS)}")
+        if self._scheme not in _OPENERS:
+            known = ", ".join(f"{name}://" for name in _OPENERS)
+            raise ValueError(f"a store is one of {known}, not {str(self)!r}")
+        if str(self).endswith("***"):
+            # A driver would take a part of the password for the host, and name it in its error.
+            raise ValueError(
+                f"{self} cannot be read: write {self._scheme}://USER:PASSWORD@HOST:PORT, "
+                "with / ? # @ in the password as %2F %3F %23 %40"
+            )
 
     def __str__(self) -> str:
-        """Tell what is no secret of it."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        """Return what is no secret of it."""
+        return redact(self.url)
+
+    @property
+    def _scheme(self) -> str:
+        return self.url.partition("://")[0].lower() if "://" in self.url else ""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Store]:
@@ -45,7 +55,7 @@ class StoreAddress:
             StoreUnavailable: It does not answer.
             ValueError: The driver cannot read the URL.
         """
-        async with _OPENERS[urlsplit(self.url).scheme](self.url) as store:
+        async with _OPENERS[self._scheme](self.url) as store:
             await store.peek("aiothrottle fetch", RollingWindow(1))
             yield store
 
