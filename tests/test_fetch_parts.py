@@ -1,6 +1,8 @@
 """What `aiothrottle fetch` is made of, without a network: lines, addresses, names, records."""
 
 import json
+import sys
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from aiothrottle.fetch.addresses import LONGEST, read_address
-from aiothrottle.fetch.folder import file_name
+from aiothrottle.fetch.folder import Folder, file_name
 from aiothrottle.fetch.lines import Splitter
 from aiothrottle.fetch.output import Done, Output, OutputError, open_output
 from aiothrottle.fetch.progress import Pace, progress_line
@@ -332,6 +334,25 @@ def test_a_name_can_be_read(url: str, content_type: str, name: str) -> None:
 def test_urls_that_differ_have_names_that_differ() -> None:
     urls = ["http://a/x", "http://a/X", "http://a/x?1", "http://a/x/", "https://a/x"]
     assert len({file_name(URL(url)).lower() for url in urls}) == len(urls)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links are for administrators there")
+async def test_no_body_is_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    pages = tmp_path / "pages"
+    folder = Folder(pages)
+
+    async def body() -> AsyncGenerator[bytes]:
+        yield b"body"
+
+    (pages / "a.html").symlink_to(precious)
+    name = await folder.keep("a.html", 0, body())
+    assert (pages / name).read_bytes() == b"body"
+    assert not (pages / name).is_symlink()
+    (pages / ".part-0").symlink_to(precious)
+    with pytest.raises(OutputError, match="File exists"):
+        await folder.keep("b.html", 0, body())
+    assert not precious.exists()
 
 
 # ---- redirects -------------------------------------------------------------------------------

@@ -299,3 +299,36 @@ def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
     assert "***@127.0.0.1: " in said
     for part in ("Zq7", "Kx3"):
         assert part not in out.read_text() + said
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_index_that_is_a_link_is_refused(
+    tmp_path: Path, options: list[str], *, there: bool
+) -> None:
+    """Whoever may write to the folder could have the records written anywhere."""
+    precious = tmp_path / "precious"
+    if there:
+        precious.touch()
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    index = pages / "index.jsonl"
+    index.symlink_to(precious)
+    with background() as server:
+        run = ["fetch", str(server.url), "--output-dir", str(pages), *options]
+        with start(*run) as fetch:
+            _, said = fetch.communicate(timeout=60)
+        assert fetch.returncode == 2
+        assert server.audit.sent == 0
+    assert f"{index} is a symbolic link: take it away, or name another file by --output" in said
+    assert precious.exists() is there
+    assert not there or precious.read_bytes() == b""
+
+
+def test_output_that_was_named_may_be_a_link(tmp_path: Path) -> None:
+    out, link = tmp_path / "out.jsonl", tmp_path / "link"
+    link.symlink_to(out)
+    with background() as server, start("fetch", str(server.url), "-o", str(link)) as fetch:
+        fetch.communicate(timeout=60)
+    assert fetch.returncode == 0
+    assert len(urls_of(out)) == 1

@@ -103,7 +103,10 @@ def _settings(options: argparse.Namespace) -> Settings:
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
-    output = open_output(options.output or index, resume=options.resume)
+    # Others may be able to put a link into the folder, but nobody else has named --output.
+    output = open_output(
+        options.output or index, resume=options.resume, follow=options.output is not None
+    )
     if folder is not None:
         folder.tidy()
     longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)

@@ -21,6 +21,8 @@ except ImportError:  # Windows
 __all__ = ["Done", "Output", "OutputError", "open_output"]
 
 _STANDARD_OUTPUT = 1
+# Windows has no such flag, and lets none but administrators make links.
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 # A pipe that is ready takes so much at once without making anybody wait (POSIX's PIPE_BUF).
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
 
@@ -100,10 +102,15 @@ class Output:
             os.close(self._descriptor)
 
 
-def open_output(path: Path | None, *, resume: bool) -> Output:
+def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Output:
     """Open the file, or the standard output.
 
     With `resume` its records are read, and a last line that a crash has cut off is taken away.
+
+    Args:
+        path: The file; None: the standard output.
+        resume: Whether it may have records in it.
+        follow: Whether it may be a symbolic link. One that nobody has named must not be.
 
     Raises:
         OutputError: It cannot be written; or it has something in it, and `resume` is not said; or
@@ -111,9 +118,14 @@ def open_output(path: Path | None, *, resume: bool) -> Output:
     """
     if path is None:
         return Output(_STANDARD_OUTPUT, Done())
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (0 if follow else _NO_LINK)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
+        if not follow and path.is_symlink():
+            raise OutputError(
+                f"{path} is a symbolic link: take it away, or name another file by --output"
+            ) from None
         raise OutputError(f"{path} cannot be written: {error.strerror}") from error
     try:
         return Output(descriptor, _begin(descriptor, path, resume=resume))
