@@ -24,6 +24,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.picture import Panel, save
 from aiothrottle.rate import Rate
+from aiothrottle.terminal import StatusLine
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
 from aiothrottle.texts import number
 
@@ -230,23 +231,20 @@ def _progress(run: Run, screen: TextIO) -> Generator[None, None, None]:
     if not screen.isatty():
         yield
         return
-    ticker = asyncio.create_task(_tick(run, screen))
+    status = StatusLine(screen)
+    ticker = asyncio.create_task(_tick(run, status))
     try:
         yield
     finally:
         ticker.cancel()
-        _rewrite(screen, "")
+        status.clear()
 
 
-async def _tick(run: Run, screen: TextIO) -> None:
+async def _tick(run: Run, status: StatusLine) -> None:
     while True:
         line = f"{run.name}: {len(run.found)} of {run.terms.pages} pages"
-        _rewrite(screen, f"{line}, {run.audit.refused} refused")
+        status.show(f"{line}, {run.audit.refused} refused")
         await asyncio.sleep(0.1)
-
-
-def _rewrite(screen: TextIO, line: str) -> None:
-    print(f"\r{line:<70}\r{line}", end="", file=screen, flush=True)
 
 
 # ---- the table -------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """What is said to a person: nothing a stranger wrote may move the cursor, nor tell a password."""
 
+import contextlib
+import os
 import re
 import shutil
 from typing import TextIO
@@ -34,19 +36,32 @@ def without_credentials(text: str) -> str:
 
 
 class StatusLine:
-    """The last line of a terminal, written again and again, below all others."""
+    """The last line of a terminal, written again and again, below all others.
+
+    Nothing is written to what is no terminal.
+    """
 
     def __init__(self, screen: TextIO) -> None:
         self._screen = screen
-        self._length = 0
+        self._is_terminal = screen.isatty()
 
     def show(self, line: str) -> None:
         """Replace the line. One that is too long would leave a trail of its first parts."""
-        line = line[: shutil.get_terminal_size().columns - 1]
-        print(f"\r{line:<{self._length}}\r{line}", end="", file=self._screen, flush=True)
-        self._length = len(line)
+        if not self._is_terminal:
+            return
+        # A character in the last column would wrap the line.
+        width = max(1, self._columns() - 1)
+        # A terminal echoes Ctrl-C behind the line: it has to fit in, and is overwritten too.
+        line = line[: max(0, width - len("^C"))]
+        print(f"\r{line:<{width}}\r{line}", end="", file=self._screen, flush=True)
 
     def clear(self) -> None:
-        """Take the line away."""
-        if self._length:
-            self.show("")
+        """Take the line away, and what was typed behind it."""
+        self.show("")
+
+    def _columns(self) -> int:
+        """Return the width of this screen; the standard output may be elsewhere."""
+        with contextlib.suppress(OSError):
+            if columns := os.get_terminal_size(self._screen.fileno()).columns:
+                return columns
+        return shutil.get_terminal_size().columns

@@ -422,7 +422,9 @@ def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(
         assert main(["fetch", *urls, "-o", str(out), "--rate", "5/300ms"]) == 0
     shown = [line.strip() for line in terminal.getvalue().split("\r")]
     assert any(line.startswith("[######") and "left" in line for line in shown)
-    assert terminal.getvalue().rsplit("\r", 1)[1].startswith("15 URLs in")
+    end = next(place for place, line in enumerate(shown) if line.startswith("15 URLs in"))
+    assert shown[end - 1] == "", "the bar is not there any more when the summary comes"
+    assert not any(line.startswith("[") for line in shown[end:])
 
 
 def test_nothing_a_server_says_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
