@@ -115,7 +115,8 @@ TABLE = """
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
     dashboard    | dashboard.server                                          |
     dashboard.feed | events gauges keyed limiter                             |
-    dashboard.server | dashboard.feed gauges                                 | asyncio importlib time aiohttp yarl
+    dashboard.connections |                                                  | asyncio
+    dashboard.server | dashboard.* gauges                                    | asyncio importlib socket time aiohttp yarl
     redact       |                                                           |
     terminal     |                                                           |
     picture      | rate                                                      | matplotlib

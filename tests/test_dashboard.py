@@ -4,8 +4,9 @@ import asyncio
 import json
 import logging
 import re
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import aiohttp
 import pytest
 
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
-from aiothrottle.dashboard import serve
+from aiothrottle.dashboard import connections, serve, server
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.events import StoreDown, StoreUp
 from tests.browser import BROWSER, Tab, open_tab
@@ -281,16 +282,175 @@ async def test_it_ends_when_its_owner_is_cancelled() -> None:
     assert not limiter._engine.observers.listeners
 
 
-async def test_so_many_pages_may_be_open_and_one_that_is_closed_leaves_room() -> None:
-    async with serve(RateLimiter(10)) as url:
-        async with aiohttp.ClientSession() as session:
-            responses = [await session.get(url + "events") for _ in range(20)]
-            assert {response.status for response in responses} == {200}
-            assert await status(url + "events") == 503
-            for response in responses:
-                response.close()
-        while await status(url + "events") == 503:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)  # it notices when it writes
+# ---- who asks for nothing, and who reads nothing -------------------------------------------------
+
+HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+STREAM = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@asynccontextmanager
+async def connecting(url: str) -> AsyncGenerator[Callable[[bytes], Awaitable[socket.socket]]]:
+    """Give a function that connects, and sends; closes all that is open at the end."""
+    port = int(url.rstrip("/").rpartition(":")[2])
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+
+        async def connect(sent: bytes) -> socket.socket:
+            opened = stack.enter_context(socket.socket())
+            opened.setblocking(False)
+            await loop.sock_connect(opened, ("127.0.0.1", port))
+            await loop.sock_sendall(opened, sent)
+            return opened
+
+        yield connect
+
+
+async def until_closed(opened: socket.socket) -> int:
+    """Return how many bytes still came."""
+    loop = asyncio.get_running_loop()
+    count = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(10):
+            while piece := await loop.sock_recv(opened, 1 << 16):
+                count += len(piece)
+    return count
+
+
+def is_open(opened: socket.socket) -> bool:
+    """Tell whether the server has not closed it; what came is read."""
+    try:
+        while opened.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        pass
+    return False
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, WHOLE, WHOLE + HALF])
+async def test_connection_without_a_request_in_time_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(connections, "_PATIENCE", 0.2)
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
+        came = await until_closed(await connect(sent))
+    assert (came > 0) is sent.startswith(WHOLE)
+    assert caplog.messages == []
+
+
+async def test_head_that_comes_in_drops_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_PATIENCE", 0.2)
+    loop = asyncio.get_running_loop()
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
+        opened = await connect(HALF)
+
+        async def drip() -> None:
+            for _ in range(200):
+                await loop.sock_sendall(opened, b"x")
+                await asyncio.sleep(0.05)
+
+        with pytest.raises(ConnectionError):
+            await drip()
+
+
+async def test_stream_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_PATIENCE", 0.2)
+    async with serve(RateLimiter(10)) as url, streaming(url) as told:
+        for _ in range(3):
+            assert (await told())["limiters"]
+
+
+async def test_many_half_open_requests_shut_nobody_out() -> None:
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect, streaming(url) as told:
+        await told()
+        half = [await connect(HALF) for _ in range(300)]
+        assert await status(url) == 200
+        assert await status(url + "events") == 200
+        await told()
+        await told()
+        still = [is_open(each) for each in half]
+    assert 80 <= sum(still) <= 100
+    assert not any(still[:200]), "those that were idle longest go first"
+
+
+async def test_connection_that_was_used_last_goes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MOST", 3)
+    loop = asyncio.get_running_loop()
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
+        first, second = await connect(WHOLE), await connect(HALF)
+        await loop.sock_recv(first, 1 << 16)
+        third = await connect(HALF)
+        await loop.sock_sendall(first, WHOLE)
+        await asyncio.sleep(0.05)
+        await connect(HALF)
+        assert await until_closed(second) == 0
+        assert is_open(third)
+        assert is_open(first)
+
+
+async def test_unread_streams_shut_nobody_out() -> None:
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
+        unread = [await connect(STREAM) for _ in range(20)]
+        async with streaming(url) as told:
+            assert (await told())["limiters"]
+            await until_closed(unread[0])
+            await told()
+            assert [is_open(each) for each in unread] == [False] + [True] * 19
+
+
+async def test_stream_that_is_not_read_goes_before_the_oldest() -> None:
+    long = {"fact": "x" * 10_000_000}  # more than the sockets take
+    facts: dict[str, str] = {}
+    async with serve(RateLimiter(10), facts=lambda: facts) as url, connecting(url) as connect:
+        read = [await connect(STREAM) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        facts.update(long)
+        unread = await connect(STREAM)
+        await asyncio.sleep(0.1)
+        facts.clear()
+        for each in read:
+            is_open(each)  # which reads it
+        read += [await connect(STREAM) for _ in range(9)]
+        await connect(STREAM)
+        assert await until_closed(unread) < 10_000_000
+        assert all(is_open(each) for each in read)
+
+
+async def test_stream_that_is_not_read_is_closed_and_takes_little(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though each event is small, and the system keeps what is not read."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(server, "_TICK", 0.001)
+    monkeypatch.setattr(server, "_PATIENCE", 0.3)
+    told = 0
+
+    def facts() -> dict[str, str]:
+        nonlocal told
+        told += 1
+        return {"fact": "x" * 5000}
+
+    async with serve(RateLimiter(10), facts=facts) as url, connecting(url) as connect:
+        unread = await connect(STREAM)
+        before = -1
+        while told > before:
+            before = told
+            await asyncio.sleep(0.5)
+        assert 0 < told < 500, "2.5 MB"
+        assert await until_closed(unread) <= told * 6000
+    assert caplog.messages == []
+
+
+async def test_page_that_is_closed_leaves_room_at_once() -> None:
+    async with serve(RateLimiter(10)) as url, connecting(url) as connect:
+        first = await connect(STREAM)
+        for _ in range(40):
+            (await connect(STREAM)).close()
+            await asyncio.sleep(0.01)
+        assert is_open(first)
 
 
 async def test_nothing_is_logged_of_pages_that_come_and_go(

@@ -1,9 +1,11 @@
 """`aiothrottle fetch` as a process: signals, pipes, sudden death, long lists."""
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +15,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from aiothrottle.testing import RateLimitedServer
 from tests.background import COMMAND, ENVIRONMENT, background, start
+
+if sys.platform != "win32":
+    import resource
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 
@@ -90,6 +96,31 @@ def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
     assert [key["name"] for key in each["keys"]] == [server.url.authority]
     assert rest.endswith(b"event: end\ndata:\n\n")
     assert len(urls_of(out)) == 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds another process")
+def test_live_page_is_served_though_others_open_many_connections() -> None:
+    """With 256 file descriptors, in place of 900 connections and the usual 1024."""
+    with (
+        background("1/d", refusal="silence") as server,
+        contextlib.ExitStack() as stack,
+        start("fetch", f"{server.url}", f"{server.url}b", "--dashboard") as fetch,
+    ):
+        try:
+            assert fetch.stderr is not None
+            url = str(fetch.stderr.readline().split()[-1])
+            resource.prlimit(fetch.pid, resource.RLIMIT_NOFILE, (256, 256))
+            port = URL(url).port
+            for _ in range(300):
+                half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                half.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+            with urllib.request.urlopen(url, timeout=4) as page:
+                assert page.status == 200
+            with urllib.request.urlopen(f"{url}events", timeout=4) as page:
+                assert page.readline().startswith(b"data: ")
+        finally:
+            fetch.kill()
+        assert fetch.stderr.read() == ""
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ import asyncio
 import ipaddress
 import json
 import logging
+import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
 
 from aiohttp import web
 from yarl import URL
 
 from aiothrottle import gauges
+from aiothrottle.dashboard.connections import Connections, serving
 from aiothrottle.dashboard.feed import Feed
 
 __all__ = ["serve"]
@@ -31,6 +33,9 @@ _TICK, _PATIENCE = 0.5, 10.0
 # Seconds for which a stream may still say that it ends.
 _LAST_WORDS = 0.5
 _MOST_STREAMS = 20
+# Bytes that the system keeps of a stream that is not read. By default it keeps megabytes, and hours
+# go by before anybody can know.
+_UNREAD = 1 << 16
 
 _FILES = {
     "/": ("page.html", "text/html"),
@@ -88,17 +93,24 @@ async def serve(
     feeds = [Feed(name, limiter, label, time.monotonic) for name, limiter in named.items()]
     page = _Page(feeds, facts)
     runner = web.AppRunner(page.app, access_log=None, shutdown_timeout=_LAST_WORDS)
-    try:
+
+    def served() -> asyncio.Protocol:
+        assert runner.server is not None, "it is there from setup to cleanup"
+        return runner.server()
+
+    connections = Connections(served)
+    async with AsyncExitStack() as stack:
+        for feed in feeds:
+            stack.callback(feed.stop)
+        stack.callback(connections.abort)
+        stack.push_async_callback(runner.cleanup)
         await runner.setup()
-        await web.TCPSite(runner, host, port).start()
+        server = await asyncio.get_running_loop().create_server(connections, host, port)
+        stack.callback(server.close)
         if not _is_loopback(host):
             _logger.warning("the live page is open to others, on %s", host)
-        number = runner.addresses[0][1]
+        number = server.sockets[0].getsockname()[1]
         yield str(URL.build(scheme="http", host=host, port=number, path="/"))
-    finally:
-        for feed in feeds:
-            feed.stop()
-        await runner.cleanup()
 
 
 def _check(host: object, port: object, **functions: object) -> None:
@@ -119,9 +131,10 @@ class _Page:
     def __init__(self, feeds: list[Feed], facts: Facts | None) -> None:
         self._feeds = feeds
         self._facts = facts
-        self._streams = 0
+        # Those that were opened first come first.
+        self._streams = dict[asyncio.Transport, None]()
         self._ending = asyncio.Event()
-        self.app = web.Application(middlewares=[_guarded])
+        self.app = web.Application(middlewares=[_counted, _guarded])
         folder = files("aiothrottle.dashboard")
         for path, (name, kind) in _FILES.items():
             text = (folder / name).read_text(encoding="utf-8")
@@ -131,26 +144,57 @@ class _Page:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Tell how things stand, again and again, until either side has enough."""
-        if self._streams >= _MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(text="too many pages are open")
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
-        self._streams += 1
+        transport = request.transport
+        if transport is None:  # closed already
+            return response
+        self._make_room()
+        self._streams[transport] = None
         try:
+            _keep_little(transport)
             await response.prepare(request)
-            while not self._ending.is_set():
-                await _write(response, f"data: {self._now()}\n\n")
-                try:
-                    async with asyncio.timeout(_TICK):
-                        await self._ending.wait()
-                except TimeoutError:
-                    pass
-            # Otherwise the page would ask again and again.
-            await _write(response, "event: end\ndata:\n\n")
+            await self._tell(response, transport)
         except (ConnectionError, TimeoutError):
-            pass  # nobody reads any more
+            # Nobody reads any more. To close it in good order would wait for that.
+            transport.abort()
         finally:
-            self._streams -= 1
+            self._streams.pop(transport, None)
         return response
+
+    async def _tell(self, response: web.StreamResponse, transport: asyncio.Transport) -> None:
+        """Write to a stream until the server ends.
+
+        Raises:
+            ConnectionError: The stream was closed.
+            TimeoutError: Nobody reads it.
+        """
+        taken_at = time.monotonic()
+        while not self._ending.is_set():
+            # Until what was sent before is taken, nothing is added: it would pile up here.
+            if not transport.get_write_buffer_size():
+                await _write(response, f"data: {self._now()}\n\n")
+                taken_at = time.monotonic()
+            elif time.monotonic() - taken_at > _PATIENCE:
+                raise TimeoutError
+            try:
+                async with asyncio.timeout(_TICK):
+                    await self._ending.wait()
+            except TimeoutError:
+                pass
+        # Otherwise the page would ask again and again.
+        await _write(response, "event: end\ndata:\n\n")
+
+    def _make_room(self) -> None:
+        """Close a stream if there are too many: one that nobody reads, or else the oldest.
+
+        A page that is still there opens another one after some seconds.
+        """
+        if len(self._streams) < _MOST_STREAMS:
+            return
+        unread = (s for s in self._streams if s.is_closing() or s.get_write_buffer_size())
+        stream = next(unread, None) or next(iter(self._streams))
+        del self._streams[stream]
+        stream.abort()
 
     def _now(self) -> str:
         return json.dumps(
@@ -173,9 +217,24 @@ def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Strea
     return answer
 
 
+def _keep_little(transport: asyncio.Transport) -> None:
+    """Have the system keep little of what is not read."""
+    connection: socket.socket = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
+
+
 async def _write(response: web.StreamResponse, text: str) -> None:
     async with asyncio.timeout(_PATIENCE):
         await response.write(text.encode())
+
+
+@web.middleware
+async def _counted(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Let the connection alone until the request is answered."""
+    with serving(request.transport):
+        return await handler(request)
 
 
 @web.middleware
