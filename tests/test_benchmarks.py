@@ -1,0 +1,32 @@
+"""What the benchmarks count, where it is more than adding up."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aiothrottle
+
+FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not there: a built package")
+def test_share_of_a_store_is_counted_while_all_ask() -> None:
+    """What is granted to those who still wait at the end of the demand is no part of its rate."""
+    pytest.importorskip("redis")
+    bursts = [float(second) for second in range(15)]  # ten of demand, and five to drain
+    instants = [[100.0 + burst for burst in bursts for _ in range(10)] for _ in range(2)]
+    code = (
+        "import json, sys; import stores; "
+        "print(json.dumps(stores.granted_within(json.loads(sys.argv[1]), 9)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(instants)],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ended.stdout) == [90, 90], "20 per second of both, over 9 seconds"
