@@ -73,12 +73,12 @@ class Screen:
         return self.process.wait(_LONGEST)
 
     def _read(self, end: float) -> bool:
-        """Read a piece; False: nobody has the terminal any more."""
+        """Read a piece; False: the process has closed the terminal."""
         ready, _, _ = select.select([self._terminal], [], [], max(0.0, end - time.monotonic()))
         assert ready, f"it stands still with {self.rows}"
         try:
             piece = os.read(self._terminal, 1 << 16)
-        except OSError:  # so says Linux of a terminal that nobody has
+        except OSError:  # Linux: no process has the terminal open
             return False
         self.written += piece.decode()
         return bool(piece)

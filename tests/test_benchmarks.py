@@ -14,7 +14,7 @@ FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not there: a built package")
 def test_share_of_a_store_is_counted_while_all_ask() -> None:
-    """What is granted to those who still wait at the end of the demand is no part of its rate."""
+    """Grants to requests that still wait when the demand ends are no part of the rate."""
     pytest.importorskip("redis")
     bursts = [float(second) for second in range(15)]  # ten of demand, and five to drain
     instants = [[100.0 + burst for burst in bursts for _ in range(10)] for _ in range(2)]

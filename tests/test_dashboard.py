@@ -282,7 +282,7 @@ async def test_it_ends_when_its_owner_is_cancelled() -> None:
     assert not limiter._engine.observers.listeners
 
 
-# ---- who asks for nothing, and who reads nothing -------------------------------------------------
+# ---- idle connections and unread streams -------------------------------------------------------
 
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -341,7 +341,7 @@ async def test_connection_without_a_request_in_time_is_closed(
     assert caplog.messages == []
 
 
-async def test_head_that_comes_in_drops_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dripping_head_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_PATIENCE", 0.2)
     loop = asyncio.get_running_loop()
     async with serve(RateLimiter(10)) as url, connecting(url) as connect:
@@ -363,7 +363,7 @@ async def test_stream_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> 
             assert (await told())["limiters"]
 
 
-async def test_many_half_open_requests_shut_nobody_out() -> None:
+async def test_many_half_open_requests_leave_room() -> None:
     async with serve(RateLimiter(10)) as url, connecting(url) as connect, streaming(url) as told:
         await told()
         half = [await connect(HALF) for _ in range(300)]
@@ -373,10 +373,10 @@ async def test_many_half_open_requests_shut_nobody_out() -> None:
         await told()
         still = [is_open(each) for each in half]
     assert 80 <= sum(still) <= 100
-    assert not any(still[:200]), "those that were idle longest go first"
+    assert not any(still[:200]), "the longest idle are closed first"
 
 
-async def test_connection_that_was_used_last_goes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_longest_idle_connection_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_MOST", 3)
     loop = asyncio.get_running_loop()
     async with serve(RateLimiter(10)) as url, connecting(url) as connect:
@@ -391,7 +391,7 @@ async def test_connection_that_was_used_last_goes_last(monkeypatch: pytest.Monke
         assert is_open(first)
 
 
-async def test_unread_streams_shut_nobody_out() -> None:
+async def test_unread_streams_leave_room() -> None:
     async with serve(RateLimiter(10)) as url, connecting(url) as connect:
         unread = [await connect(STREAM) for _ in range(20)]
         async with streaming(url) as told:
@@ -401,7 +401,7 @@ async def test_unread_streams_shut_nobody_out() -> None:
             assert [is_open(each) for each in unread] == [False] + [True] * 19
 
 
-async def test_stream_that_is_not_read_goes_before_the_oldest() -> None:
+async def test_unread_stream_is_closed_before_the_oldest() -> None:
     long = {"fact": "x" * 10_000_000}  # more than the sockets take
     facts: dict[str, str] = {}
     async with serve(RateLimiter(10), facts=lambda: facts) as url, connecting(url) as connect:
@@ -419,28 +419,28 @@ async def test_stream_that_is_not_read_goes_before_the_oldest() -> None:
         assert all(is_open(each) for each in read)
 
 
-async def test_stream_that_is_not_read_is_closed_and_takes_little(
+async def test_unread_stream_is_closed_and_buffers_little(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though each event is small, and the system keeps what is not read."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(server, "_TICK", 0.001)
     monkeypatch.setattr(server, "_PATIENCE", 0.3)
-    told = 0
+    events = 0
 
     def facts() -> dict[str, str]:
-        nonlocal told
-        told += 1
+        nonlocal events
+        events += 1
         return {"fact": "x" * 5000}
 
     async with serve(RateLimiter(10), facts=facts) as url, connecting(url) as connect:
         unread = await connect(STREAM)
         before = -1
-        while told > before:
-            before = told
+        while events > before:
+            before = events
             await asyncio.sleep(0.5)
-        assert 0 < told < 500, "2.5 MB"
-        assert await until_closed(unread) <= told * 6000
+        assert 0 < events < 500, "2.5 MB"
+        assert await until_closed(unread) <= events * 6000
     assert caplog.messages == []
 
 

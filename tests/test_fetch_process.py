@@ -337,7 +337,7 @@ def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
 def test_index_that_is_a_link_is_refused(
     tmp_path: Path, options: list[str], *, there: bool
 ) -> None:
-    """Whoever may write to the folder could have the records written anywhere."""
+    """Another user who can write to the folder could redirect the records to any file."""
     precious = tmp_path / "precious"
     if there:
         precious.touch()

@@ -103,7 +103,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
-    # Others may be able to put a link into the folder, but nobody else has named --output.
+    # Another user may be able to put a link into the folder. The path of --output is explicit.
     output = open_output(
         options.output or index, resume=options.resume, follow=options.output is not None
     )

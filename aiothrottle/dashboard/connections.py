@@ -1,4 +1,4 @@
-"""The connections to the page: so many at most, and none for long that asks for nothing.
+"""The connections to the page: so many at most, and none that stays idle for long.
 
 Each takes a file descriptor, of which a program has a limited number for all that it does. So when
 there would be too many, the one that has been idle longest is closed, and a new one is served.
@@ -25,7 +25,7 @@ class Connections:
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
-        # In both, those that have been there longest come first.
+        # Both in the order of arrival, oldest first.
         self._idle = dict[_Connection, asyncio.TimerHandle]()
         self._busy = dict[_Connection, None]()
 
@@ -45,7 +45,7 @@ class Connections:
         """Take one in that has no request yet."""
         if len(self) >= _MOST:
             oldest = next(iter(self._idle or self._busy))
-            self.remove(oldest)  # at once: that it is lost is told later
+            self.remove(oldest)  # now: connection_lost is called later
             oldest.transport.abort()
         self._rest(connection)
 
@@ -57,7 +57,7 @@ class Connections:
 
     @contextmanager
     def serving(self, connection: "_Connection") -> Generator[None]:
-        """Let a connection alone while a request is served."""
+        """Keep a connection from being idle while its request is served."""
         self.remove(connection)
         self._busy[connection] = None
         try:
@@ -74,7 +74,7 @@ class Connections:
 
 @contextmanager
 def serving(transport: asyncio.BaseTransport | None) -> Generator[None]:
-    """Let the connection alone while a request is served; None: it is closed already."""
+    """Keep the connection from being idle while its request is served; None: it is closed."""
     protocol = None if transport is None else transport.get_protocol()
     if isinstance(protocol, _Connection):
         with protocol.connections.serving(protocol):

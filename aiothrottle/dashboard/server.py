@@ -33,8 +33,8 @@ _TICK, _PATIENCE = 0.5, 10.0
 # Seconds for which a stream may still say that it ends.
 _LAST_WORDS = 0.5
 _MOST_STREAMS = 20
-# Bytes that the system keeps of a stream that is not read. By default it keeps megabytes, and hours
-# go by before anybody can know.
+# Bytes of an unread stream that the kernel buffers. By default it buffers megabytes, and writes
+# stall only after hours.
 _UNREAD = 1 << 16
 
 _FILES = {
@@ -151,26 +151,28 @@ class _Page:
         self._make_room()
         self._streams[transport] = None
         try:
-            _keep_little(transport)
+            _bound_buffer(transport)
             await response.prepare(request)
-            await self._tell(response, transport)
+            await self._send_events(response, transport)
         except (ConnectionError, TimeoutError):
-            # Nobody reads any more. To close it in good order would wait for that.
+            # The page does not read any more; an orderly close would wait until it does.
             transport.abort()
         finally:
             self._streams.pop(transport, None)
         return response
 
-    async def _tell(self, response: web.StreamResponse, transport: asyncio.Transport) -> None:
-        """Write to a stream until the server ends.
+    async def _send_events(
+        self, response: web.StreamResponse, transport: asyncio.Transport
+    ) -> None:
+        """Write an event to the stream every half second, until the server ends.
 
         Raises:
             ConnectionError: The stream was closed.
-            TimeoutError: Nobody reads it.
+            TimeoutError: The page does not read it.
         """
         taken_at = time.monotonic()
         while not self._ending.is_set():
-            # Until what was sent before is taken, nothing is added: it would pile up here.
+            # A page gets no event before the kernel has taken the last: they would pile up.
             if not transport.get_write_buffer_size():
                 await _write(response, f"data: {self._now()}\n\n")
                 taken_at = time.monotonic()
@@ -185,9 +187,9 @@ class _Page:
         await _write(response, "event: end\ndata:\n\n")
 
     def _make_room(self) -> None:
-        """Close a stream if there are too many: one that nobody reads, or else the oldest.
+        """Close a stream if there are too many: an unread one, or else the oldest.
 
-        A page that is still there opens another one after some seconds.
+        A browser opens the stream of its page again after some seconds.
         """
         if len(self._streams) < _MOST_STREAMS:
             return
@@ -217,8 +219,8 @@ def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Strea
     return answer
 
 
-def _keep_little(transport: asyncio.Transport) -> None:
-    """Have the system keep little of what is not read."""
+def _bound_buffer(transport: asyncio.Transport) -> None:
+    """Bound what the kernel buffers for a connection."""
     connection: socket.socket = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
 
@@ -232,7 +234,7 @@ async def _write(response: web.StreamResponse, text: str) -> None:
 async def _counted(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Let the connection alone until the request is answered."""
+    """Keep the connection from being idle until the request is answered."""
     with serving(request.transport):
         return await handler(request)
 

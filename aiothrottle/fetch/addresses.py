@@ -12,8 +12,8 @@ __all__ = ["LONGEST", "Address", "read_address", "url_of"]
 #: Bytes. Most servers take no more than 8,000.
 LONGEST = 1 << 16
 
-# Characters. Of a line that is no URL, so much is told.
-_TOLD = 200
+# Characters of a line that is no URL.
+_SHOWN = 200
 _UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -94,4 +94,4 @@ def _shown(line: bytes) -> str:
     if at:
         scheme = _SCHEME.match(before)
         text = f"{scheme[0] if scheme else ''}***@{after}"
-    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -110,7 +110,7 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
     Args:
         path: The file; None: the standard output.
         resume: Whether it may have records in it.
-        follow: Whether it may be a symbolic link. One that nobody has named must not be.
+        follow: Whether it may be a symbolic link; it must not be where the user has not named it.
 
     Raises:
         OutputError: It cannot be written; or it has something in it, and `resume` is not said; or
