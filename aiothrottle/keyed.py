@@ -47,8 +47,8 @@ class KeyedRateLimiter:
         overrides: For some keys, arguments of `RateLimiter` in place of these.
         parent: A limit over all keys together. Keys that wait take turns there.
         options: What else `RateLimiter` takes, for each key. With a `store`, `key` is required: it
-            is the first part of each record's key, the action. The second is the key here, which
-            has to be a text.
+            is the first part of each record's key, the action. The second is the key here, as a
+            text, so there 7 and "7" share a record.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -293,10 +293,8 @@ def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dic
 
 
 def _record(action: Key, key: Hashable) -> Key:
-    """Name the record of a key in a store: the action, then the key."""
-    if not isinstance(key, str):  # 1 and "1" would have two limiters, and share one record
-        raise TypeError(f"with a store a key is a text, got {key!r}; write {str(key)!r}")
-    return (*((action,) if isinstance(action, str) else action), key)
+    """Name the record of a key in a store: the action, then the key as a text."""
+    return (*((action,) if isinstance(action, str) else action), str(key))
 
 
 def _tidy_later(
