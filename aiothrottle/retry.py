@@ -49,7 +49,7 @@ class Retry:
             None: as many as `attempts` allows.
         should_retry: Looks at each response, before all other rules: True is a refusal, whatever
             the status; False is no reason to try again; None leaves it to the rules. It may be
-            async, and read the body: whoever asked can still read it too.
+            async, and read the body, or a part of it: the caller can still read it all.
 
     Raises:
         TypeError: An argument is of a wrong kind.

@@ -1,12 +1,14 @@
 """What the session and the middlewares both do with requests and responses of aiohttp."""
 
 import asyncio
+from contextlib import suppress
 
 import aiohttp
 from aiohttp import ClientResponse
 from yarl import URL
 
 from aiothrottle.admission import origin
+from aiothrottle.aiohttp.replay import replayed
 from aiothrottle.announcements import Announcements, may_say_more
 from aiothrottle.attempts import Outcome, judge
 from aiothrottle.errors import ThrottleError
@@ -88,14 +90,21 @@ def hear(
 async def judged(
     retry: Retry, announcements: Announcements, response: ClientResponse, limits: ServerLimits
 ) -> Outcome[ClientResponse]:
-    """Tell how the response ends an attempt. Raises what `Retry.should_retry` does."""
+    """Tell how the response ends an attempt. Raises what `Retry.should_retry` does.
+
+    Whatever is read of its body for that can still be read by the caller.
+    """
     try:
         status = response.status
         if may_say_more(status, limits) and _is_short(response):
-            body = await _read(response)
+            with replayed(response):
+                body = await _read(response)
             host = response.url.raw_host or ""
             limits = announcements.read(host, status, response.headers, body)
-        return await judge(retry, response, status, limits)
+        if retry.should_retry is None:
+            return await judge(retry, response, status, limits)
+        with replayed(response):
+            return await judge(retry, response, status, limits)
     except BaseException:  # of the user's should_retry, or cancelled
         response.close()
         raise
@@ -105,7 +114,9 @@ async def discard(response: ClientResponse) -> None:
     """Let go of a refused response, and of its slot."""
     try:
         if _is_short(response):
-            await _read(response)
+            with suppress(aiohttp.ClientError, OSError):
+                async with asyncio.timeout(_SHORT_TIME):
+                    await response.read()  # and wait until nothing is uploaded any more
     finally:
         response.release()
 
@@ -117,12 +128,15 @@ def _is_short(response: ClientResponse) -> bool:
 
 
 async def _read(response: ClientResponse) -> bytes | None:
+    """Read a short body; None if it fails. It closes the response then."""
     try:
         async with asyncio.timeout(_SHORT_TIME):
-            return await response.read()
+            # Not `response.read()`, which keeps the body: it is to be read anew by the caller.
+            return await response.content.read()
     except (aiohttp.ClientError, OSError) as error:
+        response.close()
         if isinstance(error, TimeoutError):
-            # It is closed now: who reads it all the same is told why.
+            # Who reads it all the same is told why.
             stalled = aiohttp.SocketTimeoutError("the body of the refusal did not come")
             response.content.set_exception(stalled)
         return None  # nobody wanted that body

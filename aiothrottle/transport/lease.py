@@ -78,26 +78,80 @@ def _closed(task: asyncio.Task[None]) -> None:
 
 
 class HeldStream:
-    """The body of a response, that holds a slot until it is closed, fails, or is collected.
+    """The body of a response, that holds a slot until its end, or until it is closed or collected.
 
-    A subclass for each library is an `AsyncByteStream` too.
+    What is read ahead of the caller, to judge the response, is given to the caller anew: first
+    that, and then whatever still comes. A subclass for each library is an `AsyncByteStream` too.
     """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        # One iterator for both: who leaves the first one early must not end the second one.
+        self._source: AsyncIterator[bytes] | None = None
+        self._ahead: list[bytes] = []
+        self._error: Exception | None = None
+        self._is_read_ahead = False
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._lease.stream:
-                yield chunk
-        except BaseException:  # also that of who leaves early
-            await self._lease.end()
-            raise
+    async def read_ahead(self) -> bytes:
+        """Read all of the body, without a trace in its response."""
+        return b"".join([chunk async for chunk in self._read_ahead()])
+
+    def begin_reading_ahead(self) -> None:
+        """Keep what is read from now on, and stay open when it is closed."""
+        self._is_read_ahead = True
+
+    def end_reading_ahead(self) -> None:
+        """Begin anew, with what was read."""
+        self._is_read_ahead = False
+
+    async def end(self) -> None:
+        """Close the body, and give the slot back, whoever still reads."""
+        await self._lease.end()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._read_ahead() if self._is_read_ahead else self._read()
 
     async def aclose(self) -> None:
-        """Close the body, and give the slot back."""
-        await self._lease.end()
+        """Close the body, and give the slot back; not while it is read ahead."""
+        if not self._is_read_ahead:
+            await self._lease.end()
 
     def __del__(self) -> None:
         # The client's pool would keep the connection of a response that is dropped for ever.
         self._lease.abandon()
+
+    async def _read_ahead(self) -> AsyncIterator[bytes]:
+        for chunk in tuple(self._ahead):
+            yield chunk
+        while (more := await self._next()) is not None:
+            self._ahead.append(more)
+            yield more
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        try:
+            for chunk in self._ahead:
+                yield chunk
+            while (more := await self._next()) is not None:
+                yield more
+        except BaseException:  # also that of who leaves early
+            self._source = None
+            await self._lease.end()
+            raise
+
+    async def _next(self) -> bytes | None:
+        """Give the next piece of the body, None at its end."""
+        if self._error is not None:
+            raise self._error
+        if self._source is None:
+            self._source = aiter(self._lease.stream)
+        try:
+            chunk = await anext(self._source, None)
+        except BaseException as error:
+            # The iterator has ended now, as if this were the end of the body.
+            given_up = RuntimeError("reading the body was given up, and cannot be resumed")
+            self._error = error if isinstance(error, Exception) else given_up
+            await self._lease.end()
+            raise
+        if chunk is None:
+            await self._lease.end()
+        return chunk

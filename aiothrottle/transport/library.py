@@ -27,6 +27,9 @@ class Response(Protocol):
     request: Any
     is_closed: bool
     is_stream_consumed: bool
+    extensions: dict[str, Any]
+    history: list[Any]
+    default_encoding: Any
 
     @property
     def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library

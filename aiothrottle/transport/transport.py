@@ -169,18 +169,26 @@ class Transport(Generic[_Request, _Response]):
         except BaseException:
             permit.release()
             raise
-        self._hold(permit, response)
+        held = self._hold(permit, response)
         response.request = request  # the client does so later; `should_retry` may ask for it now
         try:
-            return await self._judge(request, limiter, permit, response)
+            return await self._judge(request, limiter, permit, response, held)
         except BaseException:  # of the user's should_retry, or cancelled
-            await response.aclose()
+            await (response.aclose() if held is None else held.end())
             raise
 
     async def _judge(
-        self, request: _Request, limiter: RateLimiter, permit: Permit, response: _Response
+        self,
+        request: _Request,
+        limiter: RateLimiter,
+        permit: Permit,
+        response: _Response,
+        held: HeldStream | None,
     ) -> Outcome[_Response]:
-        """Tell how a response ends an attempt, and the limiter what it says."""
+        """Tell how a response ends an attempt, and the limiter what it says.
+
+        Whatever is read of its body for that can still be read by the caller.
+        """
         announcements, host = self._admission.announcements, request.url.host
         status, headers = response.status_code, response.headers.multi_items()
         limits = announcements.read(host, status, headers)
@@ -188,29 +196,52 @@ class Transport(Generic[_Request, _Response]):
         readable = _is_short(response.headers) and "Content-Encoding" not in response.headers
         if readable and may_say_more(status, limits):
             try:
-                body = await self._read(response)
+                body = await self._read(response, held)
             except self._library.TransportError as error:
                 # It cannot be given back any more, as nobody could read it.
-                await response.aclose()
                 return failed(error, status, limits)
             limits = announcements.read(host, status, headers, body)
         announcements.pass_on(limiter, permit, limits)
-        return await judge(self._retry, response, status, limits)
+        if self._retry.should_retry is None or held is None:
+            return await judge(self._retry, response, status, limits)
+        held.begin_reading_ahead()
+        outcome = await judge(self._retry, response, status, limits)
+        held.end_reading_ahead()
+        return outcome._replace(response=self._unread(response, held))
 
-    async def _read(self, response: _Response) -> bytes:
+    async def _read(self, response: _Response, held: HeldStream | None) -> bytes:
         try:
             async with asyncio.timeout(_SHORT_TIME):
-                return await response.aread()
+                return await (response.aread() if held is None else held.read_ahead())
         except TimeoutError as error:
             raise self._library.ReadTimeout("the body of a refusal does not come") from error
 
-    def _hold(self, permit: Permit, response: _Response) -> None:
+    def _unread(self, response: _Response, held: HeldStream) -> _Response:
+        """Give a response of which nothing has been read, whatever `should_retry` has read."""
+        if not response.is_closed and not response.is_stream_consumed:
+            return response
+        # There is no public way to have a response forget what it has decoded.
+        unread: _Response = self._library.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=held,
+            request=response.request,
+            extensions=response.extensions,
+            history=response.history,
+            default_encoding=response.default_encoding,
+        )
+        # An iterator that `should_retry` has left may end late, and then closes its response.
+        response.stream = self._library.ByteStream(b"")
+        return unread
+
+    def _hold(self, permit: Permit, response: _Response) -> HeldStream | None:
         # What a mock or a cache gives is closed already, and nobody will close it once more.
         if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
             permit.release()
-        else:
-            lease = Lease(permit, response.stream, self._max_hold, self._leases)
-            response.stream = self._held_stream(lease)
+            return None
+        lease = Lease(permit, response.stream, self._max_hold, self._leases)
+        held = response.stream = self._held_stream(lease)
+        return held
 
     async def _discard(self, response: _Response) -> None:
         """Let go of a refused response, and of its slot."""
