@@ -121,19 +121,20 @@ class Admission:
         try:
             if self.overloads is not None and server is not None:
                 self.overloads.check(server)
-            permit = await limiter.throttle(timeout=self.queue_timeout).__aenter__()
+            return await limiter.throttle(timeout=self.queue_timeout).__aenter__()
         except ThrottleError as error:
             chain(error, before)
             raise
-        # Not earlier: what gives up in the line says nothing about the server.
-        if self.overloads is not None and server is not None:
-            self.overloads.sent(server)
-        return permit
 
     def answered(self, server: str | None, status: int) -> None:
         """Tell what is known of overloads that the server has answered."""
         if self.overloads is not None and server is not None:
             self.overloads.answered(server, status)
+
+    def failed(self, server: str | None) -> None:
+        """Tell what is known of overloads that the server has not answered."""
+        if self.overloads is not None and server is not None:
+            self.overloads.failed(server)
 
     def ended(self, permit: Permit, outcome: Outcome[Any], delay: float | None) -> bool:
         """Tell the limiter how the permit's request ended; a refusal pauses it.

@@ -19,10 +19,11 @@ _LEAST_FAILURE = 500
 
 
 class Overloads:
-    """What is known of each origin: how many requests were sent to it, and how many it accepted.
+    """What is known of each origin: how many requests have ended, and how many it accepted.
 
-    A response below 500 is accepted: the server was able to decide. A 5xx, a connection that
-    failed, and a request that was cancelled before it was answered are not.
+    A response below 500 is accepted: the server was able to decide. A 5xx is not, nor a connection
+    that failed or a time-out of the client. A request under way counts for nothing yet, and one
+    that is cancelled for nothing at all: neither says that the server fails.
 
     Raises:
         TypeError: `throttling` is no `ClientThrottling`.
@@ -50,14 +51,19 @@ class Overloads:
             self._throttling.request(state, now)  # it was wanted all the same
             raise Overloaded(origin, share)
 
-    def sent(self, origin: str) -> None:
-        """Count a request that is about to be sent."""
-        self._throttling.request(self._state(origin), asyncio.get_running_loop().time())
-
     def answered(self, origin: str, status: int) -> None:
-        """Count its answer."""
-        if status < _LEAST_FAILURE:
-            self._throttling.accepted(self._state(origin), asyncio.get_running_loop().time())
+        """Count a request that the origin has answered."""
+        self._count(origin, accepted=status < _LEAST_FAILURE)
+
+    def failed(self, origin: str) -> None:
+        """Count a request that the origin has not answered."""
+        self._count(origin, accepted=False)
+
+    def _count(self, origin: str, *, accepted: bool) -> None:
+        state, now = self._state(origin), asyncio.get_running_loop().time()
+        self._throttling.request(state, now)
+        if accepted:
+            self._throttling.accepted(state, now)
 
     def _state(self, origin: str) -> OverloadState:
         state = self._states.get(origin)

@@ -3,6 +3,7 @@
 What is drawn is always 0.0, so that any share that is rejected is of the next request.
 """
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -148,6 +149,85 @@ async def test_who_gives_up_in_the_line_says_nothing_about_the_server(front: Fro
         assert await get(f"{server.url}200") == 200
 
 
+@pytest.mark.parametrize("count", [1, 2, 10, 50, 200])
+@pytest.mark.parametrize("front", FRONTS)
+async def test_requests_under_way_to_a_healthy_server_are_not_rejected(
+    front: Front, count: int
+) -> None:
+    under_way = 0
+    together = asyncio.Event()
+
+    async def wait_for_others(_: web.Request) -> web.Response:
+        nonlocal under_way
+        under_way += 1
+        if under_way == min(count, 50):  # fewer than the connections that a client makes
+            together.set()
+        await together.wait()
+        return web.Response()
+
+    async with (
+        RateLimitedServer(None, handler=wait_for_others) as server,
+        front(RateLimiter(None), retry=ONCE, overload=STRICT) as get,
+    ):
+        for _ in range(2):
+            statuses = await asyncio.gather(*[get(str(server.url)) for _ in range(count)])
+            assert statuses == [200] * count
+
+
+@pytest.mark.parametrize("front", FRONTS)
+async def test_cancelled_request_is_no_overload(front: Front) -> None:
+    arrived = asyncio.Event()
+
+    async def wait_or_answer(request: web.Request) -> web.Response:
+        if request.path == "/wait":
+            arrived.set()
+            await asyncio.Event().wait()
+        return web.Response()
+
+    async with (
+        RateLimitedServer(None, handler=wait_or_answer) as server,
+        front(RateLimiter(None), retry=ONCE, overload=STRICT) as get,
+    ):
+        for _ in range(3):
+            task = asyncio.ensure_future(get(f"{server.url}wait"))
+            await arrived.wait()
+            arrived.clear()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert await get(f"{server.url}") == 200
+
+
+@pytest.mark.parametrize("front", FRONTS[:2])
+async def test_timeout_of_the_client_is_an_overload(front: Front) -> None:
+    async def wait(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    timeout = aiohttp.ClientTimeout(total=0.05)
+    async with (
+        RateLimitedServer(None, handler=wait) as server,
+        front(RateLimiter(None), retry=ONCE, overload=STRICT, timeout=timeout) as get,
+    ):
+        with pytest.raises(TimeoutError):
+            await get(str(server.url))
+        with pytest.raises(Overloaded):
+            await get(str(server.url))
+
+
+@pytest.mark.parametrize("front", FRONTS[:2])
+async def test_request_that_is_not_sent_is_no_overload(front: Front) -> None:
+    async with (
+        serve() as server,
+        front(RateLimiter(None), retry=ONCE, overload=STRICT, headers={"X": "a\r\nb"}) as get,
+    ):
+        with pytest.raises(ValueError, match=r"(?i)header injection|newline"):
+            await get(f"{server.url}200")
+        with pytest.raises(ValueError, match=r"(?i)header injection|newline"):
+            await get(f"{server.url}200")
+        assert not server.audit.requests
+
+
 async def test_an_error_in_place_of_a_response_counts_by_its_status() -> None:
     async with (
         serve() as server,
@@ -167,8 +247,8 @@ async def test_an_error_in_place_of_a_response_counts_by_its_status() -> None:
 async def test_no_more_origins_are_remembered_than_matter() -> None:
     overloads = Overloads(STRICT)
     for number in range(3000):
-        overloads.sent("first.example")
-        overloads.sent(f"{number}.example")
+        overloads.failed("first.example")
+        overloads.failed(f"{number}.example")
     assert len(overloads._states) == 1024
     for known in ("first.example", "2999.example"):
         with pytest.raises(Overloaded):

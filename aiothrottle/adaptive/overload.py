@@ -10,7 +10,7 @@ __all__ = ["ClientThrottling", "OverloadState"]
 
 @dataclass(slots=True)
 class OverloadState:
-    """Requests wanted and accepted, in the window under way and in the one before it."""
+    """Requests counted and accepted, in the window under way and in the one before it."""
 
     begun_at: float = -math.inf
     requests: float = 0.0
@@ -23,8 +23,9 @@ class OverloadState:
 class ClientThrottling:
     """Reject requests here, without sending them, in the measure in which the server fails.
 
-    Of all requests that are wanted, those rejected here too, a part is rejected:
-    ``max(0, (requests - k * accepted) / (requests + 1))``, over the last two minutes. (Beyer,
+    Of all requests a part is rejected:
+    ``max(0, (requests - k * accepted) / (requests + 1))``, over the last two minutes, where
+    `requests` are those that have ended and those that were rejected here. (Beyer,
     Jones, Petoff, Murphy: "Site Reliability Engineering", chapter 21.) This is for servers that
     are overloaded and answer with 5xx, one state for each host, and not for quotas.
 
@@ -58,12 +59,15 @@ class ClientThrottling:
         return OverloadState()
 
     def request(self, state: OverloadState, now: float) -> None:
-        """Count a request that is wanted, before it is sent or rejected."""
+        """Count a request that has ended, however it did, or that was rejected here.
+
+        Not sooner: one that is under way says nothing about the server yet.
+        """
         self._turn(state, now)
         state.requests += 1.0
 
     def accepted(self, state: OverloadState, now: float) -> None:
-        """Count a request that the server has dealt with."""
+        """Count, in addition, that the server has dealt with it."""
         self._turn(state, now)
         state.accepted += 1.0
 

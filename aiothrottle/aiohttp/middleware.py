@@ -22,6 +22,7 @@ from aiothrottle.aiohttp.response import (
     discard,
     hear,
     is_certain,
+    is_failure,
     is_plain,
     judged,
     origin_of,
@@ -127,8 +128,10 @@ class ThrottleMiddleware:
         permit = await self._admission.enter(limiter, server)
         try:
             response = await handler(request)
-        except BaseException:
+        except BaseException as error:
             permit.release()
+            if isinstance(error, Exception) and is_failure(error):
+                self._admission.failed(server)
             raise
         if server is not None:
             self._admission.answered(server, response.status)

@@ -23,6 +23,7 @@ __all__ = [
     "discard",
     "hear",
     "is_certain",
+    "is_failure",
     "is_plain",
     "judged",
     "origin_of",
@@ -52,6 +53,12 @@ def is_certain(retry: Retry, error: Exception) -> bool:
     if isinstance(error, ThrottleError):  # of the limiter, which has waited for as long as it may
         return True
     return retry.exceptions is None and isinstance(error, aiohttp.ClientSSLError)
+
+
+def is_failure(error: Exception) -> bool:
+    """Tell whether a request has failed for want of an answer: no connection, or none in time."""
+    # What a limiter inside of the session raises may be a TimeoutError, and so an OSError, too.
+    return isinstance(error, (*FAILURES, OSError)) and not isinstance(error, ThrottleError)
 
 
 def trusts_successes(retry: Retry) -> bool:

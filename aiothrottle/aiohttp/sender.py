@@ -19,6 +19,7 @@ from aiothrottle.aiohttp.response import (
     discard,
     hear,
     is_certain,
+    is_failure,
     is_plain,
     judged,
     origin_of,
@@ -165,6 +166,8 @@ class Sender:
             host = error.request_info.url.raw_host or ""
             limits = self.admission.announcements.read(host, error.status, error.headers or ())
             return failed(error, error.status, limits)
+        if is_failure(error):
+            self.admission.failed(server)
         if isinstance(error, self._failures) and not is_certain(self._retry, error):
             return failed(error)
         return None

@@ -81,7 +81,8 @@ class Transport(Generic[_Request, _Response]):
             transport or library.AsyncHTTPTransport()
         )
         self._retry = retry
-        self._failures = _failures(library) if retry.exceptions is None else retry.exceptions
+        self._no_answer = _failures(library)
+        self._failures = self._no_answer if retry.exceptions is None else retry.exceptions
         self._max_hold = max_hold
         self._buffer_body = buffer_body
         self._multipart = _multipart(library)
@@ -111,9 +112,7 @@ class Transport(Generic[_Request, _Response]):
         outcome: Outcome[_Response] | None = None
         while True:
             permit = await self._admission.enter(target.limiter, server, outcome)
-            outcome = await self._attempt(request, target.limiter, permit)
-            if outcome.status is not None:
-                self._admission.answered(server, outcome.status)
+            outcome = await self._attempt(request, target.limiter, permit, server)
             delay = attempts.delay(outcome)
             # Also if this request is not tried again: its siblings would be refused as well.
             paused = self._admission.ended(permit, outcome, delay)
@@ -156,19 +155,21 @@ class Transport(Generic[_Request, _Response]):
         return f"<{type(self).__name__} {self.limiter!r}, {self._retry!r}>"
 
     async def _attempt(
-        self, request: _Request, limiter: RateLimiter, permit: Permit
+        self, request: _Request, limiter: RateLimiter, permit: Permit, server: str | None
     ) -> Outcome[_Response]:
         """Send once. The permit is released when the response ends, whichever way it ends."""
         try:
             response = await self._transport.handle_async_request(request)
-        except self._failures as error:
+        except BaseException as error:
             permit.release()
-            if self._retry.exceptions is None and _is_of_a_certificate(error):
+            if isinstance(error, self._no_answer):
+                self._admission.failed(server)
+            if not isinstance(error, self._failures) or (
+                self._retry.exceptions is None and _is_of_a_certificate(error)
+            ):
                 raise
             return failed(error)
-        except BaseException:
-            permit.release()
-            raise
+        self._admission.answered(server, response.status_code)
         held = self._hold(permit, response)
         response.request = request  # the client does so later; `should_retry` may ask for it now
         try:
