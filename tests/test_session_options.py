@@ -1,7 +1,8 @@
 """What a ThrottledSession can be told: keys, queue time-outs, hooks, budgets, what to retry."""
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -10,7 +11,7 @@ from aiohttp import web
 from yarl import URL
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
-from aiothrottle.aiohttp import Retry, RetryBudget, ThrottledSession
+from aiothrottle.aiohttp import Retry, RetryBudget, ThrottledSession, throttled_session
 from aiothrottle.aiohttp.response import origin_of
 from tests.serving import answer, hang_up, never, serving, until
 
@@ -322,3 +323,139 @@ async def test_the_pause_ends_at_another_moment_for_each_client() -> None:
         ends.add(pause := paused.ends_at - paused.began_at)
         assert 5.0 <= pause <= 5.5
     assert len(ends) > 1
+
+
+# ---- options that can be read once -------------------------------------------------------------
+
+
+def dump(value: object) -> str:
+    return json.dumps(value, default=list)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"headers": iter([("X-Mine", "1"), ("X-Mine", "2")])}, "X-Mine=1,2"),
+        ({"headers": ((name, "1") for name in ["X-Mine"])}, "X-Mine=1"),
+        ({"cookies": iter([("a", "1")])}, "Cookie=a=1"),
+        ({"cookies": zip("ab", "12", strict=True)}, "Cookie=a=1; b=2"),
+        ({"skip_auto_headers": iter(["User-Agent"])}, "User-Agent="),
+        ({"json": iter([1, 2])}, "body=[1, 2]"),
+        ({"data": b"x", "headers": iter([("X-Mine", "1")])}, "X-Mine=1"),
+    ],
+)
+async def test_iterator_is_the_same_for_each_attempt(
+    options: dict[str, Any], expected: str
+) -> None:
+    received: list[str] = []
+    name = expected.partition("=")[0]
+
+    async def refuse_twice(request: web.Request) -> web.Response:
+        found = (await request.text()) if name == "body" else ",".join(values(request, name))
+        received.append(f"{name}={found}")
+        return web.Response(status=429 if len(received) < 3 else 200)
+
+    async with (
+        serving(refuse_twice) as (url, _),
+        ThrottledSession(RateLimiter(), retry=QUICK, json_serialize=dump) as session,
+        session.post(url, **options) as response,
+    ):
+        assert response.status == 200
+    assert received == [expected] * 3
+
+
+def values(request: web.Request, name: str) -> list[str]:
+    return request.headers.getall(name, [])
+
+
+async def test_handshake_has_the_same_headers_at_each_attempt() -> None:
+    received: list[tuple[str | None, str | None]] = []
+
+    async def refuse_first(request: web.Request) -> web.StreamResponse:
+        names = ("X-Mine", "Sec-WebSocket-Protocol")
+        received.append((request.headers.get(names[0]), request.headers.get(names[1])))
+        if len(received) == 1:
+            return web.Response(status=429)
+        socket = web.WebSocketResponse(protocols=["chat"])
+        await socket.prepare(request)
+        await socket.close()
+        return socket
+
+    async with (
+        serving(refuse_first) as (url, _),
+        ThrottledSession(RateLimiter(), retry=QUICK) as session,
+        session.ws_connect(
+            url, headers=iter([("X-Mine", "1")]), protocols=iter(["chat"])
+        ) as socket,
+    ):
+        assert socket.protocol == "chat"
+    assert received == [("1", "chat")] * 2
+
+
+async def test_iterator_that_raises_does_so_when_awaited() -> None:
+    def raising() -> Iterator[tuple[str, str]]:
+        raise LookupError
+        yield "", ""
+
+    limiter = RateLimiter(None, 1)
+    async with ThrottledSession(limiter) as session:
+        request = session.get("http://127.0.0.1:9/", headers=raising())
+        with pytest.raises(LookupError):
+            await request
+    assert limiter.statistics().granted == 0
+
+
+@pytest.mark.parametrize("data", [iter([("a", "1")]), (piece for piece in [b"x"])])
+async def test_body_of_a_plain_iterator_is_refused_as_by_aiohttp(data: object) -> None:
+    async with serving(answer()) as (url, seen), ThrottledSession(RateLimiter()) as session:
+        with pytest.raises(TypeError, match="pairs allowed"):
+            await session.post(url, data=data)
+        assert not seen
+
+
+async def test_async_generator_is_sent_once_and_the_refusal_given_back() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+
+    async with (
+        serving(answer(429), answer()) as (url, seen),
+        ThrottledSession(RateLimiter(), retry=QUICK) as session,
+        session.post(url, data=pieces(), headers=iter([("X", "1")])) as response,
+    ):
+        assert response.status == 429
+        assert seen == [("POST", b"one")]
+
+
+needs_trackers = pytest.mark.skipif(
+    not hasattr(aiohttp, "UploadTracker"), reason="aiohttp has them since 3.14.4"
+)
+
+
+@needs_trackers
+@pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
+async def test_upload_tracker_counts_all_attempts(front: Callable[..., Any]) -> None:
+    tracker = aiohttp.UploadTracker()
+    async with (
+        serving(answer(429), answer(429), answer()) as (url, seen),
+        front(RateLimiter(), retry=QUICK) as session,
+    ):
+        request = asyncio.create_task(session.post(url, data=b"four", upload_tracker=tracker))
+        await until(lambda: len(seen) > 1)
+        assert not tracker.upload_complete.done()
+        assert (await request).status == 200
+        await tracker.upload_complete
+        assert (tracker.attempts, tracker.bytes_written) == (3, 4)
+        with pytest.raises(RuntimeError, match="already bound"):
+            await session.post(url, data=b"four", upload_tracker=tracker)
+        assert len(seen) == 3
+
+
+@needs_trackers
+async def test_upload_tracker_ends_when_nothing_was_sent() -> None:
+    limiter = RateLimiter(None, 1)
+    tracker = aiohttp.UploadTracker()
+    async with ThrottledSession(limiter, queue_timeout=0.01) as session, limiter.throttle():
+        with pytest.raises(ThrottleTimeout):
+            await session.post("http://127.0.0.1:9/", data=b"x", upload_tracker=tracker)
+    with pytest.raises(aiohttp.UploadAbortedError):
+        await tracker.upload_complete

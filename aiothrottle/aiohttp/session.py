@@ -15,6 +15,7 @@ from aiothrottle.admission import Admission, AnyLimiter, Key
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
+from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.announcements import Heed
@@ -200,9 +201,7 @@ class ThrottledSession:
         self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
         """Open a websocket. The handshake pays a token; what follows does not."""
-        return RequestContext(
-            self._sender.send("GET", url, lambda session: session.ws_connect(url, **options))
-        )
+        return RequestContext(self._connect(url, options))
 
     async def close(self) -> None:
         """Close the session that sends, if it was made here. The limiter stays as it is."""
@@ -220,8 +219,8 @@ class ThrottledSession:
     def _send(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> Coroutine[Any, Any, ClientResponse]:
-        if options.get("data") is not None:
-            return self._send_body(method, url, options)
+        if not SINGLE_USE.isdisjoint(options):
+            return self._send_prepared(method, url, options)
         return self._sender.send(
             method,
             url,
@@ -229,22 +228,38 @@ class ThrottledSession:
             options.get("timeout"),
         )
 
-    async def _send_body(
+    async def _send_prepared(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> ClientResponse:
-        body = Body.of(options.get("data"))
+        """Send with options of which some may be of use only once."""
+        kept: dict[str, Any] = {**options}
+        keep_iterators(kept)
+        tracker = kept.get("upload_tracker")
+        if tracker is not None:
+            tracker = kept["upload_tracker"] = SharedTracker(tracker)
+        body: Body | None = None
         try:
+            body = Body.of(kept.get("data"))
             if body is not None:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
-                options["data"] = body.data
+                kept["data"] = body.data
             return await self._sender.send(
                 method,
                 url,
-                lambda session: session.request(method, url, **options),
-                options.get("timeout"),
+                lambda session: session.request(method, url, **kept),
+                kept.get("timeout"),
                 body,
             )
         finally:
+            if tracker is not None:
+                tracker.end()
             if body is not None:
                 await body.close()
+
+    async def _connect(
+        self, url: StrOrURL, options: "_WSConnectOptions"
+    ) -> "ClientWebSocketResponse[bool]":
+        kept: dict[str, Any] = {**options}
+        keep_iterators(kept)
+        return await self._sender.send("GET", url, lambda session: session.ws_connect(url, **kept))
