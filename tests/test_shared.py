@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import math
-import re
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
