@@ -1,11 +1,21 @@
 """Headers and bodies at the edges of what is read: one case beside each rule, on either side."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from aiothrottle.headers import Items, Json, Limit, Policy, Profile, ServerLimits
+from aiothrottle.headers import (
+    PROFILES,
+    Items,
+    Json,
+    Limit,
+    Policy,
+    Profile,
+    ServerLimits,
+    profile_for,
+)
 from aiothrottle.headers.fields import TELLING
 from aiothrottle.headers.limits import binding
 from aiothrottle.headers.record import Record, Vendor, filled, pick
@@ -167,8 +177,19 @@ def test_either_number_may_be_missing() -> None:
 
 
 def test_a_name_with_a_word_missing_is_none() -> None:
-    assert filled("of {a} and {0}", {"a": "x", "0": "y"}) == "of x and y"
-    assert filled("of {a} and {b}", {"a": "x"}) == ""
+    assert filled("of {a} and {0}", {"a": "x", "0": "y"}.get) == "of x and y"
+    assert filled("of {a} and {b}", {"a": "x"}.get) == ""
+
+
+def test_braces_in_a_word_are_not_filled() -> None:
+    """A server could let each word name the next one twice: 600 bytes made gigabytes."""
+    words = {"a": "{b}{b}", "b": "{a}{a}"}
+    assert filled("{a}", words.get) == "{b}{b}"
+    members: dict[str, object] = {name: f"{{{chr(ord(name) + 1)}}}" * 21 for name in "abcde"}
+    usage = {"1": [{"type": "{a}" * 21, **members, "call_count": 1}]}
+    header = ("X-Business-Use-Case-Usage", json.dumps(usage))
+    found = read(header, profile=PROFILES["Meta"])
+    assert found.policies[0].name == "1:" + "{a}" * 21
 
 
 JSON = Json(
@@ -315,3 +336,53 @@ def test_xml_bears_a_mark_only_in_an_error() -> None:
 def test_used_up_without_a_reset_is_less_than_one_that_resets_at_once() -> None:
     silent, told = Policy("silent", 10, remaining=0), Policy("told", 10, None, 0, 0.0)
     assert binding([silent, told]) == told
+
+
+# ---- more than any honest server sends -------------------------------------------------------
+
+
+def test_line_that_is_too_long_hides_no_others() -> None:
+    trio = [("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "3")]
+    found = read(("X-RateLimit-Policy", "1," * 20_000), *trio)
+    assert (found.limit, found.remaining) == (10, 3)
+
+
+def test_lines_beyond_the_sum_count_as_empty() -> None:
+    lines = [("X-RateLimit-Window", "1" * 8000)] * 3
+    found = read(("Age", " " * 9000), *lines, ("Retry-After", "9" * 8000), ("X-Retry-After", "7"))
+    assert found.retry_after == 7
+    for name in ("Age", "Date", "X-RateLimit-Window", "X-RateLimit-Window-Ms", "RateLimit"):
+        read(("X-RateLimit-Limit", "x" * 16_384), (name, "1"))  # nothing raises
+
+
+def test_only_so_many_items_of_a_list_count() -> None:
+    assert read(("Retry-After", "1, " * 63 + "5, 9")).retry_after == 5
+    windows = [f"{quota};w={quota}" for quota in range(1, 100)]
+    found = read(("X-RateLimit-Limit", ", ".join(["1", *windows])))
+    assert [policy.quota for policy in found.policies] == list(range(1, 64))
+
+
+def test_only_so_many_policies_are_reported() -> None:
+    policies = ",".join(f'"a{number}";q=1' for number in range(1000))
+    assert len(read(("RateLimit-Policy", policies)).policies) == 256
+
+
+@pytest.mark.parametrize(
+    ("line", "quotas"),
+    [
+        ('1;w=1, 2;w=2;name="a,b', [1, 2]),
+        ('1;w=1, 2;w=2;name="a\\", 3;w=3', [1, 2]),
+        ('1;w=1, 2;w=2;name="a\\\\", 3;w=3', [1, 2, 3]),
+        ('1;w=1;name="a", 2;w=2', [1, 2]),
+        ('1;w=1;name="a, 2;w=2', [1]),
+    ],
+)
+def test_unclosed_string_ends_with_its_line(line: str, quotas: list[int]) -> None:
+    found = read(("X-RateLimit-Limit", line))
+    assert [policy.quota for policy in found.policies] == quotas
+
+
+def test_name_longer_than_any_host_has_no_profile() -> None:
+    assert profile_for("a." * 100 + "api.github.com") is None
+    assert profile_for("a" * 120 + ".myshopify.com") is PROFILES["Shopify"]
+    assert profile_for("a." * 200 + "myshopify.com") is None

@@ -80,7 +80,8 @@ def test_a_name_that_is_too_long_is_nobodys(name: str) -> None:
 
 def test_a_server_may_use_more_names_than_are_remembered() -> None:
     lines = [(f"x-ratelimit-limit-{number}", str(number)) for number in range(3000)]
-    assert len(read(*lines).policies) == 3000
+    names = [policy.name for policy in read(*lines).policies]
+    assert names == [str(number) for number in range(256)]  # more than any server has limits
     assert read(*LINES).limit == 10
 
 

@@ -16,6 +16,8 @@ __all__ = ["UNSAID", "read_limits"]
 
 UNSAID = Policy()
 """The limit that binds where none is told."""
+# More limits than any server has; whoever follows them checks each at every request.
+_MOST = 256
 
 
 def read_limits(
@@ -51,7 +53,7 @@ def read_limits(
             top = trio
         elif isinstance(top, Policy) and top.reset_after is None:
             top = top._replace(reset_after=trio.reset_after)
-    return policies, top or UNSAID
+    return policies[:_MOST], top or UNSAID
 
 
 def _structured(

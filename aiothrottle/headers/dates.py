@@ -17,12 +17,14 @@ _ZONES = {
 
 _TIME = (
     r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
-    r"(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
+    r"(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]++))?)?"
 )
 _YEAR = "(?P<year>[0-9]{4})"
 _ISO_DATE = rf"{_YEAR}-(?P<month>[0-9]{{2}})-(?P<day>[0-9]{{2}})"
 _ANY_YEAR = "(?P<year>[0-9]{4}|[0-9]{2})"
-_ZONE = r"(?P<zone>[a-z]*) *(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?)?(?: *\([^()]*\))?"
+# No two repetitions that could share the same blanks stand beside each other: to try all ways of
+# sharing them would take more than linear time.
+_ZONE = r"(?P<zone>[a-z]*+)(?: *+(?P<offset>[+-][0-9]{2}(?::?[0-9]{2})?))?(?: *+\([^()]*+\))?"
 # Where it has to be said: a date that was cut off is no date.
 _SAID_ZONE = rf"(?=[a-z+-]){_ZONE}"
 _WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}"
@@ -40,13 +42,13 @@ _FORMS = [
     re.compile(form, re.IGNORECASE | re.ASCII)
     for form in (
         # Sun, 06 Nov 1994 08:49:37 GMT, and its kin of RFC 850 and RFC 5322
-        rf"(?:{_WEEKDAY},? +)?{_DAY}[ -]{_MONTH}[ -]{_ANY_YEAR} +{_TIME} *{_SAID_ZONE}",
+        rf"(?:{_WEEKDAY},? ++)?{_DAY}[ -]{_MONTH}[ -]{_ANY_YEAR} ++{_TIME} *+{_SAID_ZONE}",
         # Sun Nov  6 08:49:37 1994
-        rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY} +{_TIME} +(?:{_ZONE} +)?{_YEAR}",
+        rf"(?:{_WEEKDAY},? ++)?{_MONTH} ++{_DAY} ++{_TIME} ++(?:{_ZONE} ++)?{_YEAR}",
         # Sun Nov 06 1994 08:49:37 GMT+0000 (Coordinated Universal Time)
-        rf"(?:{_WEEKDAY},? +)?{_MONTH} +{_DAY},? +{_YEAR} +{_TIME} *{_SAID_ZONE}",
+        rf"(?:{_WEEKDAY},? ++)?{_MONTH} ++{_DAY},? ++{_YEAR} ++{_TIME} *+{_SAID_ZONE}",
         # 1994-11-06T08:49:37.000Z
-        rf"{_ISO_DATE}(?:T| +)(?=[0-9]{{2}}:){_TIME} *{_ZONE}",
+        rf"{_ISO_DATE}(?:T| ++)(?=[0-9]{{2}}:){_TIME} *+{_ZONE}",
     )
 ]  # fmt: skip
 

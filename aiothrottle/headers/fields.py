@@ -110,6 +110,8 @@ _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?
 _OF_LIMIT = "limit|remaining|reset-after|reset|renewalperiod"
 _NAMED = re.compile(rf"(?:({_OF_LIMIT})-(.+)|(.+)-({_OF_LIMIT}))", re.DOTALL)
 _LONGEST = 64
+# Characters of all lines about limits: more than any honest response has.
+_MOST = 16384
 
 
 def lines_of(headers: Headers) -> tuple[Names, list[str]]:
@@ -134,14 +136,24 @@ def lines_of(headers: Headers) -> tuple[Names, list[str]]:
 
 
 def collect(layout: Layout, values: Sequence[str]) -> Fields:
-    """Sort the lines by what they are for; drop those that are for something else."""
+    """Sort the lines by what they are for; drop those that are for something else.
+
+    A line that is too long for what is left of `_MOST` counts as an empty one.
+    """
+    left = _MOST
     fields: Fields = {
         "wait": {}, "trio": {}, "limit": {}, "draft": {}, "word": {}, "stamp": {}, "vendor": {},
     }  # fmt: skip
     for kind, of, places in layout.places:
-        fields[kind][of] = {
-            field: [_text(values[place]).strip(" \t") for place in at] for field, at in places
-        }
+        group = fields[kind][of] = {}
+        for field, at in places:
+            lines = group[field] = []
+            for place in at:
+                line = _text(values[place]).strip(" \t")
+                if len(line) > left:
+                    line = ""
+                left -= len(line)
+                lines.append(line)
     return fields
 
 

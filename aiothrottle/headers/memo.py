@@ -34,7 +34,8 @@ class Memo(dict[Key, Meaning]):
     def __missing__(self, key: Key) -> Meaning:
         """Find out; and remember, if it is no longer than what a server would use."""
         meaning = self._function(key)
-        if sum(map(len, key)) <= self._longest:
+        size = len(key) if isinstance(key, str) else sum(map(len, key))
+        if size <= self._longest:
             if len(self) >= self._most:
                 self.clear()
             self[key] = meaning

@@ -197,6 +197,8 @@ class Profile:
 
     def _claims(self, header: str) -> bool:
         """Tell whether a header is read by the profile only."""
+        if len(header) > self._longest:
+            return False
         header = header.lower()
         if header in self._headers:
             return True
@@ -216,6 +218,10 @@ class Profile:
             if isinstance(row, Limit):
                 names |= row.headers
         return frozenset(names - {""})
+
+    @cached_property
+    def _longest(self) -> int:
+        return max([_LONGEST, *map(len, self._headers)])
 
     @cached_property
     def _items(self) -> tuple[Items, ...]:

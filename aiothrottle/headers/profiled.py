@@ -117,4 +117,4 @@ def _names(
         return [None]
     if isinstance(name, tuple):
         return list(name[position:][:1])
-    return [part.strip() or None for part in filled(name, groups).split(";")]
+    return [part.strip() or None for part in filled(name, groups.get).split(";")]

@@ -14,6 +14,54 @@ __all__ = ["read_json"]
 # Longer than any honest header; more steps to a limit than any vendor has.
 _LONGEST = 8192
 _MOST = 256
+# Longer than any date; more than any number; and how much of a name is of use.
+_LONGEST_VALUE = 100
+_GREATEST = 1e20
+_LONGEST_NAME = 64
+
+
+class _Found:
+    """An object at the end of a path, what stars stood for, and the objects above, nearest first.
+
+    The members of those above are looked up and not copied: a server could send many of them above
+    many objects.
+    """
+
+    __slots__ = ("_above", "_node", "_stars")
+
+    def __init__(self, stars: list[str], node: Object, above: tuple[Object, ...]) -> None:
+        self._stars = stars
+        self._node = node
+        self._above = above
+
+    def get(self, key: str) -> object:
+        """Give a member of the object, or else a scalar of the nearest one above; or None."""
+        if not key:
+            return None
+        if key in self._node:
+            return self._node[key]
+        values = (node.get(key) for node in self._above)
+        return next((value for value in values if _is_scalar(value)), None)
+
+    def number(self, key: str) -> float | None:
+        value = self.get(key)
+        return None if _is_long(value) else number_of(value)
+
+    def text(self, key: str) -> str:
+        """Give a text, or a number as one; "" for what is too long to be of use."""
+        value = self.get(key)
+        if isinstance(value, int | float):
+            return str(value) if abs(value) < _GREATEST else ""
+        return value if isinstance(value, str) and not _is_long(value) else ""
+
+    def word(self, key: str) -> str | None:
+        """Give what stands in a name."""
+        if key.isdecimal() and int(key) < len(self._stars):
+            return self._stars[int(key)][:_LONGEST_NAME]
+        value = self.get(key)
+        if isinstance(value, str):
+            return value[:_LONGEST_NAME]
+        return self.text(key) if isinstance(value, int) else None
 
 
 def read_json(
@@ -22,58 +70,53 @@ def read_json(
     """Read the limits of the row; `data` is the JSON of the body. Notes waits in `vendor`."""
     if row.header:
         data = _loads(", ".join(lines.get(row.header.lower(), ())))
-    for stars, found in _walk(data, row.path.split(".") if row.path else []):
-        record = _of_object(row, stars, found, clock)
-        wait = number_of(found.get(row.wait))
+    for found in _walk(data, row.path.split(".") if row.path else []):
+        record = _record(row, found, clock)
+        wait = found.number(row.wait)
         if wait:
             vendor.wait = pick(max, vendor.wait, min(CAP, wait * row.wait_unit))
-        cost, rate = number_of(found.get(row.cost)), number_of(found.get(row.rate))
+        cost, rate = found.number(row.cost), found.number(row.rate)
         if cost and rate and record.remaining is not None and cost > record.remaining:
             vendor.wait_if_refused = min(CAP, (cost - record.remaining) / rate)
         if record != Record(record.name):
             yield record
 
 
-def _of_object(row: Json, stars: list[str], found: Object, clock: Clock) -> Record:
-    limit = number_of(found.get(row.limit) if isinstance(row.limit, str) else row.limit)
-    used = [number for key in row.used if (number := number_of(found.get(key))) is not None]
-    if not (used or isinstance(row.limit, str)):
-        limit = None
-    reset, window = found.get(row.reset), number_of(found.get(row.window))
-    name = None
-    if row.name is not None:
-        words = {key: str(word)[:64] for key, word in found.items() if isinstance(word, str | int)}
-        name = filled(row.name, words | {str(i): star for i, star in enumerate(stars)}) or None
+def _record(row: Json, found: _Found, clock: Clock) -> Record:
+    used = [number for key in row.used if (number := found.number(key)) is not None]
+    fixed = None if isinstance(row.limit, str) or not used else row.limit
+    limit = found.number(row.limit) if isinstance(row.limit, str) else fixed
+    window = found.number(row.window)
     return Record(
-        name,
+        None if row.name is None else filled(row.name, found.word) or None,
         limit,
-        number_of(found.get(row.remaining)),
+        found.number(row.remaining),
         max(used, default=None),
-        None if reset is None else read_reset(str(reset)[:_LONGEST], clock),
+        read_reset(found.text(row.reset), clock),
         float(window) if window and window < CAP else None,
     )
 
 
-def _walk(data: object, path: list[str]) -> Iterator[tuple[list[str], Object]]:
-    """Give every object at the end of the path, with what stars stood for.
+def _walk(data: object, path: list[str]) -> Iterator[_Found]:
+    """Give every object at the end of the path.
 
     The members of an object are added to those of the objects below it.
     """
-    level: list[tuple[list[str], Object, object]] = [([], {}, data)]
+    level: list[tuple[list[str], object, tuple[Object, ...]]] = [([], data, ())]
     for step in path:
-        below: list[tuple[list[str], Object, object]] = []
-        for stars, members, node in level:
-            children = list(_children(node))
-            here = members | {key: child for key, child in children if _is_scalar(child)}
+        below: list[tuple[list[str], object, tuple[Object, ...]]] = []
+        for stars, node, above in level:
+            children = _children(node)
+            here = (cast("Object", node), *above) if isinstance(node, dict) else above
             for key, child in children:
                 if step == "*":
-                    below.append(([*stars, key], here, child))
+                    below.append(([*stars, key], child, here))
                 elif key == step:
-                    below.append((stars, here, child))
+                    below.append((stars, child, here))
         level = below[:_MOST]
-    for stars, members, node in level:
+    for stars, node, above in level:
         if isinstance(node, dict):
-            yield stars, members | cast("Object", node)
+            yield _Found(stars, cast("Object", node), above)
 
 
 def _children(node: object) -> Iterable[tuple[str, object]]:
@@ -86,6 +129,10 @@ def _children(node: object) -> Iterable[tuple[str, object]]:
 
 def _is_scalar(node: object) -> bool:
     return isinstance(node, str | int | float)
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, str) and len(value) > _LONGEST_VALUE
 
 
 def _loads(text: str) -> object:

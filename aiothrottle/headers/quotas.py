@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from aiothrottle.headers.limits import Policy
-from aiothrottle.headers.values import read_count, read_window
+from aiothrottle.headers.values import MOST_ITEMS, read_count, read_window
 
 __all__ = ["join", "read_dictionary", "read_limit", "read_policies", "read_remaining"]
 
 # Longer than any honest list.
 _LONGEST = 8192
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-_ITEM = re.compile(rf'(?:[^,"]|{_QUOTED}|")+')
-_PARAMETER = re.compile(rf";[ \t]*([a-z]+)[ \t]*=[ \t]*({_QUOTED}|[^;]*)", re.IGNORECASE | re.ASCII)
+# One that is never closed ends with the line: to look for its end from each quote in it would take
+# quadratic time.
+_QUOTED = r'"(?:[^"\\]++|\\.?)*+"?'
+_ITEM = re.compile(rf'(?:[^,"]++|{_QUOTED})++', re.DOTALL)
+_PARAMETER = re.compile(
+    rf";[ \t]*([a-z]+)[ \t]*=[ \t]*({_QUOTED}|[^;]*)", re.IGNORECASE | re.ASCII | re.DOTALL
+)
 _MEMBER = re.compile(r"[ \t]*(limit|remaining|reset)[ \t]*=(.*)", re.IGNORECASE | re.ASCII)
 
 
@@ -125,4 +130,5 @@ def _quotas(line: str) -> list[_Quota]:
 
 def _split(line: str) -> Iterator[str]:
     if len(line) <= _LONGEST:
-        yield from (match[0] for match in _ITEM.finditer(line) if match[0].strip(" \t"))
+        matches = islice(_ITEM.finditer(line), MOST_ITEMS)
+        yield from (match[0] for match in matches if match[0].strip(" \t"))

@@ -1,5 +1,6 @@
 """What a profile made of a response: limits while they are put together, and waits."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ __all__ = ["Record", "Vendor", "filled", "pick"]
 
 # More limits than any vendor has.
 _MOST = 256
+_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(slots=True)
@@ -78,8 +80,15 @@ def pick(
     return choose(one, other)
 
 
-def filled(template: str, words: dict[str, str]) -> str:
-    """Put words into the braces of the name of a limit; "" if one is missing."""
-    for key, word in words.items():
-        template = template.replace(f"{{{key}}}", word)
-    return template if "{" not in template else ""
+def filled(template: str, word_of: Callable[[str], str | None]) -> str:
+    """Put words into the braces of the name of a limit; "" if one is missing.
+
+    Braces in a word stay as they are: a server could make each word name the next one twice.
+    """
+    pieces = _BRACES.split(template)  # texts and keys in turn
+    for place in range(1, len(pieces), 2):
+        word = word_of(pieces[place])
+        if word is None:
+            return ""
+        pieces[place] = word
+    return "".join(pieces)

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 
 from aiothrottle.headers.dates import parse_date
 
 __all__ = [
     "CAP",
     "EPOCHS_FROM",
+    "MOST_ITEMS",
     "Clock",
     "in_seconds",
     "items",
@@ -35,11 +37,14 @@ _FRACTION = re.compile(r"[0-9]+\.[0-9]+")
 _LONGEST_NUMBER = _LONGEST_DURATION = 64
 # Longer than any honest list.
 _LONGEST_LIST = 8192
+MOST_ITEMS = 64
+"""So many items of a list are read, more than any honest one has."""
 _UNITS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3,
     "s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY,
 }  # fmt: skip
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s|m|h|d)")
+# Not from the middle of a number: that would be tried from each of its digits.
+_PART = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s|m|h|d)")
 # The comma after a weekday does not end an item.
 _ITEM = re.compile(
     r"(?:[ \t]*(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},)?[^,]+", re.IGNORECASE | re.ASCII
@@ -81,7 +86,7 @@ def items(text: str) -> Iterator[str]:
     if "," not in text or len(text) > _LONGEST_LIST:
         yield text
         return
-    for match in _ITEM.finditer(text):
+    for match in islice(_ITEM.finditer(text), MOST_ITEMS):
         yield match[0].strip(" \t")
 
 

@@ -11,6 +11,9 @@ from aiothrottle.headers.vendor_words import WORDS
 
 __all__ = ["PROFILES", "profile_for"]
 
+# No name of a host is longer (RFC 1035), nor that of a vendor.
+_LONGEST = 255
+
 _ALL = sorted((*PLAIN, *WORDS, *LISTS), key=lambda profile: profile.name.lower())
 
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _ALL})
@@ -33,6 +36,8 @@ def profile_for(host: str, also: Iterable[Profile] = ()) -> Profile | None:
     >>> profile_for("example.org") is None
     True
     """
+    if len(host) > _LONGEST:
+        return None
     host = host.lower().rstrip(".")
     own = _find(host, _index(tuple(also)))
     return own or _find(host, _ours())
