@@ -27,7 +27,7 @@ __all__ = [
 
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 (5.6.2)
 _METHOD = re.compile(_NAME)
-_HEADER = re.compile(rf"({_NAME})\s*:\s*([^\x00-\x08\x0a-\x1f\x7f]*)")
+_HEADER = re.compile(rf"({_NAME})\s*:\s*+([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
 def rate(text: str) -> Rate:

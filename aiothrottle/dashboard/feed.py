@@ -33,6 +33,7 @@ _REMEMBERED, _SHOWN = 500, 50
 _PAUSES = 10
 
 _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
+_PORT = re.compile(r"(:[0-9]{1,5})?")
 
 
 class Figures(TypedDict):
@@ -228,4 +229,4 @@ def _is_address(text: str) -> bool:
         ipaddress.ip_address(host.removeprefix("[") if host else text)
     except ValueError:
         return False
-    return not host or re.fullmatch(r"(:[0-9]{1,5})?", port) is not None
+    return not host or _PORT.fullmatch(port) is not None

@@ -233,14 +233,14 @@ class Worker:
 
 def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
     """Give the headers of those names; several of one name are one list (RFC 9110, 5.3)."""
-    chosen: dict[str, str] = {}
+    chosen: dict[str, list[str]] = {}
     for name, value in response.headers.items():
         key = name.lower()
         if "*" in names or key in names:
             # aiohttp keeps what is not UTF-8 as surrogates, which not all JSON readers take.
             text = value.encode(errors="surrogateescape").decode(errors="replace")
-            chosen[key] = f"{chosen[key]}, {text}" if key in chosen else text
-    return chosen
+            chosen.setdefault(key, []).append(text)
+    return {name: ", ".join(values) for name, values in chosen.items()}
 
 
 def _described(error: Exception) -> str:
