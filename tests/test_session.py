@@ -91,6 +91,19 @@ async def test_attributes_of_the_session_are_reachable_but_nothing_private() -> 
             _ = session._request
 
 
+@pytest.mark.parametrize("by_block", [False, True])
+async def test_given_session_is_closed_when_it_is_owned(by_block: bool) -> None:
+    given = aiohttp.ClientSession()
+    session = ThrottledSession(RateLimiter(), session=given, owns_session=True)
+    if by_block:
+        async with session:
+            assert not given.closed
+    else:
+        await session.close()
+    assert given.closed
+    await session.close()
+
+
 async def test_it_closes_the_session_it_made_and_leaves_alone_the_one_it_was_given() -> None:
     async with aiohttp.ClientSession() as given:
         async with ThrottledSession(RateLimiter(), session=given) as session:

@@ -46,6 +46,7 @@ class Sender:
         admission: Whom to wait for, and what is done about refusals.
         max_hold: Seconds that a response may hold its slot; None: see `ThrottledSession`.
         hold_websockets: Whether a websocket holds its slot until it is closed.
+        owns_session: Whether a session that is given is closed by `close` too.
 
     Raises:
         TypeError: `max_hold` is no number.
@@ -58,6 +59,7 @@ class Sender:
         "_hold_websockets",
         "_leases",
         "_max_hold",
+        "_owns_session",
         "_retry",
         "_session",
         "_trusting",
@@ -71,6 +73,7 @@ class Sender:
         *,
         max_hold: float | None = None,
         hold_websockets: bool = False,
+        owns_session: bool = False,
     ) -> None:
         check_number("max_hold", max_hold, "seconds", above=0, none="None")
         self.admission: Admission = admission
@@ -80,12 +83,14 @@ class Sender:
         self._leases = Leases()
         self._max_hold = max_hold
         self._hold_websockets = hold_websockets
+        self._owns_session = owns_session
         self._session: ClientSession | None = None
         self._arguments: Mapping[str, Any] | None = None
         if isinstance(session, ClientSession):
             self._session = without_resending(session)
         else:
             self._arguments = session
+            self._owns_session = True
 
     @property
     def session(self) -> ClientSession:
@@ -95,8 +100,8 @@ class Sender:
         return self._session
 
     async def close(self) -> None:
-        """Close the session that sends, if it was made here. The limiter stays as it is."""
-        if self._arguments is not None:
+        """Close the session that sends, if it is owned. The limiter stays as it is."""
+        if self._owns_session:
             await self.session.close()  # made here if it never was: then it is closed for good
 
     async def send(

@@ -5,7 +5,7 @@ timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
 """
 
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
@@ -48,10 +48,12 @@ class ThrottledSession:
     Args:
         limiter: Whose limits; may be shared with other sessions and other code. A
             `KeyedRateLimiter` has limits for each host, or whatever `key` says.
-        session: The session to send with. It stays yours to close; but it does not send a request
-            twice by itself any more, as aiohttp does when a connection was cut, since nobody
-            would have paid for that. By default one is made, with `client_session_arguments`,
-            and closed with this one.
+        session: The session to send with. It stays yours to close, unless `owns_session` says
+            otherwise; but it does not send a request twice by itself any more, as aiohttp does
+            when a connection was cut, since nobody would have paid for that. By default one is
+            made, with `client_session_arguments`, and closed with this one.
+        owns_session: Whether a `session` that is given is closed with this one, by `close` or at
+            the end of `async with`.
         key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `yarl.URL`. By
             default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
             it is the usual one: ``"localhost:8080"``.
@@ -89,6 +91,7 @@ class ThrottledSession:
         limiter: AnyLimiter,
         *,
         session: ClientSession | None = None,
+        owns_session: bool = False,
         key: Key | None = None,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         queue_timeout: float | None = None,
@@ -122,6 +125,7 @@ class ThrottledSession:
             ),
             max_hold=max_hold,
             hold_websockets=hold_websockets,
+            owns_session=owns_session,
         )
         self._buffer_body = buffer_body
 
@@ -204,7 +208,10 @@ class ThrottledSession:
         return RequestContext(self._connect(url, options))
 
     async def close(self) -> None:
-        """Close the session that sends, if it was made here. The limiter stays as it is."""
+        """Close the session that sends, if it was made here or `owns_session` says so.
+
+        The limiter stays as it is.
+        """
         await self._sender.close()
 
     async def __aenter__(self) -> Self:
@@ -260,6 +267,7 @@ class ThrottledSession:
     async def _connect(
         self, url: StrOrURL, options: "_WSConnectOptions"
     ) -> "ClientWebSocketResponse[bool]":
-        kept: dict[str, Any] = {**options}
-        keep_iterators(kept)
-        return await self._sender.send("GET", url, lambda session: session.ws_connect(url, **kept))
+        keep_iterators(cast("dict[str, Any]", options))
+        return await self._sender.send(
+            "GET", url, lambda session: session.ws_connect(url, **options)
+        )
