@@ -44,11 +44,9 @@ _SHORT = re.compile(rf"{_COUNT} ?[rqt]p(?P<unit>[smhd])", _FLAGS)  # rps, qps, r
 # A comma between two digits is a part of a number.
 _SEPARATOR = re.compile(r";|,(?![0-9])|(?<![0-9]),", re.ASCII)
 # What is nearly right, and what is put in its place.
-_CORRECTIONS = [
-    (re.compile(rf"({_NUMBER})", _FLAGS), r"\1/s"),
-    (re.compile(rf"({_NUMBER}) ?/ ?({_NUMBER})", _FLAGS), r"\1/\2s"),
-    (re.compile(r"([0-9]+),([0-9]+)([^0-9,].*)", re.ASCII), r"\1.\2\3"),
-]
+_NUMBER_ALONE = re.compile(rf"({_NUMBER})", _FLAGS)
+_TWO_NUMBERS = re.compile(rf"({_NUMBER}) ?/ ?({_NUMBER})", _FLAGS)
+_DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]+)([^0-9,].*)", re.ASCII)
 _BLANK_IN_NUMBER = re.compile(r"(?<=[0-9]) (?=[0-9]{3})", re.ASCII)
 _MILLIONS = re.compile(rf"({_NUMBER}) ?m(?:illions?)?(?![a-z])(.*)", _FLAGS)
 _OTHER_WORD = re.compile(rf"({_NUMBER}(?: ?k)?) ?([a-z]+)({_PER}.*)", _FLAGS)
@@ -110,9 +108,12 @@ def _advice(text: str) -> Iterator[str]:
     parts = [part.strip() for part in split_rates(text)]
     if len(parts) > 1 and all(map(_read, parts)):
         yield f"one rate is expected, and these are {len(parts)}; write {parts[0]!r} for the first"
-    for wrong, right in _CORRECTIONS:
-        if match := wrong.fullmatch(text):
-            yield from _suggest(match.expand(right))
+    if _NUMBER_ALONE.fullmatch(text):
+        yield from _suggest(f"{text}/s")
+    if match := _TWO_NUMBERS.fullmatch(text):
+        yield from _suggest(f"{match[1]}/{match[2]}s")
+    if match := _DECIMAL_COMMA.fullmatch(text):
+        yield from _suggest(f"{match[1]}.{match[2]}{match[3]}")
     yield from _suggest(_BLANK_IN_NUMBER.sub("", text))
     if match := _MILLIONS.fullmatch(text):
         yield from _suggest(f"{number(1e6 * _value(match[1]))}{match[2]}")

@@ -91,8 +91,6 @@ def growth(work: Work, text: Text, runs: int) -> str | None:
 # ---- expressions -----------------------------------------------------------------------------
 
 METHODS = {"search", "finditer", "findall", "sub", "subn", "split", "match", "fullmatch"}
-# What others are at work on.
-UNFIXED = {("aiothrottle.rate", "_RATE")}
 parser: Any = importlib.import_module("re._parser")
 CUT = "cut"
 
@@ -109,8 +107,6 @@ def expressions() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
     for module in modules():
         uses = uses_in(ast.parse(inspect.getsource(module)))
         for variable, value in vars(module).items():
-            if (module.__name__, variable) in UNFIXED:
-                continue
             for pattern in patterns_in(value):
                 name = f"{module.__name__}.{variable}: {pattern.pattern[:40]}"
                 found[name] = pattern, frozenset(uses.get(variable, METHODS))

@@ -204,7 +204,7 @@ async def assert_read(
     front: Callable[..., Any], url: URL, way: Way, judge: Judge, statuses: list[int]
 ) -> None:
     """Read bodies of all statuses, forms and sizes that way; each comes out whole."""
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     sizes = {"short": SHORT, "long": LONG}
     for unpacks in (True, False):
         async with front(limiter, retry=once(judge), auto_decompress=unpacks) as session:
@@ -253,7 +253,7 @@ async def test_body_that_should_retry_read_is_read_whole(
 async def test_released_response_is_not_read(
     front: Callable[..., Any], end: Callable[[ClientResponse], object], judge: Judge, url: URL
 ) -> None:
-    async with front(RateLimiter(None, 1), retry=once(judge)) as session:
+    async with front(RateLimiter(concurrency_limit=1), retry=once(judge)) as session:
         response = await session.get(url / "429/plain/short")
         end(response)
         assert response.closed
@@ -267,7 +267,7 @@ async def test_released_response_is_not_read(
 async def test_context_manager_ends_a_throttled_response(
     front: Callable[..., Any], url: URL
 ) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with front(limiter, retry=once(None)) as session:
         async with session.get(url / "429/plain/short") as response:
             pass
@@ -285,7 +285,7 @@ async def test_traces_see_each_body_once(front: Callable[..., Any], url: URL) ->
 
     trace = aiohttp.TraceConfig()
     trace.on_response_chunk_received.append(received)
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with front(limiter, retry=once(None), trace_configs=[trace]) as session:
         async with session.get(url / "429/plain/short") as response:
             assert seen == []
@@ -306,7 +306,7 @@ async def test_part_of_a_stream_is_put_before_what_still_comes(front: Callable[.
         await response.write(b"third\n" + bytes(2 << 20))  # more than aiohttp takes in unread
         return response
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(stream) as (url, _),
         front(limiter, retry=once(reads_a_line)) as session,
@@ -332,7 +332,7 @@ async def test_large_part_is_put_back_before_the_rest(front: Callable[..., Any])
 
     async with (
         serving(send) as (url, _),
-        front(RateLimiter(None, 1), retry=once(reads_half)) as session,
+        front(RateLimiter(concurrency_limit=1), retry=once(reads_half)) as session,
         session.get(url) as response,
     ):
         found = [line async for line in response.content]
@@ -362,7 +362,7 @@ async def test_what_came_before_should_retry_gave_up_is_read_again(
 
     async with (
         serving(stream) as (url, _),
-        front(RateLimiter(None, 1), retry=once(reads_for_a_moment)) as session,
+        front(RateLimiter(concurrency_limit=1), retry=once(reads_for_a_moment)) as session,
         session.get(url) as response,
     ):
         go.set()
@@ -380,7 +380,7 @@ async def test_discarded_response_that_was_read_is_followed_by_another(
         return next(verdicts)
 
     retry = Retry(attempts=2, backoff=0.001, should_retry=should_retry)
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         front(limiter, retry=retry) as session,
         session.get(url / "200/gzip/long") as response,
@@ -507,7 +507,7 @@ OF_HTTPX: list[Judge] = [
 async def test_response_of_a_transport_is_read_whole(
     library: str, way: str, judge: Judge, url: URL
 ) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     sizes: Mapping[str, bytes] = {"short": SHORT, "long": LONG}
     statuses = [200, *MAY_BE_REFUSALS] if judge is None else [200, 429]
     read = (UNPACKED | PACKED)[way]
@@ -535,7 +535,7 @@ async def test_response_of_a_transport_is_read_whole(
 async def test_unread_response_of_a_transport_gives_its_slot_back(
     library: str, judge: Judge, url: URL
 ) -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with client_of(library, limiter, judge) as client:
         for status in (200, 429):
             for _ in range(3):
@@ -561,7 +561,7 @@ async def test_error_that_should_retry_met_is_met_again(library: str) -> None:
         with pytest.raises(module.RemoteProtocolError):
             await response.aread()
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(cut) as (url, _),
         client_of(library, limiter, tries) as client,
@@ -588,7 +588,7 @@ async def test_body_that_should_retry_gave_up_is_not_cut_short(library: str) -> 
             async with asyncio.timeout(0.05):
                 await response.aread()
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(stall) as (url, _),
         client_of(library, limiter, reads_for_a_moment) as client,
@@ -605,7 +605,7 @@ async def test_should_retry_that_read_and_raises_costs_no_slot(library: str, url
         await begins_and_closes(response)
         raise LookupError
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with client_of(library, limiter, reads_and_raises) as client:
         for _ in range(3):
             with pytest.raises(LookupError):

@@ -397,7 +397,7 @@ async def test_iterator_that_raises_does_so_when_awaited() -> None:
         raise LookupError
         yield "", ""
 
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     async with ThrottledSession(limiter) as session:
         request = session.get("http://127.0.0.1:9/", headers=raising())
         with pytest.raises(LookupError):
@@ -452,7 +452,7 @@ async def test_upload_tracker_counts_all_attempts(front: Callable[..., Any]) -> 
 
 @needs_trackers
 async def test_upload_tracker_ends_when_nothing_was_sent() -> None:
-    limiter = RateLimiter(None, 1)
+    limiter = RateLimiter(concurrency_limit=1)
     tracker = aiohttp.UploadTracker()
     async with ThrottledSession(limiter, queue_timeout=0.01) as session, limiter.throttle():
         with pytest.raises(ThrottleTimeout):
