@@ -61,7 +61,7 @@ class Target:
 TARGETS = {
     "algorithms": Target(
         "algorithms/*.py checks.py",
-        "algorithms more_algorithms law_edges announced reserved inherit laws state_bytes "
+        "algorithms more_algorithms law_edges exact announced reserved inherit laws state_bytes "
         "several_limits oracle update checks",
     ),
     "headers": Target(

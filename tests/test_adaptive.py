@@ -331,13 +331,13 @@ def test_a_new_rate_moves_what_is_due() -> None:
     state = pace.start()
     for _ in range(10):
         pace.take(state, 0.0, 1)
-    assert state.empty_at == pytest.approx(1.0)
+    assert pace.reset_after(state, 0.0) == pytest.approx(1.0)
     pace.follow(state, 0.5, 5.0)
-    assert state.empty_at == pytest.approx(1.5)
+    assert pace.reset_after(state, 0.5) == pytest.approx(1.0)
     pace.follow(state, 0.5, 50.0)
-    assert state.empty_at == pytest.approx(0.6)
+    assert pace.reset_after(state, 0.5) == pytest.approx(0.1)
     pace.follow(state, 2.0, 1.0)
-    assert state.empty_at == pytest.approx(0.6)
+    assert pace.reset_after(state, 2.0) == 0.0
 
 
 def test_a_heavy_cost_goes_at_any_rate() -> None:

@@ -34,7 +34,7 @@ TABLE = """
     rate_text    |                                                           |
     rate         | errors rate_text                                          |
     algorithms   | algorithms.*                                              |
-    algorithms.* | algorithms.algorithm rate errors                          |
+    algorithms.* | algorithms.algorithm algorithms.level rate errors         |
     headers      | headers.*                                                 |
     headers.structured | headers.*                                           | http_sf
     headers.*    | headers.*                                                 |
@@ -45,7 +45,7 @@ TABLE = """
     announcements | headers headers.* limiter permit rate                    |
     admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
     adaptive     | adaptive.*                                                |
-    adaptive.*   | adaptive.* algorithms.algorithm rate                      |
+    adaptive.*   | adaptive.* algorithms.algorithm algorithms.level rate     |
     decision     | permit                                                    |
     statistics   |                                                           |
     _core        |                                                           |

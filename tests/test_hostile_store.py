@@ -114,15 +114,17 @@ def in_redis(law: Algorithm[Any], *times: float) -> bytes:
     """What the script writes: the times and the state as doubles, whatever the law."""
     at = [NOW] if not times else list(times)
     head = [*at, 0.0, NOW] if not times else at
+    # Three tokens in all; when the last one went in, there was half a token.
+    level = [3.0, NOW, NOW - 1, 1.0, NOW, 0.5]
     state: list[float]
     if isinstance(law, FixedWindow):
         state = [float(int(NOW)), 3.0]
     elif isinstance(law, SlidingWindow):
         state = [float(int(NOW / law._width)), 0.0, 0.0, 0.0, 3.0]
     elif isinstance(law, AllOf):
-        state = [NOW + 1, float(int(NOW / 60)), 3.0]
+        state = [*level, float(int(NOW / 60)), 3.0]
     else:
-        state = [-1.0 if isinstance(law, RollingWindow) else NOW + 1]
+        state = [-1.0] if isinstance(law, RollingWindow) else level
     return seal(law) + struct.pack(f"<{3 + len(state)}d", *head, *state)
 
 
@@ -147,6 +149,8 @@ async def test_redis_survives_whatever_is_there(client: Redis, law: Algorithm[An
     lots = random.Random(8)
     store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
     whole = in_redis(law)
+    await client.set("{aiothrottle:key}", whole)
+    await store.peek("key", law)  # a record, or nothing here could fail
     forms = [whole[:length] for length in range(len(whole))] + [
         whole + b"\0" * 8,
         b"",
@@ -199,11 +203,15 @@ async def test_mongodb_has_other_fields(uri: str) -> None:
             {"data": b"short"},
             {"data": 10**12},
             {"data": written(bucket, math.nan, 0.0, 0.0)},
-            {"stamp": "soon", "seen": 0.0, "ahead": 0.0, "last": 0.0},
-            {"stamp": 0.0},
-            {"stamp": 0.0, "seen": math.nan, "ahead": 0.0, "last": 0.0},
-            {"stamp": 0.0, "seen": 0.0, "ahead": 1e82, "last": 0.0},
-            {"stamp": math.inf, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"level": "soon", "level_at": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"level": 0.0},
+            {"level": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"level": 0.0, "level_at": 0.0, "seen": math.nan, "ahead": 0.0, "last": 0.0},
+            {"level": 0.0, "level_at": 0.0, "seen": 0.0, "ahead": 1e82, "last": 0.0},
+            {"level": 0.0, "level_at": math.nan, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"level": math.inf, "level_at": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"level": -1.0, "level_at": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
+            {"stamp": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
         ):
             for law in (stamp, bucket):
                 await records.replace_one(

@@ -21,8 +21,8 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.algorithms.fixed_window import FixedWindowState
+from aiothrottle.algorithms.level import Level
 from aiothrottle.algorithms.rolling_window import RollingWindowState
-from aiothrottle.algorithms.token_bucket import TokenBucketState
 
 ALGORITHMS: list[Algorithm[Any]] = [
     RollingWindow("3/s"),
@@ -72,19 +72,23 @@ def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]
     ]
 
 
+# One token, put in at 2.0 into an empty bucket.
+LEVEL = "000000000000f03f 0000000000000040 0000000000000040"
+
+
 @pytest.mark.parametrize(
     ("algorithm", "kept"),
     [
         (RollingWindow("3/s"), "11 0200 0000000000000040 0000000000000000 0000000000000040"),
-        (TokenBucket("4/s", burst=2), "21 0000000000000240"),
-        (LeakyBucket("4/s"), "31 0000000000000240"),
+        (TokenBucket("4/s", burst=2), f"21 {LEVEL}"),
+        (LeakyBucket("4/s"), f"31 {LEVEL}"),
         (FixedWindow("3/s"), "41 0000000000000040 000000000000f03f"),
         (SlidingWindow("4/2s", buckets=2), f"51 0000000000000040 {'00' * 8} 000000000000f03f"),
-        (WaitUntil(1, 5, 10), "61 0000000000000840"),
-        (Cooldown(3, 60), "71 0000000000003640"),
+        (WaitUntil(1, 5, 10), f"61 {LEVEL}"),
+        (Cooldown(3, 60), f"71 {LEVEL}"),
         (
             AllOf(TokenBucket("4/s", burst=2), LeakyBucket("4/s")),
-            "81 0200 09000000 210000000000000240 09000000 310000000000000240",
+            f"81 0200 19000000 21 {LEVEL} 19000000 31 {LEVEL}",
         ),
         (Unlimited(), "01"),
     ],
@@ -190,10 +194,10 @@ def test_the_dump_of_another_law_is_refused(
 
 def test_a_dump_is_compact() -> None:
     for algorithm, size in (
-        (TokenBucket("3/s"), 9),
-        (LeakyBucket("3/s"), 9),
-        (Cooldown(3, 60), 9),
-        (WaitUntil(1, 5, 10), 9),
+        (TokenBucket("3/s"), 25),
+        (LeakyBucket("3/s"), 25),
+        (Cooldown(3, 60), 25),
+        (WaitUntil(1, 5, 10), 25),
         (FixedWindow("3/s"), 17),
         (SlidingWindow("3/s"), 9 + 10 * 8),
         (RollingWindow("100/s"), 19 + 50 * 8),
@@ -245,7 +249,7 @@ def test_bytes_too_many_are_refused() -> None:
     with pytest.raises(ValueError, match="2 bytes too many"):
         law.load(data + b"ab")
     with pytest.raises(ValueError, match="ends after 1 of the states"):
-        law.load(data[:17])
+        law.load(data[:33])
     with pytest.raises(ValueError, match="ends in the midst of Cooldown"):
         law.load(data[:-1])
 
@@ -264,8 +268,8 @@ def test_other_counters_are_refused() -> None:
 
 def test_an_algorithm_without_bytes_says_so() -> None:
     class Free(TokenBucket):
-        dump = Algorithm[TokenBucketState].dump
-        load = Algorithm[TokenBucketState].load
+        dump = Algorithm[Level].dump
+        load = Algorithm[Level].load
 
     free = Free(1)
     state = free.start()

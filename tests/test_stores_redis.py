@@ -75,6 +75,7 @@ PORTED: list[Algorithm[Any]] = [
     RollingWindow("1000/s"),
     TokenBucket("3/s", burst=2),
     TokenBucket("1000/s"),
+    TokenBucket("100000/s", burst=3),
     LeakyBucket("3/s"),
     LeakyBucket("1000/s"),
     FixedWindow("3/s"),
@@ -100,7 +101,9 @@ class Life:
         self.dice = dice
         self.algorithm = algorithm
         self.clock = clock
-        clock.now = dice.choice([0.0, 0.1, 2.8e7, 2.8e7 + dice.random(), -5.0, 1e9 * dice.random()])
+        clock.now = dice.choice(
+            [0.0, 0.1, 2.8e7, 2.8e7 + dice.random(), -5.0, 1e9 * dice.random(), 2e9]
+        )
         self.scale = dice.choice([0.02, 0.3, 1.0, 1.0, 5.0])
         self.fractions = dice.random() < 0.5
         self.went: list[tuple[float, float]] = []
@@ -159,6 +162,26 @@ async def test_the_script_decides_as_the_python_does_to_the_last_bit(valkey: Val
                     ]
                     decisions += len(said.instants)
                 decisions += 1
+
+
+@pytest.mark.parametrize("law", [TokenBucket("1/s", burst=1000), Cooldown(1000, 1000)], ids=repr)
+async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, law: Any) -> None:  # noqa: ANN401
+    """More rising levels than are kept: where they become fewer, too."""
+    dice, clock = random.Random(3), ManualClock(1e9)
+    went = list[float]()
+    async with valkey.connect() as client:
+        await client.flushall()
+        script, python = RedisStore(client, "settled", clock=clock, timeout=5), DictStore({}, clock)
+        for _ in range(400):
+            clock.advance(dice.choice([0.01, 0.5, dice.random()]))
+            said = await python.reserve("key", law, [2])
+            assert await script.reserve("key", law, [2]) == said
+            went += said.instants
+            if dice.random() < 0.2:
+                instant = went.pop(dice.randrange(len(went)))
+                await python.refund("key", law, 1.5, instant)
+                await script.refund("key", law, 1.5, instant)
+            assert await script.peek("key", law) == await python.peek("key", law)
 
 
 NUMBERS = [0.1, 1 / 3, 1.0, 3.0, 1e16, 2.0**53, 1.0 + 2**-52, 2.0**-53, 2.0**-60, 1e-300, 7e5]

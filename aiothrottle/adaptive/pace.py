@@ -2,25 +2,24 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiothrottle.algorithms.algorithm import Algorithm, drained_in, given_back, put_in, until
+from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.algorithms.level import ROUNDING, Level
 
 __all__ = ["Pace", "PaceState"]
 
 # Seconds. An event loop's timer is late by about one millisecond.
 _TOLERANCE = 0.002
-# Parts of a token: what rounding may add.
-_ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
 class PaceState:
-    """Seconds from one token to the next, and the instant at which the next one is due."""
+    """Tokens per second, and the tokens that are not due yet."""
 
-    interval: float
-    empty_at: float = -math.inf
+    rate: float
+    level: Level = field(default_factory=Level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,12 @@ class Pace(Algorithm[PaceState]):
 
     def start(self) -> PaceState:
         """Give a schedule on which nothing is due."""
-        return PaceState(1.0 / self.initial)
+        return PaceState(self.initial)
 
     def follow(self, state: PaceState, now: float, rate: float) -> None:
         """Go on at another rate: what is due later is due so much sooner, or later still."""
-        interval = 1.0 / rate
-        if state.empty_at > now:
-            state.empty_at = now + (state.empty_at - now) * (interval / state.interval)
-        state.interval = interval
+        state.level.put_in(now, 0.0, state.rate, 1.0)  # until now it drained at the old one
+        state.rate = rate
 
     def delay(self, state: PaceState, now: float, cost: float) -> float:
         """Seconds until the next token is due in 2 ms."""
@@ -69,24 +66,22 @@ class Pace(Algorithm[PaceState]):
             return math.inf
         if cost == 0:
             return 0.0
-        most = _TOLERANCE + _ROUNDING * state.interval
-        return drained_in(state.empty_at, now, ahead * state.interval, _TOLERANCE, most)
+        return state.level.fits_in(now, ahead, _TOLERANCE * state.rate, state.rate, 1.0)
 
     def take(self, state: PaceState, now: float, cost: float) -> None:
         """Occupy `cost` places of the schedule."""
         if cost:
-            state.empty_at = max(state.empty_at, now) + cost * state.interval
+            state.level.put_in(now, cost, state.rate, 1.0)
 
     def allowance(self, state: PaceState, now: float, most: int) -> int:
         """So many as are due within 2 ms from now: later there are only more."""
-        ahead = max(0.0, state.empty_at - now)
-        brim = _TOLERANCE + _ROUNDING * state.interval
-        due = (brim - ahead) / state.interval + 1 if ahead <= brim else 0
-        return int(min(most, due))
+        brim = _TOLERANCE * state.rate + ROUNDING
+        left = brim - state.level.tokens_at(now, state.rate, 1.0)
+        return int(min(most, left + 1)) if left >= 0.0 else 0
 
     def take_each(self, state: PaceState, instants: Sequence[float]) -> None:
         """Occupy a place of the schedule for each of the instants."""
-        state.empty_at = put_in(state.empty_at, instants, state.interval)
+        state.level.put_in_each(instants, state.rate, 1.0)
 
     def remaining(self, state: PaceState, now: float) -> float:
         """All or nothing: the next cost may go, of whatever size, or it may not."""
@@ -94,16 +89,14 @@ class Pace(Algorithm[PaceState]):
 
     def reset_after(self, state: PaceState, now: float) -> float:
         """Seconds until the schedule is used up."""
-        return until(state.empty_at, now)
+        return state.level.empty_in(now, state.rate, 1.0)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> PaceState:  # noqa: ARG002
         """Begin a schedule: what went under another law delays no more than one token."""
         fresh = self.start()
-        fresh.empty_at = now + fresh.interval
+        fresh.level.put_in(now, 1.0, fresh.rate, 1.0)
         return fresh
 
     def refund(self, state: PaceState, now: float, cost: float, at: float) -> None:
         """Clear places of the schedule that have not come yet."""
-        spent = cost * state.interval
-        left = spent + _TOLERANCE + _ROUNDING * state.interval
-        state.empty_at = given_back(state.empty_at, now, spent, at, left)
+        state.level.take_out(now, cost, at, state.rate, 1.0)

@@ -6,7 +6,7 @@ are float seconds of whatever clock the caller uses; only their differences mean
 to the laws that count in periods of the calendar (`FixedWindow`, `SlidingWindow`).
 
 Below the contract stand the few lines that several algorithms share: what is the same for all that
-keep a theoretical arrival time, for all that count in aligned periods, and for all dumps.
+count in aligned periods, and for all dumps. What drains at a constant rate is in `level`.
 """
 
 import math
@@ -21,12 +21,7 @@ __all__ = [
     "Algorithm",
     "all_spent_now",
     "check_dumped",
-    "drained_in",
-    "dump_instant",
     "edge",
-    "given_back",
-    "load_instant",
-    "put_in",
     "two_rates",
     "unpack",
     "until",
@@ -204,64 +199,6 @@ def until(instant: float, now: float) -> float:
     while now + delay < instant:
         delay += math.ulp(abs(now) + delay)
     return delay
-
-
-# ---- a theoretical arrival time: the instant at which all that went will have drained ------------
-
-
-def drained_in(empty_at: float, now: float, spent: float, brim: float, most: float) -> float:
-    """Seconds until a bucket that is empty at `empty_at` has room, to the brim, for `spent` more.
-
-    All in seconds of draining; `spent` may be more than the brim if it comes little by little.
-    `most` is the brim with what rounding may add to it.
-    """
-    level = max(0.0, empty_at - now) + spent
-    if level <= most:
-        return 0.0
-    wait = level - brim
-    empty_at = max(empty_at, now)
-    while (empty_at - (now + wait)) + spent > most:  # rounding
-        wait += math.ulp(abs(now) + wait)
-    return wait
-
-
-def put_in(empty_at: float, instants: Sequence[float], spent: float) -> float:
-    """Give the instant at which a bucket is empty after `spent` went in at each of the instants."""
-    for now in instants:
-        empty_at = (empty_at if empty_at > now else now) + spent  # max() costs a call
-    return empty_at
-
-
-def given_back(empty_at: float, now: float, spent: float, at: float, left: float) -> float:
-    """Give the instant at which the bucket is empty without `spent`, put in at the instant `at`.
-
-    What has drained since is gone: the bucket may have been empty without it, and time in which
-    it is empty is lost. One number cannot tell, so of `spent` there comes back
-    ``spent - (now - at)``, which is exact if the bucket held nothing else, and never too much.
-    Of what is reserved for a later instant only the last comes back, since the others go on the
-    strength of it: it is the last if the bucket holds no more than the `left` that it left then.
-    """
-    if at > now and empty_at > at + left + 1e-9 * spent + 4 * math.ulp(at):
-        return empty_at
-    back = spent - max(0.0, now - at)
-    if back <= 0.0 or empty_at <= now:
-        return empty_at
-    return max(now, empty_at - back)
-
-
-_INSTANT = struct.Struct("<Bd")
-
-
-def dump_instant(kind: int, instant: float) -> bytes:
-    """Write the state of a law that keeps one instant."""
-    return _INSTANT.pack(kind, instant)
-
-
-def load_instant(kind: int, data: bytes, law: str) -> float:
-    """Read it: a finite number, or minus infinity for "never yet"."""
-    (instant,) = unpack(_INSTANT, kind, data, law)
-    check_dumped(instant, law, fresh=True)
-    return float(instant)
 
 
 # ---- periods aligned to the zero of the clock ---------------------------------------------------

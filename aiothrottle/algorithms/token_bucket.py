@@ -1,47 +1,30 @@
 """The token bucket: it drains at a constant rate, and `burst` tokens find room when it is empty."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from aiothrottle.algorithms.algorithm import (
-    Algorithm,
-    drained_in,
-    dump_instant,
-    given_back,
-    load_instant,
-    put_in,
-    two_rates,
-    until,
-)
+from aiothrottle.algorithms.algorithm import two_rates
+from aiothrottle.algorithms.level import ROUNDING, Draining, Level
 from aiothrottle.checks import check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
 
-__all__ = ["TokenBucket", "TokenBucketState"]
-
-# Ten tenths add up to a little less or more than one: no part of a token.
-_ROUNDING = 1e-9
-_KIND = 0x21
-
-
-@dataclass(slots=True)
-class TokenBucketState:
-    """The instant at which the bucket will be empty: the theoretical arrival time of GCRA."""
-
-    empty_at: float = -math.inf
+__all__ = ["TokenBucket"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class TokenBucket(Algorithm[TokenBucketState]):
+class TokenBucket(Draining):
     """At most ``burst + rate * t`` tokens in any time t; the long-run average is the rate.
 
-    This is the queue of tokens drained at a constant rate, told by one number (the generic cell
-    rate algorithm, ITU-T I.371): with T = period / limit, a bucket that is empty at `e` admits a
-    cost c at `now` if ``e + c * T - burst * T <= now``, and is then empty at
-    ``max(e, now) + c * T``.
+    This is the queue of tokens drained at a constant rate (the generic cell rate algorithm, ITU-T
+    I.371): a bucket with the level L at `now` admits a cost c if ``L + c <= burst``, and the level
+    is then ``L + c``. It falls by the rate, and not below zero.
 
-    A refund gives back at most what cannot have drained since, so that what is left still keeps
-    the promise; for costs that are settled long after, `RollingWindow` gives back all of it.
+    A refund gives back what would be there if the cost had been less from the beginning: all of it,
+    unless the bucket would have been empty in the meantime, and then the least level since, as an
+    empty bucket drains no further. That is exact while no more than 64 levels have to be known, one
+    for each later request that found more in the bucket than all after it. Of more than those the
+    close ones count as one: then some percent of the highest less may come back, never too much.
 
     A server that counts in windows may see up to ``burst + limit`` within one period. Where that
     is too much, use `RollingWindow`.
@@ -65,8 +48,10 @@ class TokenBucket(Algorithm[TokenBucketState]):
 
     rate: Rate | None
     burst: float
-    _interval: float = field(repr=False, compare=False)
-    _brim: float = field(repr=False, compare=False)
+    _kind: ClassVar[int] = 0x21
+    _limit: float = field(repr=False, compare=False)
+    _period: float = field(repr=False, compare=False)
+    _most: float = field(repr=False, compare=False)
 
     def __init__(self, rate: RateLike | None = None, *, burst: float | None = None) -> None:
         drained = None if rate is None else as_rate(rate)
@@ -75,12 +60,12 @@ class TokenBucket(Algorithm[TokenBucketState]):
             burst = max(1, drained.limit) if drained else math.nan
         else:
             check_number("burst", burst, "tokens", least=1)
-        interval = drained.period / drained.limit if drained else math.nan
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", drained)
         set_field(self, "burst", burst)
-        set_field(self, "_interval", interval)
-        set_field(self, "_brim", (burst + _ROUNDING) * interval)
+        set_field(self, "_limit", float(drained.limit) if drained else math.nan)
+        set_field(self, "_period", float(drained.period) if drained else math.nan)
+        set_field(self, "_most", burst + ROUNDING)
 
     def with_rate(self, rate: Rate) -> "TokenBucket":
         """Give the same law at that rate, if it has none of its own yet."""
@@ -93,82 +78,45 @@ class TokenBucket(Algorithm[TokenBucketState]):
         """The burst, in tokens."""
         return self.burst
 
-    def start(self) -> TokenBucketState:
+    def start(self) -> Level:
         """Give the state of an empty bucket."""
         if self.rate is None:
             raise ValueError(f"{self!r} has no rate to drain at: TokenBucket('10/s', burst=3)")
-        return TokenBucketState()
+        return Level()
 
-    def delay(self, state: TokenBucketState, now: float, cost: float) -> float:
-        """Seconds until the bucket has drained so far that `cost` finds room."""
+    def admit(self, state: Level, now: float, cost: float) -> bool:
+        """Put `cost` tokens in if there is room."""
+        passed = now - state.at
+        level = state.tokens - passed * self._limit / self._period
+        if level < 0.0:  # noqa: PLR1730 - max() costs a call
+            level = 0.0
+        if level + cost > self._most or cost == 0.0:
+            return cost == 0.0
+        if passed > 0.0:
+            state.put_in(now, cost, self._limit, self._period)
+        else:
+            state.tokens += cost
+        return True
+
+    def allowance(self, state: Level, now: float, most: int) -> int:
+        """So many as find room now: later there is only more."""
+        return int(max(0.0, min(most, self._most - self.used(state, now))))
+
+    def remaining(self, state: Level, now: float) -> float:
+        """Tokens that find room now."""
+        return max(0.0, self.burst - self.used(state, now))
+
+    def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
+        """Seconds until the bucket has drained of all that goes before, so that `cost` fits."""
         if cost > self.burst:
             return math.inf
         if cost == 0:
             return 0.0
-        return self._drained_in(state, now, cost)
-
-    def take(self, state: TokenBucketState, now: float, cost: float) -> None:
-        """Put `cost` tokens in."""
-        if cost:
-            state.empty_at = max(state.empty_at, now) + cost * self._interval
-
-    def admit(self, state: TokenBucketState, now: float, cost: float) -> bool:
-        """Put `cost` tokens in if there is room."""
-        level = state.empty_at - now
+        spent = ahead + cost
+        # The common case of `fits_in`: the queue asks for each of those that it serves.
+        level = state.tokens - (now - state.at) * self._limit / self._period
         if level < 0.0:  # noqa: PLR1730 - max() costs a call
             level = 0.0
-        level += cost * self._interval
-        if level <= self._brim and cost > 0.0:
-            state.empty_at = now + level
-            return True
-        return cost == 0
-
-    def allowance(self, state: TokenBucketState, now: float, most: int) -> int:
-        """So many as find room now: later there is only more."""
-        level = max(0.0, state.empty_at - now)
-        return int(max(0.0, min(most, (self._brim - level) / self._interval)))
-
-    def take_each(self, state: TokenBucketState, instants: Sequence[float]) -> None:
-        """Put a token in at each of the instants."""
-        state.empty_at = put_in(state.empty_at, instants, self._interval)
-
-    def remaining(self, state: TokenBucketState, now: float) -> float:
-        """Tokens that find room now."""
-        return max(0.0, self.burst - self.used(state, now))
-
-    def used(self, state: TokenBucketState, now: float) -> float:
-        """Tokens in the bucket."""
-        return max(0.0, state.empty_at - now) / self._interval
-
-    def reset_after(self, state: TokenBucketState, now: float) -> float:
-        """Seconds until the bucket is empty."""
-        return until(state.empty_at, now)
-
-    def delay_behind(self, state: TokenBucketState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the bucket has drained of all that goes before, so that `cost` fits."""
-        if not (ahead and cost) or cost > self.burst:
-            return self.delay(state, now, cost)
-        # The common case of `_drained_in`: a line asks for each of those that it serves.
-        level = state.empty_at - now
-        if level < 0.0:  # noqa: PLR1730 - max() costs a call
-            level = 0.0
-        if level + (ahead + cost) * self._interval <= self._brim:
+        if level + spent <= self._most:
             return 0.0
-        return self._drained_in(state, now, ahead + cost)
-
-    def refund(self, state: TokenBucketState, now: float, cost: float, at: float) -> None:
-        """Take out what cannot have drained since."""
-        spent, left = cost * self._interval, self.burst * self._interval
-        state.empty_at = given_back(state.empty_at, now, spent, at, left)
-
-    def dump(self, state: TokenBucketState) -> bytes:
-        """Write the one instant."""
-        return dump_instant(_KIND, state.empty_at)
-
-    def load(self, data: bytes) -> TokenBucketState:
-        """Read the one instant."""
-        return TokenBucketState(load_instant(_KIND, data, "TokenBucket"))
-
-    def _drained_in(self, state: TokenBucketState, now: float, cost: float) -> float:
-        brim, spent = self.burst * self._interval, cost * self._interval
-        return drained_in(state.empty_at, now, spent, brim, self._brim)
+        return state.fits_in(now, spent, self.burst, self._limit, self._period)

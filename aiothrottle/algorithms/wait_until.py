@@ -5,34 +5,19 @@ The wait-until of Hvass Labs; what differs from it is said in `WaitUntil`.
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from aiothrottle.algorithms.algorithm import (
-    Algorithm,
-    drained_in,
-    dump_instant,
-    given_back,
-    load_instant,
-    until,
-)
+from aiothrottle.algorithms.level import Draining, Level
 from aiothrottle.checks import check_number
 
-__all__ = ["WaitUntil", "WaitUntilState"]
+__all__ = ["WaitUntil"]
 
 # Parts of an interval. Instants are known to their last digit: 1.1 + 5 - 1.1 is above 5.
-_ROUNDING = 1e-9
 _UNSURE = 1e-6
-_KIND = 0x61
-
-
-@dataclass(slots=True)
-class WaitUntilState:
-    """The stamp: the instant before which the next hit has to wait."""
-
-    stamp: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class WaitUntil(Algorithm[WaitUntilState]):
+class WaitUntil(Draining):
     """One every interval; refuses when the wait passes `raise_after`; refused hits accumulate too.
 
     A hit at `now` waits until the stamp, and then the stamp is, with or without it having been
@@ -81,7 +66,9 @@ class WaitUntil(Algorithm[WaitUntilState]):
     interval: float
     raise_after: float
     limit: float
-    _most: float = field(repr=False, compare=False)
+    _kind: ClassVar[int] = 0x61
+    _limit: float = field(repr=False, compare=False)
+    _period: float = field(repr=False, compare=False)
 
     def __init__(self, interval: float, raise_after: float, limit: float) -> None:
         check_number("interval", interval, "seconds", above=0)
@@ -96,7 +83,8 @@ class WaitUntil(Algorithm[WaitUntilState]):
         set_field(self, "interval", interval)
         set_field(self, "raise_after", raise_after)
         set_field(self, "limit", limit)
-        set_field(self, "_most", _ROUNDING * interval)
+        set_field(self, "_limit", 1.0)
+        set_field(self, "_period", float(interval))
 
     @property
     def capacity(self) -> float:
@@ -108,56 +96,26 @@ class WaitUntil(Algorithm[WaitUntilState]):
         """Seconds: `raise_after`, and what rounding may add."""
         return self.raise_after + _UNSURE * self.interval
 
-    def start(self) -> WaitUntilState:
-        """Give the stamp that nobody has to wait for."""
-        return WaitUntilState()
-
-    def delay(self, state: WaitUntilState, now: float, cost: float) -> float:
-        """Seconds until the stamp, which may be more than `raise_after`."""
-        return self.delay_behind(state, now, cost, 0.0)
-
-    def delay_behind(self, state: WaitUntilState, now: float, cost: float, ahead: float) -> float:
+    def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Seconds until the stamp, as it will be when those ahead have gone."""
         if cost > self.capacity:
             return math.inf
         if cost == 0:
             return 0.0
-        return drained_in(state.stamp, now, ahead * self.interval, 0.0, self._most)
+        return state.fits_in(now, ahead, 0.0, self._limit, self._period)
 
-    def take(self, state: WaitUntilState, now: float, cost: float) -> None:
+    def take(self, state: Level, now: float, cost: float) -> None:
         """Move the stamp by `cost` intervals, up to the limit."""
-        if cost:
-            stamp = max(state.stamp, now) + cost * self.interval
-            state.stamp = max(state.stamp, min(stamp, now + self.limit))
+        moved = min(cost, self.capacity - self.used(state, now))
+        if moved > 0.0:
+            state.put_in(now, moved, self._limit, self._period)
+            # Nobody goes before the stamp: what went before the last one has drained.
+            state.forget(state.at)
 
-    def cost_of_refusal(
-        self, state: WaitUntilState, now: float, cost: float, ahead: float = 0.0
-    ) -> float:
+    def cost_of_refusal(self, state: Level, now: float, cost: float, ahead: float = 0.0) -> float:
         """Tokens that a refused `cost` takes: all of it, up to the limit."""
-        wait = max(0.0, state.stamp - now) + ahead * self.interval
-        return max(0.0, min(cost, (self.limit - wait) / self.interval))
+        return max(0.0, min(cost, self.capacity - self.used(state, now) - ahead))
 
-    def remaining(self, state: WaitUntilState, now: float) -> float:
+    def remaining(self, state: Level, now: float) -> float:
         """All or nothing: the stamp has come, or it has not."""
         return 0.0 if self.delay(state, now, min(1.0, self.capacity)) > 0.0 else self.capacity
-
-    def used(self, state: WaitUntilState, now: float) -> float:
-        """Intervals that the stamp is ahead."""
-        return max(0.0, state.stamp - now) / self.interval
-
-    def reset_after(self, state: WaitUntilState, now: float) -> float:
-        """Seconds until the stamp."""
-        return until(state.stamp, now)
-
-    def refund(self, state: WaitUntilState, now: float, cost: float, at: float) -> None:
-        """Move the stamp back by what has not passed since."""
-        spent = cost * self.interval
-        state.stamp = given_back(state.stamp, now, spent, at, spent)
-
-    def dump(self, state: WaitUntilState) -> bytes:
-        """Write the stamp."""
-        return dump_instant(_KIND, state.stamp)
-
-    def load(self, data: bytes) -> WaitUntilState:
-        """Read the stamp."""
-        return WaitUntilState(load_instant(_KIND, data, "WaitUntil"))

@@ -100,25 +100,9 @@ class Record:
     ) -> Answer:
         """Give the cost back that was taken for the instant."""
         now = self.now(clock)
-        self._give_back(algorithm, self.state, now, cost, instant)
+        algorithm.refund(self.state, now, cost, instant)
         self._see(clock, now)
         return self.answer(algorithm, now, (), 0.0)
-
-    def _give_back(
-        self,
-        algorithm: Algorithm[Any],
-        state: Any,  # noqa: ANN401 - of whatever law
-        now: float,
-        cost: float,
-        instant: float,
-    ) -> None:
-        if isinstance(algorithm, AllOf):
-            for law, part in zip(algorithm.algorithms, state, strict=True):
-                self._give_back(law, part, now, cost, instant)
-        # Where one goes at a time, those that go later were put an interval behind the others.
-        # What came back of those would let the next one go together with the last.
-        elif not (instant <= now and instant < self.last and _goes_one_by_one(algorithm)):
-            algorithm.refund(state, now, cost, instant)
 
     def _ready_at(self, algorithm: Algorithm[Any], now: float, cost: float) -> float:
         begin = max(now, self.last)
@@ -180,15 +164,6 @@ class Record:
         if max(seen, ahead) > LATEST:
             raise damaged(key, f"no clock says {number(max(seen, ahead))} s")
         return record
-
-
-def _goes_one_by_one(algorithm: Algorithm[Any]) -> bool:
-    """Tell whether whoever comes right behind another one has to wait. A window knows each."""
-    if isinstance(algorithm, RollingWindow | FixedWindow | SlidingWindow):
-        return False
-    state = algorithm.start()
-    algorithm.take(state, 0.0, 1.0)
-    return algorithm.delay(state, 0.0, 1.0) > 0.0
 
 
 def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever law

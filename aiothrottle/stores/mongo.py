@@ -129,7 +129,7 @@ class MongoStore(SwapStore):
             return None, _Mark(None, time), self._seconds(time)
         (record,) = found
         time = record["now"]
-        data = bytes_of(key, record) if "stamp" in record else record.get("data")
+        data = bytes_of(key, record) if "level" in record else record.get("data")
         if not (isinstance(data, bytes) and "mark" in record):
             raise damaged(key, "it has no bytes, or no mark")
         return data, _Mark(record["mark"], time), self._seconds(time)

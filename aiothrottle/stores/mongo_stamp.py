@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
 from aiothrottle.algorithms.algorithm import check_dumped, until
-from aiothrottle.algorithms.wait_until import WaitUntilState
+from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.stores.ledger import EPOCH, HEAD, LATEST, Record, seal
 from aiothrottle.stores.store import Answer
 
@@ -22,7 +22,8 @@ SEAL = seal(_ANY)
 """What such a document has as its `seal`."""
 
 _NUMBER = {"$gte": -math.inf, "$lt": math.inf}
-SOUND: Document = {"seal": SEAL, "stamp": _NUMBER, "last": _NUMBER}
+SOUND: Document = {"seal": SEAL, "level_at": _NUMBER, "last": _NUMBER}
+SOUND["level"] = {"$gte": 0.0, "$lt": math.inf}
 SOUND["seen"] = {"$gte": -math.inf, "$lte": LATEST}
 SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
 """What a document matches that the server may move. Others are told of when they are loaded."""
@@ -31,8 +32,9 @@ SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
 def fields_of(data: bytes) -> Document:
     """Give the fields that stand for the bytes of a record."""
     _, seen, ahead, last = HEAD.unpack_from(data)
-    stamp = _ANY.load(data[HEAD.size :]).stamp
-    return {"seal": SEAL, "seen": seen, "ahead": ahead, "last": last, "stamp": stamp}
+    state = _ANY.load(data[HEAD.size :])
+    level = {"level": state.tokens, "level_at": state.at}
+    return {"seal": SEAL, "seen": seen, "ahead": ahead, "last": last, **level}
 
 
 def bytes_of(key: object, document: Document) -> bytes:
@@ -41,13 +43,15 @@ def bytes_of(key: object, document: Document) -> bytes:
 
 
 def _record(key: object, document: Document) -> Record:
-    stamp, *times = (document.get(name) for name in ("stamp", "seen", "ahead", "last"))
+    names = ("level", "level_at", "seen", "ahead", "last")
+    level, at, *times = (cast("float", document.get(name)) for name in names)
 
-    def state() -> WaitUntilState:
-        check_dumped(cast("float", stamp), "record", fresh=True)
-        return WaitUntilState(cast("float", stamp))
+    def state() -> Level:
+        check_dumped(level, "record", least=0.0)
+        check_dumped(at, "record", fresh=True)
+        return Level(level, at, since=at)
 
-    return Record.restored(key, state, *cast("list[float]", times))
+    return Record.restored(key, state, *times)
 
 
 def answer_of(key: object, law: WaitUntil, document: Document) -> Answer:
@@ -57,7 +61,7 @@ def answer_of(key: object, law: WaitUntil, document: Document) -> Answer:
         ValueError: What was there before is damaged.
     """
     record = _record(key, document)  # which are numbers: so are those that were made of them
-    now, at, went = document["now"], document["at"], document["went"]
+    now, at, went = document["now"], document["goes"], document["went"]
     wait = 0.0 if went else until(at, now)
     return record.answer(law, now, (at,) if went else (), wait)
 
@@ -72,11 +76,13 @@ def move(
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
-    first = {"$max": ["$now", "$last"]}
-    # A wait that is but a rounding is none, as in the law.
-    ready = {"$lte": [{"$subtract": ["$stamp", first]}, law._most]}
-    behind = {"$add": [{"$max": ["$stamp", "$at"]}, cost * law.interval]}
-    moved = {"$max": ["$stamp", {"$min": [behind, {"$add": ["$at", law.limit]}]}]}
+    passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, law.interval]}
+    level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
+    # A wait that is but a rounding is none, as in the law; and it is rounded up.
+    waits = {"$gt": [level, ROUNDING]}
+    stamp = {"$add": ["$goes", {"$multiply": [level, law.interval]}]}
+    later = {"$add": ["$goes", {"$multiply": [{"$abs": "$goes"}, 2**-52]}]}
+    moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, law.capacity]}]}
 
     stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
 
@@ -87,18 +93,22 @@ def move(
     steps: list[Document] = [
         {"$set": {"clock": seconds}},
         {"$set": {"now": {"$max": [{"$add": ["$clock", "$ahead"]}, "$seen"]}}},
-        {"$set": {"at": {"$cond": [ready, first, "$stamp"]}}},
-        {"$set": {"went": {"$lte": [{"$subtract": ["$at", "$now"]}, horizon]}}},
+        {"$set": {"goes": {"$max": ["$now", "$last"]}}},
+        {"$set": {"goes": {"$cond": [waits, stamp, "$goes"]}}},
+        {"$set": {"goes": {"$cond": [waits, later, "$goes"]}}},
+        {"$set": {"went": {"$lte": [{"$subtract": ["$goes", "$now"]}, horizon]}}},
         {"$set": {"seeing": {"$or": ["$went", stepped_back]}, "mark": {"$literal": mark}}},
-        set_if("$went", stamp=moved, last={"$max": ["$last", "$at"]}),
+        # Both at once: each is reckoned from what was there before.
+        set_if("$went", level=moved, level_at="$goes", last={"$max": ["$last", "$goes"]}),
         set_if(
             "$seeing", ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]}, seen="$now"
         ),
     ]
     if clock is None:
-        over = {"$subtract": [{"$max": ["$stamp", "$last"]}, "$now"]}
-        later = {"$toLong": {"$multiply": [1000.0, {"$max": [over, 0.0]}]}}
-        steps.append({"$set": {"expires": {"$add": ["$$NOW", later]}}})
+        stamp = {"$add": ["$level_at", {"$multiply": ["$level", law.interval]}]}
+        over = {"$subtract": [{"$max": [stamp, "$last"]}, "$now"]}
+        milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [over, 0.0]}]}}
+        steps.append({"$set": {"expires": {"$add": ["$$NOW", milliseconds]}}})
     return steps
 
 

@@ -16,29 +16,41 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.algorithms.algorithm import Algorithm
-from aiothrottle.algorithms.leaky_bucket import _TOLERANCE
+from aiothrottle.algorithms.level import Draining
 
 __all__ = ["numbers_of"]
 
-_ARRIVAL, _ROLLING, _FIXED, _SLIDING = 1, 2, 3, 4
+_LEVEL, _ROLLING, _FIXED, _SLIDING = 1, 2, 3, 4
 
 
 def _token_bucket(law: TokenBucket) -> list[float]:
-    brim = law.burst * law._interval
-    return [_ARRIVAL, law._interval, law.burst, 1, brim, law._brim, math.inf, brim, 0, 0]
+    return _level(law, law.burst, 1, law.burst)
 
 
 def _leaky_bucket(law: LeakyBucket) -> list[float]:
-    most = law._most
-    return [_ARRIVAL, law._interval, law.capacity, 0, _TOLERANCE, most, math.inf, most, 1, 1]
+    return _level(law, law.capacity, 0, law._brim, whole=1)
 
 
 def _wait_until(law: WaitUntil) -> list[float]:
-    return [_ARRIVAL, law.interval, law.capacity, 0, 0, law._most, law.limit, 0, 1, 1]
+    return _level(law, law.capacity, 0, 0, top=law.capacity, whole=1, last_only=1)
 
 
 def _cooldown(law: Cooldown) -> list[float]:
-    return [_ARRIVAL, law._step, law.n, 1, law.period, law._most, math.inf, law.period, 0, 0]
+    return _level(law, law.n, 1, law.n)
+
+
+def _level(
+    law: Draining,
+    capacity: float,
+    own: float,
+    brim: float,
+    *,
+    top: float = math.inf,
+    whole: float = 0,
+    last_only: float = 0,
+) -> list[float]:
+    rate = (law._limit, law._period)
+    return [_LEVEL, *rate, capacity, own, brim, top, whole, last_only]
 
 
 def _rolling_window(law: RollingWindow) -> list[float]:

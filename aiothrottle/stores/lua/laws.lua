@@ -5,52 +5,135 @@
 
 local call = redis.call
 
--- ---- TokenBucket, LeakyBucket, WaitUntil, Cooldown: one theoretical arrival time -----------------
+-- ---- TokenBucket, LeakyBucket, WaitUntil, Cooldown: a level that drains --------------------------
 
--- numbers: interval, capacity, does a cost need room for itself (1 or 0), brim, most, how far ahead
--- of now it gets, what a refund finds (plus the cost: 1 or 0), is it all or nothing (1 or 0).
--- `last` tells the latest instant of the record.
-local function arrival_law(state, at, last, interval, capacity, own, brim, most, limit, left, plus, whole)
-  local law = {size = 1}
-  local one_by_one = interval + own * interval > most  -- see Record._give_back
-  state[at] = state[at] or -huge
+local ROUNDING = 1e-9  -- as in level.py
+local MANY = 32  -- as in level.py
+local CLOSE = 1 + 1 / MANY
 
-  local function drained_in(now, spent)
-    local empty_at = state[at]
-    local level = max(0, empty_at - now) + spent
-    if level <= most then return 0 end
-    local wait = level - brim
-    empty_at = max(empty_at, now)
-    while (empty_at - (now + wait)) + spent > most do wait = wait + ulp(abs(now) + wait) end
+-- numbers: limit and period of the rate, the greatest cost, does a cost need room for itself (1 or
+-- 0), brim, how far the level gets, is it all or nothing (1 or 0), does nothing come back of what was
+-- before the last (1 or 0). The state is the tokens, at, since, the count of the lows, and the pairs
+-- of ends and lows. Returns nothing if it is none.
+local function level_law(state, at, limit, period, capacity, own, brim, top, whole, last_only)
+  local tokens, when = state[at] or 0, state[at + 1] or -huge
+  local since, count = state[at + 2] or -huge, state[at + 3] or 0
+  if not (tokens >= 0 and count >= 0 and count <= 2 * MANY and floor(count) == count) then return end
+  local law = {size = 4 + 2 * count}
+  local ends, lows = {}, {}
+  for place = 1, count do
+    ends[place], lows[place] = state[at + 2 + 2 * place], state[at + 3 + 2 * place]
+    if not (ends[place] and lows[place]) then return end
+    if ends[place] < (ends[place - 1] or since) or lows[place] < (lows[place - 1] or 0) then return end
+  end
+  if when < (ends[count] or since) then return end
+
+  function law.keep(numbers)
+    numbers[#numbers + 1], numbers[#numbers + 2] = tokens, when
+    numbers[#numbers + 1], numbers[#numbers + 2] = since, #lows
+    for place = 1, #lows do
+      numbers[#numbers + 1], numbers[#numbers + 2] = ends[place], lows[place]
+    end
+  end
+
+  local function tokens_at(now)
+    local left = tokens - (now - when) * limit / period
+    if left > 0 then return left else return 0 end
+  end
+
+  local function forget(now) since, ends, lows = now, {}, {} end
+
+  local function note(now, low)
+    if low <= ROUNDING then return forget(now) end
+    while #lows > 0 and lows[#lows] >= low do
+      lows[#lows], ends[#ends] = nil, nil
+    end
+    if #lows >= MANY and low < lows[#lows] * CLOSE then
+      ends[#ends] = now
+      return
+    end
+    ends[#ends + 1], lows[#lows + 1] = now, low
+    if #lows > 2 * MANY then
+      local kept_ends, kept_lows = {ends[1]}, {lows[1]}
+      for place = 1, #lows do
+        if lows[place] < kept_lows[#kept_lows] + low / MANY then
+          kept_ends[#kept_ends] = ends[place]
+        else
+          kept_ends[#kept_ends + 1], kept_lows[#kept_lows + 1] = ends[place], lows[place]
+        end
+      end
+      ends, lows = kept_ends, kept_lows
+    end
+  end
+
+  local function fits_in(now, cost)
+    local level, most = tokens_at(now), brim + ROUNDING
+    if level + cost <= most then return 0 end
+    local from, begin = tokens, when
+    if level <= 0 then from, begin = 0, now end
+    local wait = (level + cost - brim) * period / limit
+    while from - (now + wait - begin) * limit / period + cost > most do
+      wait = wait + ulp(abs(now) + wait)
+    end
     return wait
   end
 
   function law.delay(now, cost)
     if cost > capacity then return huge end
-    return drained_in(now, own * (cost * interval))
+    return fits_in(now, own * cost)
   end
 
   function law.take(now, cost)
-    local empty_at = max(state[at], now) + cost * interval
-    state[at] = max(state[at], min(empty_at, now + limit))
+    local moved = min(cost, top - tokens_at(now))
+    if moved <= 0 then return end
+    if now > when then
+      local left = tokens - (now - when) * limit / period
+      when = now
+      if left > 0 then
+        note(now, left)
+        tokens = left + moved
+      else
+        forget(now)
+        tokens = moved
+      end
+    else
+      tokens = tokens + moved
+    end
+    if last_only == 1 then forget(when) end
   end
 
   function law.remaining(now)
     if whole == 1 then
-      return drained_in(now, 0) > 0 and 0 or capacity
+      return fits_in(now, 0) > 0 and 0 or capacity
     end
-    return max(0, capacity - max(0, state[at] - now) / interval)
+    return max(0, capacity - tokens_at(now))
   end
 
-  function law.reset_after(now) return wait_until(state[at], now) end
+  function law.reset_after(now)
+    local wait = tokens_at(now) * period / limit
+    while tokens_at(now + wait) > 0 do wait = wait + ulp(abs(now) + wait) end
+    return wait
+  end
 
   function law.refund(now, cost, instant)
-    if one_by_one and instant <= now and instant < last() then return end
-    local empty_at, spent = state[at], cost * interval
-    local found = left + plus * spent
-    if instant > now and empty_at > instant + found + 1e-9 * spent + 4 * ulp(instant) then return end
-    local back = spent - max(0, now - instant)
-    if back > 0 and empty_at > now then state[at] = max(now, empty_at - back) end
+    if instant < since then
+      if now < instant and tokens_at(instant) <= cost + ROUNDING then
+        tokens, when = 0, instant
+        forget(instant)
+      end
+      return
+    end
+    local first = 1
+    while first <= #ends and ends[first] <= instant do first = first + 1 end
+    local back = min(cost, tokens_at(max(now, when)))
+    if first <= #lows then back = min(back, lows[first]) end
+    tokens = tokens - back
+    for place = first, #lows do lows[place] = lows[place] - back end
+    while first > 1 and first <= #lows and lows[first - 1] >= lows[first] do
+      first = first - 1
+      table.remove(ends, first)
+      table.remove(lows, first)
+    end
   end
 
   return law

@@ -78,8 +78,9 @@ local place, at = 2, 4  -- the state follows the three times
 while law_numbers[place] do
   local kind, law, count = law_numbers[place]
   if kind == 1 then
-    count = 9
-    law = arrival_law(state, at, last_taken, unpack(law_numbers, place + 1, place + count))
+    count = 8
+    law = level_law(state, at, unpack(law_numbers, place + 1, place + count))
+    if not law then return 'damaged' end
   elseif kind == 2 then
     count = 3
     logs[#logs + 1] = KEYS[3 + #logs]
@@ -92,6 +93,12 @@ while law_numbers[place] do
   else
     count = 4
     law = sliding_law(state, at, unpack(law_numbers, place + 1, place + count))
+  end
+  if not law.keep then
+    local first, final = at, at + law.size - 1
+    function law.keep(numbers)
+      for place = first, final do numbers[#numbers + 1] = state[place] end
+    end
   end
   laws[#laws + 1] = law
   if kind > 2 then periods[at] = law end
@@ -198,17 +205,18 @@ else
 end
 
 if changed then
-  state[1], state[2], state[3] = seen, ahead, last
+  local record = {seen, ahead, last}
+  for _, law in ipairs(laws) do law.keep(record) end
   -- An injected clock is not the one by which keys expire.
   local expires = given_time == ''
   local milliseconds = min(ceil(reset_after * 1000) + 1, LONGEST)
   if reset_after <= 0 then
     call('DEL', KEYS[1], unpack(logs))
   elseif expires then
-    call('SET', KEYS[1], seal .. pack_all(state), 'PX', milliseconds)
+    call('SET', KEYS[1], seal .. pack_all(record), 'PX', milliseconds)
     for _, window in ipairs(windows) do window.write(milliseconds) end
   else
-    call('SET', KEYS[1], seal .. pack_all(state))
+    call('SET', KEYS[1], seal .. pack_all(record))
     for _, window in ipairs(windows) do window.write() end
   end
   call('SET', KEYS[2], answer, 'PX', keep)

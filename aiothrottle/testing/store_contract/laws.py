@@ -50,8 +50,9 @@ class OneByOne(Algorithm[list[float]]):
         return max(0.0, state[0] - now)
 
     def refund(self, state: list[float], now: float, cost: float, at: float) -> None:  # noqa: ARG002
-        """Let the next one go at once."""
-        state[0] = min(state[0], max(now, at))
+        """Let the next one go at once, if nobody went behind this one."""
+        if at + 1.0 >= state[0]:
+            state[0] = min(state[0], max(now, at))
 
     def dump(self, state: list[float]) -> bytes:
         """Write the instant."""
