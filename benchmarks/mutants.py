@@ -61,8 +61,8 @@ class Target:
 TARGETS = {
     "algorithms": Target(
         "algorithms/*.py checks.py",
-        "algorithms more_algorithms law_edges exact announced reserved inherit laws state_bytes "
-        "several_limits oracle update checks",
+        "algorithms more_algorithms law_edges announced reserved inherit laws state_bytes "
+        "several_limits oracle refunds exact update checks",
     ),
     "headers": Target(
         "headers/*.py",

@@ -105,14 +105,16 @@ def all_of(*oracles: Oracle) -> Oracle:
 class Subject:
     """An algorithm, a time that is long for it, its oracle.
 
-    `remembers` all there is to know, so a refund gives back exactly what it should, whenever and
-    on whatever clock. The others keep one instant, and give back no more than is surely right.
+    `remembers` all there is to know, so a refund gives back exactly what it should, on whatever
+    clock. The others do so on a clock that does not step back, or, if not `replays`, give back no
+    more than is surely right.
     """
 
     algorithm: Algorithm[Any]
     period: float
     left: Oracle
     remembers: bool = True
+    replays: bool = True
     owes: bool = True
 
     def __str__(self) -> str:
@@ -133,7 +135,7 @@ SUBJECTS = [
     Subject(SlidingWindow("5/s", buckets=4), 1, fixed(5, 1, 4)),
     Subject(SlidingWindow(Rate(2.5, 0.7)), 0.7, fixed(2.5, 0.7, 10)),
     Subject(SlidingWindow("5/s", buckets=1), 1, fixed(5, 1)),
-    Subject(WaitUntil(0.5, 3, 10), 1, paced(2, 0), remembers=False, owes=False),
+    Subject(WaitUntil(0.5, 3, 10), 1, paced(2, 0), remembers=False, replays=False, owes=False),
     Subject(Cooldown(3, 60), 60, bucket(3, 3 / 60), remembers=False),
     Subject(Cooldown(7, 1), 1, bucket(7, 7), remembers=False),
     Subject(
@@ -223,7 +225,7 @@ class History(RuleBasedStateMachine):
             return
         self.algorithm.refund(self.state, self.now, cost, grant.asked_at)
         grant.cost -= cost
-        if not self.subject.remembers or grant.asked_at != grant.at:
+        if not self.subject.replays or grant.asked_at != grant.at:
             self.exact = False
 
     @rule()

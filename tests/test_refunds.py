@@ -1,0 +1,254 @@
+"""What comes back of a charge that is settled: what a replay with the settled costs would leave."""
+
+import asyncio
+import copy
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiothrottle import RateLimiter
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.algorithms import Algorithm, AllOf, Cooldown, LeakyBucket, TokenBucket, WaitUntil
+from aiothrottle.algorithms.level import Level
+from tests.virtually import now as virtual_now
+from tests.virtually import turns, virtual
+
+
+@dataclass
+class Charge:
+    """What went at `at`, as it is settled by now."""
+
+    at: float
+    cost: float
+
+
+def replayed(charges: list[Charge], now: float, rate: float) -> float:
+    """Give the tokens in a bucket that drains, had the charges been so from the beginning."""
+    level, at = 0.0, -math.inf
+    for charge in charges:
+        level = max(0.0, level - (charge.at - at) * rate) + charge.cost
+        at = charge.at
+    return max(0.0, level - (now - at) * rate)
+
+
+# (wait in seconds, cost, then which of the charges is settled, and by which part)
+Life: TypeAlias = list[tuple[float, float, list[tuple[int, float]]]]
+LIVES: st.SearchStrategy[Life] = st.lists(
+    st.tuples(
+        st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(0, 3)),
+        st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0, 8)),
+        st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.25, 0.5, 1.0])), max_size=3),
+    ),
+    max_size=25,
+)
+LAWS: list[tuple[Algorithm[Any], float]] = [
+    (TokenBucket("2/s", burst=10), 2.0),
+    (TokenBucket("3/7s", burst=4), 3 / 7),
+    (Cooldown(10, 5), 2.0),
+    (LeakyBucket("2/s"), 2.0),
+    (Pace(2.0, 10.0), 2.0),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "rate"), LAWS, ids=str)
+@pytest.mark.parametrize("start", [0.0, 1e6 + 0.1])
+@settings(max_examples=150, deadline=None)
+@given(life=LIVES)
+def test_a_level_is_that_of_the_history_with_the_settled_costs(
+    algorithm: Algorithm[Any], rate: float, start: float, life: Life
+) -> None:
+    """With one charge outstanding or many, settled in whatever order, in parts or all at once."""
+    state, now, charges = algorithm.start(), start, list[Charge]()
+    unsure = 1e-7 if start else 1e-8
+    for wait, cost, settled in life:
+        now += wait
+        if cost:
+            algorithm.take(state, now, cost)
+            charges.append(Charge(now, cost))
+        for which, part in settled:
+            if charges:
+                charge = charges[which % len(charges)]
+                back = charge.cost * part
+                algorithm.refund(state, now, back, charge.at)
+                charge.cost -= back
+        level = replayed(charges, now, rate)
+        if isinstance(state, Level):
+            assert algorithm.used(state, now) == pytest.approx(level, abs=unsure)
+        assert algorithm.reset_after(state, now) * rate == pytest.approx(level, abs=unsure)
+
+
+@settings(max_examples=100, deadline=None)
+@given(life=LIVES, back=st.lists(st.floats(0, 2), min_size=25, max_size=25))
+def test_a_clock_that_steps_back_gets_nothing_back_too_many(life: Life, back: list[float]) -> None:
+    for algorithm, rate in (LAWS[0], (WaitUntil(0.5, 100, 100), 2.0)):
+        state, now, charges, asked = algorithm.start(), 50.0, list[Charge](), list[float]()
+        latest = now
+        for (wait, cost, settled), step in zip(life, back, strict=False):
+            now += wait - step
+            latest = max(latest, now)
+            if cost:
+                algorithm.take(state, now, cost)
+                charges.append(Charge(max([now] + [charge.at for charge in charges]), cost))
+                asked.append(now)
+            for which, part in settled:
+                if charges:
+                    place = which % len(charges)
+                    amount = charges[place].cost * part
+                    algorithm.refund(state, now, amount, asked[place])
+                    charges[place].cost -= amount
+            assert algorithm.used(state, latest) >= replayed(charges, latest, rate) - 1e-9
+
+
+@pytest.mark.parametrize("gap", [0.0001, 0.3, 0.999])
+@pytest.mark.parametrize("burst", [500, 20_000])
+def test_many_outstanding_charges_get_nearly_all_back_and_never_more(
+    burst: int, gap: float
+) -> None:
+    """Where more than 64 rising levels would have to be kept, close ones are one."""
+    algorithm = TokenBucket("1/s", burst=burst)
+    state, charges, now = algorithm.start(), list[Charge](), 0.0
+    for _ in range(400):
+        algorithm.take(state, now, 30.0)
+        charges.append(Charge(now, 30.0))
+        now += gap
+    algorithm.take_each(state, [now + gap * place for place in range(300)])
+    charges += [Charge(now + gap * place, 1.0) for place in range(300)]
+    now += 300 * gap
+    highest = algorithm.used(state, now)
+    assert len(algorithm.dump(state)) <= 25 + 64 * 16
+    for charge in charges[::7]:  # each alone
+        alone = copy.deepcopy(state)
+        algorithm.refund(alone, now, charge.cost, charge.at)
+        others = [other for other in charges if other is not charge]
+        level = replayed(others, now, 1.0)
+        assert level - 1e-9 <= algorithm.used(alone, now) <= level + highest / 32
+    for charge in charges[::2]:  # one after the other
+        algorithm.refund(state, now, charge.cost / 2, charge.at)
+        charge.cost /= 2
+        level = replayed(charges, now, 1.0)
+        assert level - 1e-9 <= algorithm.used(state, now) <= level + highest / 16
+
+
+def test_a_take_of_many_notes_what_single_ones_do() -> None:
+    algorithm = TokenBucket("100/s", burst=1000)
+    for gap in (0.0, 0.001, 0.0101, 0.02):
+        instants = [5.0 + place * gap for place in range(300)]
+        instants[100:110] = [4.0] * 10  # a clock that steps back
+        many, single = algorithm.start(), algorithm.start()
+        for first in range(0, 300, 50):
+            algorithm.take_each(many, instants[first : first + 50])
+        for instant in instants:
+            algorithm.take(single, instant, 1.0)
+        assert many == single
+
+
+def test_slots_reserved_one_by_one_give_nothing_to_those_behind() -> None:
+    bucket = TokenBucket("1/s", burst=1)
+    laws: list[Algorithm[Any]] = [bucket, WaitUntil(1, 10, 10), AllOf(bucket)]
+    for law in laws:
+        state = law.start()
+        for instant in (0.0, 1.0, 2.0):
+            law.take(state, instant, 1)
+        law.refund(state, 0.5, 1, 0.0)
+        law.refund(state, 0.5, 1, 1.0)
+        assert law.delay(state, 2.0, 1) == 1.0
+        law.refund(state, 0.5, 1, 2.0)
+        assert law.delay(state, 2.0, 1) == 0.0
+
+
+def test_slots_given_back_the_last_first_leave_what_was_before() -> None:
+    for law in (TokenBucket("10/s", burst=1), WaitUntil(0.1, 10, 10)):
+        state = law.start()
+        for slot in range(6):
+            law.take(state, slot / 10, 1)
+        for slot in (5, 4, 3):
+            law.refund(state, 0.0, 1, slot / 10)
+        assert law.reset_after(state, 0.0) == pytest.approx(0.3)
+        law.refund(state, 0.0, 1, 0.1)  # there is one behind it
+        assert law.reset_after(state, 0.0) == pytest.approx(0.3)
+
+
+# --- Through a limiter ---
+
+
+@virtual
+async def test_slow_calls_of_a_shopify_bucket_use_all_of_the_rate() -> None:
+    """As in docs/recipes.md: 200 queries of 46 points that may cost 101; they take a second each.
+
+    What they cost in the end is there after 164 s: 1000 points at first, then 50 a second.
+    """
+    points = RateLimiter("50/s", algorithm=TokenBucket(burst=1000))
+
+    async def query() -> None:
+        async with points.throttle(101) as permit:
+            await asyncio.sleep(1)
+            permit.settle(46)
+
+    await asyncio.gather(*(query() for _ in range(200)))
+    # The last one needs room for what it may cost, and takes its second.
+    assert 164 <= virtual_now() <= 164 + (101 - 46) / 50 + 1 + 1.5
+
+
+@virtual
+async def test_a_slow_call_gets_the_whole_difference_back() -> None:
+    limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=100))
+    await limiter.acquire(50)
+    slow = await limiter.acquire(40)
+    await asyncio.sleep(4)
+    assert (await limiter.peek()).remaining == pytest.approx(50)
+    slow.settle(5)
+    assert (await limiter.peek()).remaining == pytest.approx(85)
+
+
+@virtual
+async def test_what_would_have_overflowed_does_not_come_back() -> None:
+    limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=100))
+    slow = await limiter.acquire(40)
+    await asyncio.sleep(3.5)
+    await limiter.acquire(20)  # but for the slow one the bucket would have been full until now
+    slow.settle(5)
+    assert (await limiter.peek()).remaining == pytest.approx(80)
+
+
+@virtual
+async def test_a_new_rate_does_not_forget_what_can_come_back() -> None:
+    limiter = RateLimiter("100/10s", algorithm=TokenBucket)
+    await limiter.acquire(50)
+    slow = await limiter.acquire(40)
+    await asyncio.sleep(1)
+    limiter.update(rate_limit="100/5s")
+    await asyncio.sleep(1)
+    slow.settle(0)
+    await turns()
+    assert (await limiter.peek()).remaining == pytest.approx(100 - 50 + 10 + 20)
+
+
+def test_what_a_smaller_bucket_has_forgiven_does_not_come_back_too() -> None:
+    large, small = TokenBucket("10/s", burst=100), TokenBucket("10/s", burst=20)
+    state = large.start()
+    for now in (0.0, 1.0):
+        large.take(state, now, 40)
+    inherited = small.inherit(large, state, 1.0)
+    assert small.used(inherited, 1.0) == 20
+    small.refund(inherited, 1.0, 40, 0.0)
+    assert small.used(inherited, 1.0) == 20
+
+
+def test_every_order_of_settling_leaves_the_same() -> None:
+    algorithm = TokenBucket("1/s", burst=30)
+    taken = [(0.0, 5.0), (3.0, 4.0), (4.0, 6.0), (12.0, 2.0)]
+    levels = set[float]()
+    for order in itertools.permutations(taken):
+        state = algorithm.start()
+        for instant, cost in taken:
+            algorithm.take(state, instant, cost)
+        for instant, cost in order:
+            algorithm.refund(state, 13.0, cost / 2, instant)
+        levels.add(round(algorithm.used(state, 13.0), 9))
+    halves = [Charge(instant, cost / 2) for instant, cost in taken]
+    assert levels == {replayed(halves, 13.0, 1.0)}
