@@ -21,6 +21,7 @@ __all__ = [
     "ThrottleError",
     "ThrottleTimeout",
     "entered_before",
+    "in_another_thread",
     "no_copy",
     "said_by",
     "twin",
@@ -171,6 +172,17 @@ def no_copy(kind: str) -> TypeError:
         f"a {kind} cannot be pickled or copied, as each copy would grant the whole limit again; to "
         "share a limit between processes, make a limiter with the same store= and key= in each "
         "(see aiothrottle.stores)"
+    )
+
+
+def in_another_thread(loop: object) -> RuntimeError:
+    """Make the error of changing a limiter in another thread than that of its loop.
+
+    No waiter would notice, and two threads would count over each other.
+    """
+    return RuntimeError(
+        f"this limiter belongs to {loop!r}, which is open and runs in another thread: there "
+        "call it by `loop.call_soon_threadsafe(...)`, or by `asyncio.run_coroutine_threadsafe(...)`"
     )
 
 

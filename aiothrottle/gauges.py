@@ -74,4 +74,6 @@ def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
 def _engines(limiter: AnyLimiter) -> list[Engine]:
     if isinstance(limiter, RateLimiter):
         return [limiter._engine]
-    return [one._engine for one in list(limiter._limiters.values())]
+    # Those that are forgotten too, while somebody still holds a permit of them.
+    alive = [known() for known in limiter._alive.valuerefs()]
+    return [entry.engine for entry in alive if entry is not None]

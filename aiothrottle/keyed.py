@@ -6,10 +6,12 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
+from aiothrottle._core.threads import check_thread
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
@@ -39,7 +41,7 @@ class KeyedRateLimiter:
     """One `RateLimiter` for each key, made when the key is first used.
 
     A busy key never delays another one. A key is forgotten when that makes no difference: nobody
-    waits or holds anything there, and its state is as good as new.
+    waits there or holds one of a bounded number of slots, and its state is as good as new.
 
     Args:
         rate_limit: As for `RateLimiter`, for each key.
@@ -94,6 +96,7 @@ class KeyedRateLimiter:
         # engine of the same key.
         self._alive = weakref.WeakValueDictionary[Hashable, Entry]()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: int | None = None
         # Of this round of looking: how many keys are still to be seen, how many had to stay, and
         # after how many seconds the first of those may be forgotten.
         self._unseen = self._kept = 0
@@ -217,6 +220,7 @@ class KeyedRateLimiter:
         return f"<KeyedRateLimiter of {len(self)} keys>"
 
     def _make(self, key: Hashable) -> RateLimiter:
+        self._thread = check_thread(self._loop, self._thread)
         options = {**self._defaults, **self._overrides.get(key, {})}
         if options.get("store") is not None:
             options["key"] = _record(options["key"], key)
@@ -242,7 +246,7 @@ class KeyedRateLimiter:
         except RuntimeError:
             return  # the first key used on a loop will do it
         if self._loop is not loop:
-            self._loop = loop
+            self._loop, self._thread = loop, get_ident()
             _tidy_later(weakref.ref(self), loop, _SOONEST)
 
     def _forget_some(self) -> float:

@@ -19,7 +19,7 @@ from aiothrottle.assembly import Sharing, make_entry
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy
-from aiothrottle.permit import ONE, Permit, granted_permit, make_permit
+from aiothrottle.permit import ONE, Permit, WatchedPermit, granted_permit, make_permit
 from aiothrottle.plan import (
     AUTO,
     ConcurrencyLimit,
@@ -216,7 +216,7 @@ class RateLimiter:
         """
         if cost is not ONE or priority or timeout is not None:
             return self._particular(cost, priority, timeout)
-        permit = Permit()
+        permit = WatchedPermit() if self._engine.debug else Permit()
         permit._entry = self._entry
         permit._held = None
         return permit
@@ -229,7 +229,10 @@ class RateLimiter:
         For where no ``async with`` fits: the slot is yours until `Permit.release`. Where one does
         later on, ``async with permit:`` releases it at the end of the block.
         """
-        permit = await self.throttle(cost, priority=priority, timeout=timeout).__aenter__()
+        self._check(cost, priority, timeout)
+        permit = make_permit(self._entry, cost, priority, timeout)
+        permit._given = False
+        await permit.__aenter__()
         permit._given = True
         return permit
 
@@ -267,7 +270,7 @@ class RateLimiter:
         """
         if inspect.isfunction(cost):
             raise TypeError(f"throttled() is called: @limiter.throttled() above {cost.__name__}")
-        self.throttle(cost, priority=priority, timeout=timeout)  # a wrong argument, now
+        self._check(cost, priority, timeout)  # a wrong argument, now
 
         def decorate(
             function: Callable[_Parameters, Awaitable[_Result]],
@@ -370,6 +373,7 @@ class RateLimiter:
             ValueError: A rate is out of range; or the limiter has a rate of its own.
         """
         engine = self._engine
+        engine.check_thread()
         if engine.followed is None:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         announced = tuple(as_rate(rate) for rate in rates)
@@ -393,6 +397,7 @@ class RateLimiter:
 
     def statistics(self) -> Statistics:
         """Tell what was done so far, and how things stand."""
+        self._engine.check_thread()  # it counts what is not counted yet
         return self._engine.statistics()
 
     def observe(self, observer: events.Observer) -> Callable[[], None]:
@@ -416,6 +421,7 @@ class RateLimiter:
         >>> stop()
         """
         listener = events.Listener(observer)
+        self._engine.check_thread()
         self._engine.listen(listener)
         return functools.partial(self._engine.observers.remove, listener)
 
@@ -459,29 +465,29 @@ class RateLimiter:
 
     def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
         """Make a permit that is not just any, if it is none."""
-        self._check_cost(cost)
-        if priority:
-            check_number("priority", priority, least=-math.inf)
-        if timeout is not None:
-            check_number("timeout", timeout, "seconds")
-        if cost == ONE and not priority and timeout is None:
-            return self.throttle()
+        self._check(cost, priority, timeout)
         return make_permit(self._entry, cost, priority, timeout)
 
     def _waiter_of(self, cost: float) -> Waiter:
         """Make the waiter of a request that is not going to wait."""
-        self._check_cost(cost)
+        self._check(cost)
         return Waiter(cost)
 
-    def _check_cost(self, cost: float) -> None:
+    def _check(self, cost: float, priority: float = 0, timeout: float | None = None) -> None:
+        """Refuse arguments with which no permit can be had."""
         check_number("a cost", cost, "tokens")
         if cost > self._entry.capacity:
             raise CostTooHigh(cost, self._entry.capacity, key=self._engine.key)
+        if priority:
+            check_number("priority", priority, least=-math.inf)
+        if timeout is not None:
+            check_number("timeout", timeout, "seconds")
 
     def _bind_if_running(self) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
+            self._engine.check_thread()
             return  # before any loop runs: as good a time as any
         self._entry.bind()
 

@@ -1,9 +1,11 @@
 """A permit: one slot and the tokens of one request, from the moment they are granted."""
 
 import asyncio
+import sys
+import warnings
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aiothrottle import events
 from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
@@ -13,11 +15,12 @@ from aiothrottle.errors import ThrottleTimeout, no_copy
 from aiothrottle.texts import number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from aiothrottle._core.chain import Entry
 
-__all__ = ["ONE", "Permit", "granted_permit", "make_permit"]
+__all__ = ["ONE", "Permit", "WatchedPermit", "granted_permit", "make_permit"]
 
 #: The usual cost: this very object, so that it is known by a look and needs no check.
 ONE = 1.0
@@ -101,6 +104,26 @@ class Permit:
             if semaphore.watched:
                 entry.slot_released(getattr(self, "_waiter", None))
 
+    # A type checker rejects both without these, so it is not to see them.
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            self._given = False  # one error is enough
+            raise TypeError(
+                "a permit is not awaited: write `async with limiter.throttle():` around the "
+                "request, or `permit = await limiter.acquire()` and `permit.release()`"
+            )
+
+        def __enter__(self) -> NoReturn:
+            self._given = False
+            raise TypeError(
+                "a permit is waited for, so `with` cannot enter it: write "
+                "`async with limiter.throttle():` around the request"
+            )
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Be there: without it `with` complains of this, and not of what is wrong."""
+
     def _waiter_of_its_own(self) -> Waiter | None:
         """Give the waiter of a permit that was made with one; None if it is held, from `acquire`.
 
@@ -173,6 +196,7 @@ class Permit:
         check_number("a cost", cost, "tokens")
         if not self._held:
             raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
+        self._entry.engine.check_thread()
         self._entry.settle(self._charged(), cost)
 
     def _charged(self) -> Waiter:
@@ -211,6 +235,7 @@ class Permit:
         check_number("reset_after", reset_after, "seconds")
         if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
+        self._entry.engine.check_thread()
         self._entry.engine.update_quota(
             self.sent_at, left, reset_after, held=self._held is True, evenly=evenly
         )
@@ -330,6 +355,7 @@ class Permit:
         """Tell whether this is the first time that it is said how the request ended."""
         if not self.was_asked_for:
             raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
+        self._entry.engine.check_thread()
         if getattr(self, "_reported", False):
             return False
         self._reported = True
@@ -356,37 +382,74 @@ class Permit:
         return f"<Permit of {number(self.cost)}, {state}>"
 
 
-class _TimedPermit(Permit):
-    """A permit with a timeout."""
+class WatchedPermit(Permit):
+    """A permit that notices when it is dropped: never entered, or with its slot.
+
+    `__del__` alone makes an entry by `throttle` a tenth slower. So these are: what `acquire` and
+    `try_acquire` give, which no block releases; of what `throttle` gives, those with arguments of
+    their own, those on a loop in debug mode, and those before the limiter has met its loop.
+    """
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Self:
-        waiter = self._waiter
-        assert waiter.timeout is not None
+    def __aenter__(self) -> "Coroutine[Any, Any, Self]":
+        if not hasattr(self, "_given"):
+            self._given = False  # it is entered, or is about to be
+        if self.was_asked_for or not hasattr(self, "_waiter") or self._waiter.timeout is None:
+            return super().__aenter__()
+        return self._enter_in_time(self._waiter.timeout)
+
+    async def _enter_in_time(self, timeout: float) -> Self:
         try:
-            async with asyncio.timeout(waiter.timeout + _GRACE):
+            async with asyncio.timeout(timeout + _GRACE):
                 return await super().__aenter__()
         except ThrottleTimeout:
             raise
         except TimeoutError:
-            raise self._entry.timed_out(waiter) from None
+            raise self._entry.timed_out(self._waiter) from None
+
+    # A default is still there when the program ends and the names of modules are not.
+    def __del__(self, is_finalizing: "Callable[[], bool]" = sys.is_finalizing) -> None:
+        was_entered = hasattr(self, "_given")
+        if (was_entered and not self._held) or is_finalizing():
+            return
+        if not hasattr(self, "_entry"):
+            return  # it came to nothing before it was made
+        text = repr(self)
+        if not was_entered:
+            warnings.warn(
+                f"{text} was never entered, so nothing was limited: write "
+                "`async with limiter.throttle():` around the request",
+                RuntimeWarning,
+                source=self,
+                stacklevel=2,
+            )
+        elif self._entry.abandon(self._release):
+            warnings.warn(
+                f"{text} was dropped, and its slot given back: call its release(), or write "
+                "`async with permit:`",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
 
 def make_permit(
     entry: "Entry", cost: float, priority: float, timeout: float | None = None
-) -> Permit:
-    """Make a permit with a cost, a priority or a timeout of its own."""
-    permit = Permit() if timeout is None else _TimedPermit()
+) -> WatchedPermit:
+    """Make a permit that is watched, with a cost, a priority and a timeout of its own."""
+    permit = WatchedPermit()
     permit._entry = entry
-    permit._held = False  # the fast path is for those who cost 1
-    permit._waiter = Waiter(cost, priority, timeout)
+    permit._held = None
+    if cost != ONE or priority or timeout is not None:
+        permit._held = False  # the fast path is for those who cost 1
+        permit._waiter = Waiter(cost, priority, timeout)
     return permit
 
 
-def granted_permit(entry: "Entry", waiter: Waiter) -> Permit:
+def granted_permit(entry: "Entry", waiter: Waiter) -> WatchedPermit:
     """Make a permit of a request that was let in, for somebody who is to release it."""
-    permit = Permit()
+    permit = WatchedPermit()
     permit._entry = entry
     permit._waiter = waiter
     permit._held = permit._given = True

@@ -23,6 +23,7 @@ from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.announcements import Announcements
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.permit import make_permit
 from tests.serving import Handler, answer, serving
 from tests.virtually import now, turns, virtual
 
@@ -114,8 +115,7 @@ async def test_what_is_said_between_grant_and_start_counts(after_turns: int) -> 
 @virtual
 async def test_those_who_wait_are_told_too() -> None:
     limiter = RateLimiter("2/s")
-    permit = await limiter.acquire()
-    await limiter.acquire()
+    permit, _other = await limiter.acquire(), await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0.5)
     permit.told(1, reset_after=9.5)  # one was sent since
@@ -156,7 +156,7 @@ async def test_nonsense_is_refused_and_changes_nothing(
         cast("Any", permit).told(left, reset_after)
     assert limiter.statistics().announced_left is None
     with pytest.raises(RuntimeError, match="not held"):
-        limiter.throttle().told(1, 1)
+        make_permit(limiter._engine, 1.0, 0.0).told(1, 1)
 
 
 # ---- a limiter that follows ------------------------------------------------------------------

@@ -56,6 +56,8 @@ TABLE = """
     _core.consumer |                                                         | asyncio
     _core.bucket | algorithms algorithms.*                                   |
     _core.feedback | adaptive.* algorithms                                   | random
+    _core.stall  |                                                           | asyncio time
+    _core.threads | errors                                                   | asyncio threading
     _core.engine | _core.* adaptive.* algorithms events errors rate sharing.slots statistics | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
@@ -75,7 +77,7 @@ TABLE = """
     plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
     assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | _core.chain events limiter plan permit decision statistics stores.store rate errors | asyncio
+    keyed        | _core.chain _core.threads events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |

@@ -144,11 +144,12 @@ def test_no_refusal_pauses_for_longer_than_two_minutes(retry_after: float, adapt
 
 async def test_a_permit_that_was_never_held_has_no_outcome() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
+    permit = limiter.throttle()
     with pytest.raises(RuntimeError, match="not held yet"):
-        limiter.throttle().refused()
+        permit.refused()
     with pytest.raises(RuntimeError, match="not held yet"):
-        limiter.throttle().succeeded()
-    async with limiter.throttle() as permit:
+        permit.succeeded()
+    async with permit:
         for wrong in ("2", True):
             with pytest.raises(TypeError):
                 permit.refused(wrong)  # type: ignore[arg-type]

@@ -226,7 +226,7 @@ async def change(limiter: KeyedRateLimiter) -> None:
 async def test_a_key_in_use_is_not_forgotten(
     what: Callable[[KeyedRateLimiter], Awaitable[Unchecked]],
 ) -> None:
-    limiter = KeyedRateLimiter("1/s", algorithm=TokenBucket)
+    limiter = KeyedRateLimiter("1/s", concurrency_limit=9, algorithm=TokenBucket)
     kept = await what(limiter)
     await asyncio.sleep(500)
     assert "a" in limiter
@@ -396,7 +396,7 @@ def test_keys_of_a_loop_that_is_gone_are_forgotten_on_the_next() -> None:
 
 def test_it_is_made_and_asked_before_any_loop_runs() -> None:
     limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
-    limiter["a"].throttle()
+    limiter["a"].throttled()
     assert (len(limiter), "a" in limiter, "b" in limiter) == (1, True, False)
 
     async def main() -> list[float]:

@@ -224,7 +224,8 @@ async def test_try_acquire_spends_or_tells_when() -> None:
     assert not no_room
     assert (no_room.remaining, no_room.retry_after, no_room.reset_after) == (0.5, 0.75, 0.75)
     await asyncio.sleep(no_room.retry_after)
-    assert await limiter.try_acquire()
+    last = await limiter.try_acquire()
+    assert last
     assert counts(limiter) == (2, 0)
 
 
@@ -811,11 +812,11 @@ def test_a_live_loop_in_another_thread_is_refused() -> None:
 
 def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> None:
     clock = VirtualTimeLoop()
-    limiter = RateLimiter(2, concurrency_limit=5, clock=clock.time)
+    limiter, kept = RateLimiter(2, concurrency_limit=5, clock=clock.time), list[object]()
 
     async def first() -> None:
-        await limiter.acquire(0.5)  # kept: it is still in flight when the loop is gone
-        await limiter.acquire(1)
+        kept.append(await limiter.acquire(0.5))  # it is still in flight when the loop is gone
+        kept.append(await limiter.acquire(1))
         visits(limiter, 3)
         await turns()
         assert counts(limiter) == (2, 3)
@@ -824,7 +825,8 @@ def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> N
         assert counts(limiter)[1] == 0
         refused = await limiter.try_acquire()
         assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0.5, 1)
-        assert await limiter.try_acquire(0.5)
+        kept.append(await limiter.try_acquire(0.5))
+        assert kept[-1]
         assert counts(limiter) == (3, 0)
         return []
 
@@ -895,7 +897,7 @@ def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: s
     permit, waiting = abandoned(limiter)
     if how == "release":
         permit.release()
-        asyncio.run(limiter.acquire())
+        _permit = asyncio.run(limiter.acquire())
         assert counts(limiter) == (1, 0)
     elif how == "pause":
         limiter.pause(0)

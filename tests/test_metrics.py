@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from aiothrottle import (
     AdaptiveRate,
     KeyedRateLimiter,
+    Permit,
     Rate,
     RateLimiter,
     ThrottleTimeout,
@@ -49,17 +50,18 @@ def prometheus() -> Prometheus:
     return Prometheus()
 
 
-async def live(limiter: RateLimiter) -> None:
-    """Have everything happen that is counted."""
+async def live(limiter: RateLimiter) -> list[Permit]:
+    """Have everything happen that is counted. Gives those that stay in flight."""
     async with limiter.throttle() as first:
-        await limiter.throttle(0.5).__aenter__()
+        kept = [await limiter.acquire(0.5)]
         assert not (await limiter.try_acquire()).allowed
         with pytest.raises(ThrottleTimeout):
             await limiter.acquire(timeout=0.01)
         first.retried(2, 0.5, status=503)
         first.refused(retry_after=3.0)
         limiter.pause(60.0)
-        await limiter.acquire()
+        kept.append(await limiter.acquire())
+    return kept
 
 
 # ---- Prometheus --------------------------------------------------------------------------------
@@ -69,7 +71,7 @@ async def live(limiter: RateLimiter) -> None:
 async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> None:
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
-    await live(limiter)
+    _kept = await live(limiter)
     of = {"limiter": "api", "key": ""}
     assert prometheus("wait_seconds_count", **of) == limiter.statistics().granted == 3
     waited = limiter.statistics().waited_total
@@ -119,10 +121,9 @@ async def test_a_store_that_was_heard_of_has_a_gauge(prometheus: Prometheus) -> 
 async def test_keys_are_not_told_apart_unless_asked_for(prometheus: Prometheus) -> None:
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "hosts")
-    for number in range(50):
-        await keyed.acquire(f"host-{number}")
+    kept = [await keyed.acquire(f"host-{number}") for number in range(50)]
     assert prometheus("wait_seconds_count", limiter="hosts", key="") == 50
-    assert prometheus("in_flight", limiter="hosts") == 50
+    assert prometheus("in_flight", limiter="hosts") == len(kept) == 50
     assert prometheus("wait_seconds_count", limiter="hosts", key="host-1") is None
 
 
@@ -231,7 +232,7 @@ async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
 ) -> None:
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
-    await live(limiter)
+    _kept = await live(limiter)
     limiter._engine.observers.emit(StoreUp(None, 3.0))
     there = set(
         re.findall(
@@ -285,7 +286,7 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
     telemetry = Telemetry()
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     telemetry.metrics.watch(limiter, "api")
-    await live(limiter)
+    _kept = await live(limiter)
     limiter._engine.observers.emit(StoreDown(None, OSError()))
     points = telemetry.points()
     (waits,) = points["aiothrottle.wait.duration"]

@@ -9,6 +9,7 @@ import pytest
 from aiothrottle import (
     CostTooHigh,
     LimiterClosed,
+    Permit,
     QueueFull,
     RateLimiter,
     ThrottleTimeout,
@@ -453,11 +454,11 @@ def test_a_child_that_another_loop_may_not_close_loses_nobody() -> None:
 
 
 def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
-    parent = RateLimiter(concurrency_limit=2)
+    parent, kept = RateLimiter(concurrency_limit=2), list[Permit]()
     child = RateLimiter(concurrency_limit=2, parent=parent)
 
     async def leave_some_waiting() -> Sequence[asyncio.Task[float]]:
-        await child.acquire()  # never released: the loop ends under it
+        kept.append(await child.acquire())  # never released: the loop ends under it
         tasks = visits(child, 3, stay=10)
         await turns()
         assert (counts(child), counts(parent)) == ((2, 2), (2, 0))

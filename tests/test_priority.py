@@ -128,7 +128,7 @@ async def test_a_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
 @virtual
 async def test_a_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: int) -> None:
     limiter = RateLimiter("2/s", concurrency_limit=2)
-    await limiter.acquire(2)
+    _inside = await limiter.acquire(2)
     waiting = coming(limiter, 0, 0, 0)
     await asyncio.sleep(1)
     await turns(after_turns)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
-from aiothrottle import RateLimiter
+from aiothrottle import Permit, RateLimiter
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
 from tests.misbehaving_server import MisbehavingServer
 
@@ -89,9 +89,10 @@ async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) ->
         tasks = [asyncio.create_task(one(session, url)) for url in urls]
         await cancel_some(tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
+        permits: list[Permit] = []
         for _ in range(SLOTS):  # all of them come back
             async with asyncio.timeout(5):
-                await limiter.acquire()
+                permits.append(await limiter.acquire())
         assert 0 < server.peak <= SLOTS
         statistics = limiter.statistics()
         assert (statistics.in_flight, statistics.waiting) == (SLOTS, 0)

@@ -119,7 +119,7 @@ async def test_the_decision_is_one() -> None:
     ],
 )
 def test_the_least_of_them_says_what_cost_can_never_fit(limiter: RateLimiter, limit: float) -> None:
-    limiter.throttle(limit)
+    limiter.throttled(limit)
     with pytest.raises(CostTooHigh) as error:
         limiter.throttle(limit + 0.5)
     assert error.value.limit == limit

@@ -144,8 +144,7 @@ async def test_the_slots_of_a_process_that_died_are_free_after_the_lease() -> No
     shared = Shared()
     dying, living = Link(shared), Link(shared, wakes=False)
     first, other = share(dying, 2), share(living, 2)
-    await first.acquire()
-    await first.acquire()
+    _held = [await first.acquire(), await first.acquire()]
     started(first.acquire())
     await turns()
     dying.may_answer.clear()
@@ -162,7 +161,7 @@ async def test_what_was_not_renewed_in_time_goes_on_and_counts(
     late, other = share(slow, 2), share(Link(shared), 2)
     permits = [await late.acquire(), await late.acquire()]
     slow.may_answer.clear()
-    await other.acquire()  # the store has given up the slots of the other
+    _held = await other.acquire()  # the store has given up the slots of the other
     with caplog.at_level(logging.WARNING, "aiothrottle"):
         slow.may_answer.set()
         await asyncio.sleep(2.0)
@@ -294,7 +293,7 @@ async def test_what_runs_is_renewed_as_soon_as_the_store_is_back() -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, 1, lease=30.0), share(Link(shared), 1, lease=30.0)
-    await limiter.acquire()
+    _held = await limiter.acquire()
     (waiter,) = started(other.acquire())
     link.error = StoreUnavailable("gone")
     await asyncio.sleep(25)
@@ -488,7 +487,7 @@ async def test_each_key_has_slots_of_its_own() -> None:
         concurrency_limit=SharedConcurrency(1), store=Link(shared), key="action"
     )
     permit = await keyed.acquire("ann")
-    await keyed.acquire("bob")
+    _held = await keyed.acquire("bob")
     assert not await other.try_acquire("ann")
     permit.release()
     (await other.acquire("ann")).release()
@@ -501,7 +500,7 @@ async def test_each_key_has_slots_of_its_own() -> None:
 async def test_the_limit_may_change() -> None:
     shared = Shared()
     limiter = share(Link(shared), 1)
-    await limiter.acquire()
+    _held = await limiter.acquire()
     (waiter,) = started(limiter.acquire())
     await turns()
     limiter.update(concurrency_limit=SharedConcurrency(2))

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from aiothrottle import (
     KeyedRateLimiter,
+    Permit,
     RateLimiter,
     SharedConcurrency,
     StoreUnavailable,
@@ -31,9 +32,14 @@ def share(
     return RateLimiter(concurrency_limit=slots, store=link, key="x", on_store_error=choice)
 
 
+# Those who came; a permit that nobody refers to any more would be given back.
+came: list[asyncio.Task[Permit]] = []
+
+
 async def inside(limiter: RateLimiter, count: int) -> int:
     """Have so many come; tell how many of them are let in soon."""
     tasks = [asyncio.create_task(limiter.acquire()) for _ in range(count)]
+    came.extend(tasks)
     await asyncio.sleep(0.5)
     return sum(task.done() for task in tasks)
 

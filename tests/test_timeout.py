@@ -176,7 +176,7 @@ async def test_time_is_not_up_inside_the_block() -> None:
 @virtual
 async def test_a_time_out_around_it_is_not_taken_for_its_own() -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    await limiter.acquire()
+    _inside = await limiter.acquire()
     with pytest.raises(TimeoutError) as error:
         async with asyncio.timeout(1), limiter.throttle(timeout=5):
             pass

@@ -116,7 +116,7 @@ async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | 
     with pytest.raises(CostTooHigh):
         limiter.throttle(6)
     limiter.update(rate_limit="6/min")
-    limiter.throttle(6)
+    limiter.throttled(6)
 
 
 @virtual

@@ -9,6 +9,7 @@ limiter is freed with the last reference to it.
 
 import asyncio
 import functools
+from contextlib import suppress
 from contextvars import Context
 from typing import Protocol
 
@@ -57,7 +58,8 @@ class Consumer:
     def wake(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the queue again, since something changed; start the task if there is none."""
         if self._alarm is not None:
-            if not self._alarm.done():
+            # Not asked before: a garbage collection may release a slot, and wake this, in between.
+            with suppress(asyncio.InvalidStateError):
                 self._alarm.set_result(None)
         elif self.task is None and host.has_waiters():
             # A plain Task whatever the loop's task factory: an eager one would run it here and

@@ -29,6 +29,8 @@ from aiothrottle._core.feedback import Change, Feedback
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
 from aiothrottle._core.semaphore import Semaphore
+from aiothrottle._core.stall import Stall
+from aiothrottle._core.threads import check_thread
 from aiothrottle._core.wait_queue import Waiter, WaitQueue
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
@@ -92,8 +94,10 @@ class Engine:
         "_charged_rejects",
         "_given_clock",
         "_granted_in",
+        "_lost",
         "_patient",
         "_resuming",
+        "_stall",
         "_started",
         "_starved",
         "asking",
@@ -101,6 +105,7 @@ class Engine:
         "chained",
         "closed",
         "consumer",
+        "debug",
         "epoch",
         "feedback",
         "followed",
@@ -153,6 +158,8 @@ class Engine:
         self.loop: asyncio.AbstractEventLoop | None = None
         #: That of the loop.
         self.thread: int | None = None
+        #: Whether the loop is in debug mode, or is not known yet: then permits are watched.
+        self.debug: bool = True
         self._given_clock = clock
         #: Counts the changes of what decides.
         self.epoch: int = 0
@@ -162,6 +169,10 @@ class Engine:
         # The last one to resume: its tokens are not taken yet, see `now`.
         self._started: Waiter | None = None
         self._starved: bool = False  # the head of the queue lacks a slot, and nothing else
+        # Is there since the head of the queue lacked a slot for the first time.
+        self._stall: Stall | None = None
+        # What releases the permits that are garbage, to be called on the loop.
+        self._lost: list[Callable[[], None]] = []
         # Rejected requests that cost tokens: entries of the queue in which nobody waits.
         self._charged_rejects: set[Waiter] = set()
         # Nobody is rejected for the length of the queue or of the wait.
@@ -195,6 +206,11 @@ class Engine:
         return self.semaphore.taken - self._resuming
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether there are only so many slots, so that one that is lost is missed."""
+        return self.semaphore.limit is not None
+
+    @property
     def shares_rate(self) -> bool:
         """Whether the rate is counted in a store."""
         return False
@@ -208,7 +224,9 @@ class Engine:
         """Tell whether a new engine would do the same: nothing waits, is out, paused or spent."""
         now = self.now()
         return (
-            not (self.queue.count or self.in_flight or self.consumer.task)
+            not (self.queue.count or self.consumer.task)
+            # Without a bound no slot is missed. A permit that is out still meets this engine.
+            and not (self.is_bounded and self.in_flight)
             and not (self.closed or (self.updated and self.followed is None))
             and now >= self.pause.ends_at
             and self.bucket.reset_after(now) <= 0.0
@@ -461,6 +479,8 @@ class Engine:
         if self._starved:
             self.wake()
         self.watch()
+        if self._stall is not None:
+            self._stall.slot_released()
         if self.leased is not None:
             self.leased.freed()
 
@@ -473,6 +493,30 @@ class Engine:
     def watch(self) -> None:
         """Decide whether a slot that is released is of interest."""
         self.semaphore.watched = self._starved or self.chained or self.leased is not None
+
+    def abandon(self, release: "Callable[[], None]") -> bool:
+        """Have a permit released that is garbage. Tells whether its slot would be missed.
+
+        Garbage is collected by any thread, and at any point of any code, of this too. To count one
+        slot less is sound anywhere; to decide who gets it is left to the loop.
+
+        Args:
+            release: Releases the permit.
+        """
+        if not (self.is_bounded or self.semaphore.watched) and self.thread == get_ident():
+            release()
+            return False
+        self._lost.append(release)
+        try:
+            if self.loop is not None:
+                self.loop.call_soon_threadsafe(self._release_lost)
+        except RuntimeError:  # it is closed, so there is nobody to be disturbed
+            self._release_lost()
+        return self.is_bounded
+
+    def _release_lost(self) -> None:
+        while self._lost:
+            self._lost.pop()()
 
     def undo(self, waiter: Waiter) -> None:
         """Take back a start that came to nothing: as if it had never come."""
@@ -643,8 +687,10 @@ class Engine:
         assert self.loop is not None
         self.consumer.turn(self, self.loop)
 
-    def consumer_ended(self, *, swept: bool) -> None:
+    def consumer_ended(self, *, swept: bool) -> None:  # noqa: ARG002 - a shared bucket needs it
         """Note that nobody waits any more."""
+        if self._stall is not None:
+            self._stall.end()
 
     def fail_all(self, error: Exception) -> None:
         """Have all waiters raise the error."""
@@ -686,12 +732,10 @@ class Engine:
                 sure = 0  # what the bucket has said is of costs of 1 only
                 if waiter in rejects:
                     break  # behind some that start now
+                if semaphore.taken >= semaphore.slots and self._starve():
+                    return None
                 wait = self.decide(now, tokens, ahead=cost)
                 if wait > 0.0:
-                    if semaphore.taken >= semaphore.slots:
-                        self._starved = True
-                        self.watch()
-                        return None
                     break
             cost += tokens
             semaphore.taken += 1
@@ -703,6 +747,28 @@ class Engine:
         if wait > 0.0 and granted > 1:
             wait = max(wait, _SHORTEST_NAP)
         return wait or None
+
+    def _starve(self) -> bool:
+        """Have each slot that is released looked at from now on. Tells whether none was by then."""
+        assert self.loop is not None
+        self._starved = True
+        self.watch()
+        if self.semaphore.free:  # a garbage collection has released one before it was watched
+            self._starved = False
+            return False
+        self._stall = self._stall or Stall()
+        self._stall.watch(self.loop, self._lacks_slot_in)
+        return True
+
+    def _lacks_slot_in(self) -> float | None:
+        """Give the seconds after which the head lacks a slot alone; None: it does not lack one.
+
+        Nor does it if nobody here holds a slot that could be released.
+        """
+        if not (self._starved and self.queue.count and self.in_flight):
+            return None
+        wait = self.estimate(self.now(), self.queue.head, 0.0)
+        return wait if wait < math.inf else 0.0  # a store is asked only when there is a slot
 
     def startable(self, most: int) -> int:
         """Tell how many waiters would start if they had slots, `most` at the most."""
@@ -879,6 +945,10 @@ class Engine:
         if self.loop is not loop:
             self._move_to(loop)
 
+    def check_thread(self) -> None:
+        """Raise RuntimeError in any other thread than that of the loop, while that is open."""
+        self.thread = check_thread(self.loop, self.thread)
+
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise RuntimeError if this belongs to another loop that is open."""
         if self.loop is not loop and self.loop is not None and not self.loop.is_closed():
@@ -888,6 +958,7 @@ class Engine:
             )
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._release_lost()  # the old loop may have been closed before it came to that
         # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
         while self._resuming:
             self._take_back()
@@ -896,8 +967,10 @@ class Engine:
         self.queue.clear()
         self._charged_rejects.clear()
         self.consumer.forget()
+        self._stall = None
         self.loop = loop
         self.thread = get_ident()
+        self.debug = loop.get_debug()
         # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
         clock = self._given_clock
         if (clock_for := getattr(loop, "clock_for", None)) is not None:

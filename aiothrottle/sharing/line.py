@@ -106,6 +106,7 @@ class SharedLine(Talk):
 
     def consumer_ended(self, *, swept: bool) -> None:
         """Give back what is reserved, now that nobody waits."""
+        super().consumer_ended(swept=swept)
         if not self.queue.count:
             self._give_back(talk=not swept)  # after a sweep the loop is about to close: no new task
 

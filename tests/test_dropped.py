@@ -1,0 +1,395 @@
+"""A permit that is dropped: it comes back by itself, pins no key, and warns where that mattered.
+
+The warnings are counted here, so that none is one too many.
+"""
+
+import asyncio
+import gc
+import itertools
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Any, Literal, TypeAlias
+
+import pytest
+
+import aiothrottle
+from aiothrottle import (
+    KeyedRateLimiter,
+    LimiterClosed,
+    Permit,
+    RateLimiter,
+    SharedConcurrency,
+    limiter,
+    permit,
+)
+from aiothrottle._core import bucket, chain, consumer, engine, semaphore, wait_queue
+from aiothrottle.algorithms import rolling_window
+from aiothrottle.stores import MemoryStore
+from aiothrottle.testing import VirtualTimeLoop
+from tests.interrupting import Interrupt, codes_of
+from tests.virtually import counts, now, turns, virtual, visit, visits
+
+How: TypeAlias = Literal["acquire", "try_acquire"]
+HOWS: tuple[How, ...] = ("acquire", "try_acquire")
+
+
+@contextmanager
+def warned(category: type[Warning], times: int) -> Generator[list[warnings.WarningMessage]]:
+    """See that there are so many warnings, all of that category."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+    assert [each.category for each in caught] == [category] * times
+    for each in caught:
+        each.source = None
+
+
+async def take(of: RateLimiter, how: How = "acquire") -> Permit:
+    if how == "acquire":
+        return await of.acquire()
+    decision = await of.try_acquire()
+    assert decision.permit is not None
+    return decision.permit
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def keyed(kind: str) -> KeyedRateLimiter:
+    match kind:
+        case "rate":
+            return KeyedRateLimiter("5/s")
+        case "spent":
+            return KeyedRateLimiter("1/min")
+        case "slots":
+            return KeyedRateLimiter("5/s", concurrency_limit=2)
+        case "parent":
+            return KeyedRateLimiter("5/s", parent=RateLimiter(1e6))
+        case "bounded parent":
+            return KeyedRateLimiter("5/s", parent=RateLimiter(1e6, concurrency_limit=100_000))
+        case _:
+            store = MemoryStore(clock=now)
+            return KeyedRateLimiter(
+                concurrency_limit=SharedConcurrency(2, 3.0), store=store, key="k"
+            )
+
+
+BOUNDED = ("slots", "bounded parent", "leases")
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("rate", 20_000),
+        ("spent", 2000),
+        ("slots", 2000),
+        ("parent", 2000),
+        ("bounded parent", 2000),
+        ("leases", 200),
+    ],
+)
+@virtual
+async def test_keys_of_dropped_permits_are_forgotten(kind: str, keys: int, how: How) -> None:
+    of = keyed(kind)
+    with warned(ResourceWarning, keys if kind in BOUNDED else 0):
+        for key in range(keys):
+            await take(of[key], how)
+        await turns()  # the last one was granted by the consumer just now
+        assert len(of) == keys
+    alive = [weakref.ref(of[key]._engine) for key in range(0, keys, 100)]
+    await asyncio.sleep(200)
+    assert len(of) == 0
+    gc.collect()
+    assert not any(ref() for ref in alive)
+
+
+@virtual
+async def test_a_kept_permit_without_a_bound_pins_no_key_and_stays_valid() -> None:
+    of = KeyedRateLimiter("10/s")
+    held = await of.acquire("a")
+    await asyncio.sleep(100)
+    assert "a" not in of
+    assert of.statistics("a").in_flight == 1  # whoever comes meets the same line
+    held.settle(5)
+    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged anew
+    held.release()
+    assert of.statistics("a").in_flight == 0
+
+
+@virtual
+async def test_a_permit_that_was_charged_more_is_forgotten_too() -> None:
+    of = KeyedRateLimiter("10/s", parent=RateLimiter("100/s"))
+    held = await of.acquire("a")
+    held.settle(3)
+    del held
+    await turns()
+    assert counts(of["a"]) == (0, 0)
+    await asyncio.sleep(100)
+    assert len(of) == 0
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("parent", [False, True])
+@virtual
+async def test_a_dropped_permit_gives_its_slot_to_a_waiter_and_warns_once(
+    parent: bool, how: How
+) -> None:
+    above = RateLimiter(concurrency_limit=1)
+    of = RateLimiter(concurrency_limit=1, parent=above if parent else None)
+    held = await take(of, how)
+    (waiter,) = visits(of, 1, stay=1)
+    await asyncio.sleep(5)
+    with warned(ResourceWarning, 1) as caught:
+        del held
+        await turns()
+    assert "<Permit of 1, held> was dropped" in str(caught[0].message)
+    assert counts(of) == (1, 0)
+    assert await waiter == 5
+    assert counts(of) == counts(above) == (0, 0)
+
+
+@virtual
+async def test_a_dropped_permit_without_a_bound_is_in_flight_no_more() -> None:
+    of = RateLimiter("100/s")
+    child_of_it = RateLimiter("100/s", parent=of)
+    with warned(ResourceWarning, 0):
+        for each in (of, child_of_it):
+            for how in HOWS:
+                await take(each, how)
+        await turns()
+    assert counts(of) == counts(child_of_it) == (0, 0)
+    assert of.statistics().granted == 4
+
+
+@virtual
+async def test_a_permit_that_is_garbage_in_a_cycle_comes_back_when_collected() -> None:
+    of = RateLimiter(concurrency_limit=1, parent=RateLimiter(concurrency_limit=1))
+    cycle: list[Any] = [await of.acquire()]
+    cycle.append(cycle)
+    del cycle
+    (waiter,) = visits(of, 1)
+    await turns()
+    assert not waiter.done()
+    with warned(ResourceWarning, 1):
+        gc.collect()
+        await turns()
+    assert await waiter == 0
+
+
+@virtual
+async def test_what_is_left_or_released_warns_of_nothing() -> None:
+    of = RateLimiter(concurrency_limit=1)
+    with warned(ResourceWarning, 0):
+        async with await of.acquire():
+            pass
+        async with of.throttle(2):
+            assert not await of.try_acquire()
+        (await of.acquire()).release()
+        await of.peek()
+    with warned(ResourceWarning, 0):
+        held = await of.acquire()
+        (waiter,) = visits(of, 1)
+        cancelled = asyncio.create_task(of.acquire())
+        await turns()
+        cancelled.cancel()
+        await turns()
+        held.release()
+        await waiter
+        del cancelled
+    assert counts(of) == (0, 0)
+
+
+def test_a_permit_that_is_collected_in_another_thread_wakes_who_waits() -> None:
+    of = RateLimiter(concurrency_limit=1)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_debug(True)  # it sees what the thread may not do
+        box = [await of.acquire()]
+        waiter = asyncio.create_task(visit(of))
+        await turns()
+        thread = threading.Thread(target=box.clear)
+        thread.start()
+        await asyncio.wait_for(waiter, 30)
+        thread.join()
+
+    with warned(ResourceWarning, 1):
+        asyncio.run(main())
+    assert counts(of) == (0, 0)
+
+
+def test_a_permit_that_outlives_its_loop_comes_back() -> None:
+    of = RateLimiter(concurrency_limit=1)
+    held = asyncio.run(of.acquire())
+    with warned(ResourceWarning, 1):
+        del held
+    assert counts(of) == (0, 0)
+
+
+def test_a_loop_closed_before_it_heard_of_it_keeps_no_slot() -> None:
+    of = RateLimiter(concurrency_limit=1)
+    loop = asyncio.new_event_loop()
+    held = loop.run_until_complete(of.acquire())
+    with warned(ResourceWarning, 1):
+        del held
+    loop.close()
+    assert asyncio.run(of.try_acquire())
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+def test_a_program_that_ends_with_one_says_nothing(slots: int | None) -> None:
+    source = f"""
+        import asyncio
+        from aiothrottle import RateLimiter
+        limiter = RateLimiter("1/h", concurrency_limit={slots})
+        async def main():
+            return await limiter.try_acquire()
+        decision = asyncio.run(main())
+        cycle = [decision]
+        cycle.append(cycle)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(source)],
+        cwd=Path(aiothrottle.__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+class Collection(Interrupt):
+    """Has something done at the n-th point of our own code, as a collection of garbage would."""
+
+    def __init__(self, at: int, do: Callable[[], None]) -> None:
+        super().__init__(at)
+        self._do = do
+
+    def _come_by(self, code: CodeType, offset: int, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.where = f"{code.co_qualname}, {offset}"
+            self._do()
+
+
+CODES = codes_of(
+    *(bucket, chain, consumer, engine, limiter, permit, semaphore, wait_queue, rolling_window)
+)
+
+
+async def crowd(of: RateLimiter, point: Collection, box: list[Permit]) -> None:
+    """Have some wait for the slots of those in the box, and the limits be changed meanwhile."""
+    box += [await of.acquire(), await of.acquire()]
+    with point.armed(CODES):
+        waiting = [*visits(of, 3, stay=0.5), *visits(of, 1, 3.0, priority=1)]
+        await asyncio.sleep(0.25)
+        of.pause(0.25)
+        of.statistics()
+        if point.left > 0:
+            box.clear()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*waiting)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no sys.monitoring")
+@pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
+@pytest.mark.parametrize("finalizer", [False, True], ids=["dropped", "released by a finalizer"])
+@pytest.mark.parametrize("parent", [False, True])
+def test_collected_at_each_point_of_the_code_it_hangs_nobody(parent: bool, finalizer: bool) -> None:
+    box: list[Permit] = []
+
+    def collect() -> None:
+        for each in box if finalizer else ():
+            each.release()  # as aiohttp does where a connection is collected
+        box.clear()
+
+    for at in itertools.count(1):
+        above = RateLimiter(concurrency_limit=2)
+        of = RateLimiter("100/s", concurrency_limit=2, parent=above if parent else None)
+        point = Collection(at, collect)
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(crowd(of, point, box))
+        assert counts(of) == counts(above) == (0, 0), point.where
+        if point.left > 0:
+            assert at > 100
+            return
+
+
+# ---- a permit that is never entered --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"cost": 2}, {"priority": 1}, {"timeout": 1}])
+def test_the_first_that_is_never_entered_warns(options: dict[str, float]) -> None:
+    of = RateLimiter("10/s", concurrency_limit=1)
+    with warned(RuntimeWarning, 1) as caught:
+        of.throttle(**options)
+    assert "was never entered, so nothing was limited" in str(caught[0].message)
+
+
+@virtual
+async def test_in_debug_mode_each_warns_that_is_never_entered() -> None:
+    asyncio.get_running_loop().set_debug(True)
+    of = RateLimiter("10/s", concurrency_limit=1)
+    await visit(of)
+    with warned(RuntimeWarning, 3):
+        for _ in range(3):
+            of.throttle()
+    await visit(of)
+
+
+@virtual
+async def test_after_the_first_entry_none_is_watched() -> None:
+    asyncio.get_running_loop().set_debug(False)
+    of = RateLimiter("10/s", concurrency_limit=1)
+    await visit(of)
+    assert type(of.throttle()) is Permit  # no finalizer: that is what the fast path would pay
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@virtual
+async def test_what_is_entered_does_not_warn_whatever_comes_of_it(debug: bool) -> None:
+    asyncio.get_running_loop().set_debug(debug)
+    of = RateLimiter("1/h", concurrency_limit=1)
+    with warned(RuntimeWarning, 0):
+        of.throttled(1)
+        await visit(of)
+        with pytest.raises(TimeoutError):
+            await visit(of, timeout=1)
+        (cancelled,) = visits(of, 1)
+        await turns()
+        cancelled.cancel()
+        await turns()
+        unstarted = asyncio.create_task(of.throttle().__aenter__())
+        unstarted.cancel()
+        await turns()
+        await of.aclose()
+        with pytest.raises(LimiterClosed):
+            await visit(of)
+        with pytest.raises(LimiterClosed):
+            await of.try_acquire()
+        del cancelled, unstarted
+
+
+@virtual
+async def test_awaiting_a_permit_says_what_to_write() -> None:
+    of: Any = RateLimiter("10/s", concurrency_limit=1)
+    with warned(RuntimeWarning, 0):
+        with pytest.raises(TypeError, match=r"async with limiter\.throttle\(\).*limiter\.acquire"):
+            await of.throttle()
+        with pytest.raises(TypeError, match=r"async with limiter\.throttle\(\)"), of.throttle():
+            pass
+        with pytest.raises(TypeError, match="async with"), of.throttle(2):
+            pass
+    assert counts(of) == (0, 0)

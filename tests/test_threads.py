@@ -1,0 +1,104 @@
+"""What changes a limiter in another thread than that of its loop is refused."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from aiothrottle import AdaptiveRate, KeyedRateLimiter, Permit, RateLimiter
+from tests.virtually import counts, turns, visit
+
+CHANGES: dict[str, Callable[[RateLimiter, Permit], object]] = {
+    "pause": lambda limiter, _: limiter.pause(0.0),
+    "update the rate": lambda limiter, _: limiter.update(rate_limit=None),
+    "update the slots": lambda limiter, _: limiter.update(concurrency_limit=None),
+    "observe": lambda limiter, _: limiter.observe(print),
+    "statistics": lambda limiter, _: limiter.statistics(),
+    "settle": lambda _, permit: permit.settle(0.0),
+    "told": lambda _, permit: permit.told(0.0, 1.0),
+    "succeeded": lambda _, permit: permit.succeeded(),
+    "refused": lambda _, permit: permit.refused(),
+    "record": lambda limiter, _: asyncio.run(limiter.record()),
+    "acquire": lambda limiter, _: asyncio.run(limiter.acquire()),
+    "close": lambda limiter, _: asyncio.run(limiter.aclose()),
+}
+
+
+def elsewhere(change: Callable[[], object]) -> list[BaseException]:
+    """Do it in another thread. Gives what it raised."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            change()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return errors
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_in_another_thread_is_refused(change: str) -> None:
+    limiter = RateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=1)
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(visit(limiter))
+    await turns()
+    before = repr(limiter)
+    (error,) = await asyncio.to_thread(elsewhere, lambda: CHANGES[change](limiter, permit))
+    assert isinstance(error, RuntimeError)
+    assert "this limiter belongs to <" in str(error)
+    await turns()
+    assert repr(limiter) == before
+    assert not limiter._engine.observers.listeners
+    permit.release()
+    await asyncio.wait_for(waiter, 30)
+    assert counts(limiter) == (0, 0)
+
+
+async def test_the_error_says_how_to_do_it() -> None:
+    limiter = RateLimiter(10)
+    await visit(limiter)
+    (error,) = await asyncio.to_thread(elsewhere, lambda: limiter.pause(1))
+    assert "loop.call_soon_threadsafe" in str(error)
+    loop = asyncio.get_running_loop()
+    assert not await asyncio.to_thread(
+        elsewhere, lambda: loop.call_soon_threadsafe(limiter.pause, 60)
+    )
+    await turns()
+    assert limiter.statistics().paused_for > 50
+
+
+@pytest.mark.parametrize("change", ["pause", "statistics", "update"])
+async def test_a_new_key_in_another_thread_is_refused(change: str) -> None:
+    limiter = KeyedRateLimiter("10/s")
+    async with limiter.throttle("a"):
+        pass
+    arguments = ("b", 1.0) if change == "pause" else ("b",)
+    (error,) = await asyncio.to_thread(elsewhere, partial(getattr(limiter, change), *arguments))
+    assert isinstance(error, RuntimeError)
+    assert "b" not in limiter
+
+
+def test_without_a_loop_or_with_a_closed_one_any_thread_may() -> None:
+    limiter = RateLimiter(10, concurrency_limit=1)
+    assert not elsewhere(lambda: limiter.pause(0.0))
+    asyncio.run(visit(limiter))
+    assert not elsewhere(lambda: limiter.update(rate_limit=5))
+    assert limiter.statistics().granted == 1
+
+
+def test_a_loop_that_goes_on_in_another_thread_takes_its_limiter_along() -> None:
+    limiter, loop = RateLimiter(10, concurrency_limit=1), asyncio.new_event_loop()
+    loop.run_until_complete(visit(limiter))
+
+    async def change() -> None:
+        limiter.pause(0.0)
+        limiter.update(rate_limit=5)
+
+    assert not elsewhere(lambda: loop.run_until_complete(change()))
+    loop.close()
