@@ -37,6 +37,7 @@ TABLE = """
     algorithms.* | algorithms.algorithm algorithms.level rate errors         |
     headers      | headers.*                                                 |
     headers.structured | headers.*                                           | http_sf
+    headers.vendors | headers.*                                              | importlib
     headers.*    | headers.*                                                 |
     budget       |                                                           |
     retry        | budget headers errors                                     | random

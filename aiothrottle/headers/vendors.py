@@ -1,22 +1,59 @@
-"""The profiles that come with the package: what is known of each vendor, where from, as of when."""
+"""The vendor profiles of the package, read from ``profiles.toml`` at import; looked up by host."""
 
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from importlib.resources import files
 from types import MappingProxyType
+from typing import Any, TypeAlias, cast
 
-from aiothrottle.headers.profile import Profile
-from aiothrottle.headers.vendor_lists import LISTS
-from aiothrottle.headers.vendor_plain import PLAIN
-from aiothrottle.headers.vendor_words import WORDS
+from aiothrottle.headers.profile import Items, Json, Limit, Profile
 
 __all__ = ["PROFILES", "profile_for"]
 
 # No name of a host is longer (RFC 1035), nor that of a vendor.
 _LONGEST = 255
 
-_ALL = sorted((*PLAIN, *WORDS, *LISTS), key=lambda profile: profile.name.lower())
+# A table as TOML has it.
+_Table: TypeAlias = dict[str, Any]
 
-PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _ALL})
+
+def _read() -> Iterator[Profile]:
+    text = files("aiothrottle.headers").joinpath("profiles.toml").read_text(encoding="utf-8")
+    return map(_profile, tomllib.loads(text)["profile"])
+
+
+def _profile(table: _Table) -> Profile:
+    try:
+        return Profile(
+            read=table.pop("date").isoformat(),
+            limits=tuple(map(_limit, table.pop("limits", ()))),
+            milliseconds=frozenset(table.pop("milliseconds", ())),
+            refusals=frozenset(table.pop("refusals", ())),
+            windows=tuple(table.pop("windows", {}).items()),
+            **_with_tuples(table),
+        )
+    except (KeyError, TypeError) as error:
+        error.add_note(f"in profiles.toml, {table.get('name')!r}")
+        raise
+
+
+def _limit(table: _Table) -> Limit | Items | Json:
+    arguments = _with_tuples({"name": None, **table})
+    if "item" in table:
+        return Items(**arguments)
+    return Json(**arguments) if "path" in table else Limit(**arguments)
+
+
+def _with_tuples(table: _Table) -> _Table:
+    return {
+        key: tuple(cast("list[object]", value)) if isinstance(value, list) else value
+        for key, value in table.items()
+    }
+
+
+# Read at import, not at first use: that would be a file read inside of a running event loop.
+PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _read()})
 """All of them by name; it can't be changed."""
 
 
@@ -53,7 +90,7 @@ def _find(host: str, index: Mapping[str, Profile]) -> Profile | None:
 
 @lru_cache(maxsize=1)
 def _ours() -> Mapping[str, Profile]:
-    return _index(_ALL)
+    return _index(PROFILES.values())
 
 
 def _index(profiles: Iterable[Profile]) -> Mapping[str, Profile]:
