@@ -167,13 +167,16 @@ class Profile:
 
     def __post_init__(self) -> None:
         """Refuse what would be taken apart into letters, or never be found."""
-        for name, kind in (("hosts", str), ("aliases", str), ("limits", Limit | Items | Json)):
+        for name, kind, wanted in (
+            ("hosts", str, "str"),
+            ("aliases", str, "str"),
+            ("limits", Limit | Items | Json, "Limit, Items or Json"),
+        ):
             values = getattr(self, name)
             if not isinstance(values, tuple):
                 raise TypeError(f"{name} of a Profile is a tuple, not {values!r}")
             for value in cast("tuple[object, ...]", values):
                 if not isinstance(value, kind):
-                    wanted = getattr(kind, "__name__", "Limit, Items or Json")
                     raise TypeError(f"{name} of a Profile are each a {wanted}, not {value!r}")
         for name in ("milliseconds", "refusals"):
             values = getattr(self, name)
