@@ -1,7 +1,9 @@
 import asyncio
+import gc
 import math
 import re
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from email.utils import formatdate, parsedate_to_datetime
 from fractions import Fraction
@@ -492,6 +494,30 @@ async def test_closing_leaves_nothing_behind() -> None:
     for each in (writer, idle_writer):
         each.close()
         await each.wait_closed()
+
+
+def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
+    async def start_and_cancel(steps: int) -> bool:
+        """Cancel the start after so many turns of the loop; tell whether it had ended by then."""
+        server = RateLimitedServer()
+        starting = asyncio.create_task(server.start())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not starting.cancel():
+            await server.close()
+            return True
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        return False
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        steps = 0
+        while not asyncio.run(start_and_cancel(steps)):
+            steps += 1
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+    assert steps > 1
 
 
 async def test_closing_does_not_wait_for_an_upload_that_was_refused() -> None:

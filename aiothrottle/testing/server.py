@@ -141,7 +141,15 @@ class RateLimitedServer:
         self._started_at = time.monotonic()
         # A client that opens many connections in one go must find room for all of them: what does
         # not fit is sent again by the operating system after a second.
-        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096).start()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096)
+        # A task of its own: asyncio loses a socket that listens if it is cancelled just then.
+        starting = asyncio.create_task(site.start())
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            await asyncio.wait([starting])
+            await self._runner.cleanup()
+            raise
         _, port = self._runner.addresses[0]
         self._url = URL.build(scheme="http", host="127.0.0.1", port=port, path="/")
 
