@@ -16,7 +16,9 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import pytest
@@ -28,7 +30,19 @@ from redis.exceptions import RedisError
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["Cluster", "FaultProxy", "Sentinels", "Valkey", "free_port", "need"]
+    from emcache import Client as MemcachedClient
+
+__all__ = [
+    "Cluster",
+    "FaultProxy",
+    "Sentinels",
+    "Valkey",
+    "connect_memcached",
+    "free_port",
+    "imported",
+    "need",
+    "need_emcache",
+]
 
 # The driver's types are half unknown.
 Clients: TypeAlias = AsyncGenerator[Any, None]
@@ -360,8 +374,21 @@ class Process:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def need_emcache() -> None:
+    """Skip the test if there is no driver of memcached: it has no build for the newest Python."""
+    need("memcached", "" if find_spec("emcache") else "emcache is not installed")
+
+
+def imported(module: str) -> ModuleType:
+    """Give a module of the package; skip the test if it is the one that needs emcache."""
+    if module == "aiothrottle.stores.memcached":
+        need_emcache()
+    return import_module(module)
+
+
 def memcached() -> Process:
-    """Start memcached; skip the test if there is none on the PATH."""
+    """Start memcached; skip the test if there is none on the PATH, or no driver for it."""
+    need_emcache()
     program = shutil.which("memcached")
     need("memcached", "" if program else "it is not on the PATH")
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
@@ -369,6 +396,18 @@ def memcached() -> Process:
         "memcached",
         lambda port, _: [str(program), "-l", "127.0.0.1", "-p", str(port), "-U", "0", *user],
     )
+
+
+@contextlib.asynccontextmanager
+async def connect_memcached(port: int, timeout: float = 1.0) -> "AsyncGenerator[MemcachedClient]":
+    """Give a client of the memcached on that port, and close it at the end."""
+    from emcache import MemcachedHostAddress, create_client
+
+    client = await create_client([MemcachedHostAddress("127.0.0.1", port)], timeout=timeout)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def mongodb() -> Process:

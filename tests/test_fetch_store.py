@@ -10,7 +10,7 @@ import pytest
 
 from aiothrottle.cli import main
 from tests.background import background, start
-from tests.servers import Valkey
+from tests.servers import Valkey, need_emcache
 
 # What imports a driver.
 STORES = ("aiothrottle.stores.redis", "aiothrottle.stores.mongo", "aiothrottle.stores.memcached")
@@ -79,6 +79,8 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
 def test_a_store_that_is_not_there_is_told_before_anything_is_sent(
     store: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if store.startswith("memcached"):
+        need_emcache()
     out = tmp_path / "out"
     with background() as server:
         assert (

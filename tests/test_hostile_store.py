@@ -10,7 +10,6 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import emcache
 import pytest
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
@@ -27,12 +26,11 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import HEAD, Record, seal
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import read_answer
 from aiothrottle.testing.store_contract import ManualClock
-from tests.servers import Valkey, memcached, mongodb
+from tests.servers import Valkey, connect_memcached, memcached, mongodb
 
 LAWS: list[Algorithm[Any]] = [
     RollingWindow("3/s"),
@@ -230,14 +228,15 @@ def uri() -> Iterator[str]:
 
 async def test_memcached_has_other_bytes() -> None:
     server = memcached()
-    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
+    from aiothrottle.stores.memcached import MemcachedStore
+
     try:
-        store = MemcachedStore(client, "app", clock=lambda: NOW)
-        law = TokenBucket("3/s", burst=2)
-        for data in (b"x", b"\0" * 100, written(law, math.nan, 0.0, 0.0), written(law)[:-1]):
-            await client.set(b"app:key", data)
-            with pytest.raises(ValueError, match=r"another law|is damaged"):
-                await store.reserve("key", law, [1])
+        async with connect_memcached(server.port) as client:
+            store = MemcachedStore(client, "app", clock=lambda: NOW)
+            law = TokenBucket("3/s", burst=2)
+            for data in (b"x", b"\0" * 100, written(law, math.nan, 0.0, 0.0), written(law)[:-1]):
+                await client.set(b"app:key", data)
+                with pytest.raises(ValueError, match=r"another law|is damaged"):
+                    await store.reserve("key", law, [1])
     finally:
-        await client.close()
         await asyncio.to_thread(server.stop)

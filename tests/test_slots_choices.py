@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
-import emcache
 import pytest
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
@@ -18,10 +17,9 @@ from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, Thrott
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores import Store
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import FaultProxy, Valkey, memcached, mongodb
+from tests.servers import FaultProxy, Valkey, connect_memcached, memcached, mongodb
 
 Kind: TypeAlias = Literal["valkey", "mongodb", "memcached"]
 
@@ -58,10 +56,10 @@ async def store_at(kind: Kind, port: int) -> AsyncGenerator[Store]:
             ) as client:
                 yield MongoStore(client, timeout=CALL)
         case "memcached":
-            address = emcache.MemcachedHostAddress("127.0.0.1", port)
-            cache = await emcache.create_client([address], timeout=CALL)
-            yield MemcachedStore(cache)
-            await cache.close()
+            from aiothrottle.stores.memcached import MemcachedStore
+
+            async with connect_memcached(port, timeout=CALL) as cache:
+                yield MemcachedStore(cache)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import emcache
 import pytest
 from pymongo import AsyncMongoClient
 
 from aiothrottle.stores import Claim, Key, MemoryStore
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.slots import SlotTable, slots_key
 from aiothrottle.testing.slots_contract import SLOT_CHECKS, Owner, SlotCheck
 from aiothrottle.testing.store_contract import ManualClock
-from tests.servers import Cluster, Process, Valkey, memcached, mongodb
+from tests.servers import Cluster, Process, Valkey, connect_memcached, memcached, mongodb
 from tests.test_stores import DictStore
 
 every_check = pytest.mark.parametrize("check", SLOT_CHECKS, ids=lambda check: check.__name__)
@@ -79,11 +77,11 @@ async def test_mongodb(mongo: Process, check: SlotCheck) -> None:
 async def test_memcached(cache: Process, check: SlotCheck) -> None:
     if "steps_back" in check.__name__:
         return  # each machine has a clock of its own, and memcached none that could tell
-    address = emcache.MemcachedHostAddress("127.0.0.1", cache.port)
-    client = await emcache.create_client([address])
-    clock = ManualClock()
-    await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
-    await client.close()
+    from aiothrottle.stores.memcached import MemcachedStore
+
+    async with connect_memcached(cache.port) as client:
+        clock = ManualClock()
+        await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
 
 
 async def test_the_script_answers_as_the_python_does(server: Valkey | Cluster) -> None:

@@ -1,15 +1,20 @@
 """`MemcachedStore` on a real memcached."""
 
 from collections.abc import AsyncIterator, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-import emcache
 import pytest
 
 from aiothrottle.algorithms import RollingWindow
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
-from tests.servers import Process, memcached
+from tests.servers import Process, connect_memcached, memcached, need_emcache
+
+if TYPE_CHECKING:
+    from emcache import Client
+if TYPE_CHECKING or find_spec("emcache"):
+    from aiothrottle.stores.memcached import MemcachedStore
 
 # Each machine has a clock of its own, and memcached none that could tell.
 TRUE_OF_ALL = [check for check in CHECKS if "nobody_waits_for_a_clock" not in check.__name__]
@@ -23,19 +28,18 @@ def server() -> Iterator[Process]:
 
 
 @pytest.fixture
-async def client(server: Process) -> AsyncIterator[emcache.Client]:
-    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
-    yield client
-    await client.close()
+async def client(server: Process) -> "AsyncIterator[Client]":
+    async with connect_memcached(server.port) as client:
+        yield client
 
 
 @pytest.mark.parametrize("check", TRUE_OF_ALL, ids=lambda check: check.__name__)
-async def test_the_contract(client: emcache.Client, check: Check) -> None:
+async def test_the_contract(client: "Client", check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
 
 
-async def test_a_machine_whose_clock_is_behind_mints_nothing(client: emcache.Client) -> None:
+async def test_a_machine_whose_clock_is_behind_mints_nothing(client: "Client") -> None:
     window, ahead, behind = RollingWindow("10/s"), ManualClock(1000), ManualClock(999)
     stores = [MemcachedStore(client, "skew", clock=clock) for clock in (ahead, behind)]
     went = 0
@@ -47,7 +51,7 @@ async def test_a_machine_whose_clock_is_behind_mints_nothing(client: emcache.Cli
     assert 20 <= went <= 30
 
 
-async def test_by_its_own_clock_it_grants_now(client: emcache.Client) -> None:
+async def test_by_its_own_clock_it_grants_now(client: "Client") -> None:
     store = MemcachedStore(client, "own")
     assert (await store.reserve("key", RollingWindow("10/h"), [1] * 20)).delays == (0.0,) * 10
     # More than thirty days are another thing to memcached.
@@ -57,16 +61,16 @@ async def test_by_its_own_clock_it_grants_now(client: emcache.Client) -> None:
 
 async def test_a_server_that_is_gone_is_told() -> None:
     server = memcached()
-    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
-    store = MemcachedStore(client)
-    await store.record("key", RollingWindow(10))
-    server.stop()
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.peek("key", RollingWindow(10))
-    assert caught.value.__cause__ is not None
-    await client.close()
+    async with connect_memcached(server.port) as client:
+        store = MemcachedStore(client)
+        await store.record("key", RollingWindow(10))
+        server.stop()
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.peek("key", RollingWindow(10))
+        assert caught.value.__cause__ is not None
 
 
 def test_what_is_no_client_is_refused() -> None:
+    need_emcache()
     with pytest.raises(TypeError, match="emcache"):
         MemcachedStore(None)  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-import emcache
 import pytest
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
@@ -15,11 +14,10 @@ from redis.asyncio import Redis
 from aiothrottle import RateLimiter, ThrottleTimeout, WaitUntil
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Key
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.store import Store
-from tests.servers import Valkey, memcached, mongodb
+from tests.servers import Valkey, connect_memcached, memcached, mongodb
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
 
@@ -41,11 +39,10 @@ async def on_mongodb(port: int) -> AsyncGenerator[Store]:
 
 @asynccontextmanager
 async def on_memcached(port: int) -> AsyncGenerator[Store]:
-    client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", port)])
-    try:
+    from aiothrottle.stores.memcached import MemcachedStore
+
+    async with connect_memcached(port) as client:
         yield MemcachedStore(client, "stamps")
-    finally:
-        await client.close()
 
 
 @pytest.fixture(
