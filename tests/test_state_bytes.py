@@ -5,7 +5,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aiothrottle.algorithms import (
@@ -136,7 +136,9 @@ def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
         for answer in answers(algorithm, state, now):
             assert answer >= 0.0
         assert algorithm.remaining(state, now) <= algorithm.capacity
-        assert algorithm.load(algorithm.dump(state)) == state
+        # By its bytes: what it has forgotten already, it may hold still, and does not write.
+        dumped = algorithm.dump(state)
+        assert algorithm.dump(algorithm.load(dumped)) == dumped
         algorithm.take(state, now, 1)
         algorithm.refund(state, now, 0.5, now)
         assert algorithm.admit(state, now, 0)
@@ -160,6 +162,8 @@ WILD = st.one_of(
 @every_algorithm
 @settings(max_examples=150)
 @given(history=HISTORIES, place=st.integers(0, 200), number=WILD, cut=st.integers(0, 30))
+# An instant that is out of the window as soon as another one is taken.
+@example(history=[*[(0.0, 1, "admit")] * 8, (0.0, 2, "admit")], place=17, number=-1e308, cut=0)
 def test_a_damaged_dump_is_a_state_or_a_clear_error(
     algorithm: Algorithm[Any],
     history: list[tuple[float, float, str]],
