@@ -133,6 +133,9 @@ async def test_who_is_next_is_told(server: Valkey | Cluster) -> None:
     """And by its own store alone, whichever of its owners it is."""
     async with server.connect() as client:
         here, there = (RedisStore(client, "told", timeout=5) for _ in range(2))
+        if not hasattr(client, "pubsub"):  # redis-py before 8: a cluster's client cannot listen
+            assert not here.listen("bob", lambda: None)
+            return
         ann = Owner(lambda: here, "ann", limit=1)
         bob = Owner(lambda: here, "bob", limit=1)
         cid = Owner(lambda: there, "cid", limit=1)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ async def test_a_call_that_fails_is_told_in_time_and_the_next_one_works(
 async def test_a_driver_that_sends_again_spends_once(valkey: Valkey, *, as_made: bool) -> None:
     """Its own time-out is shorter than the stall, and it tries again by itself."""
     options: dict[str, Any] = {"socket_timeout": 0.05}
+    if as_made and signature(Redis).parameters["retry"].default is None:
+        pytest.skip("this redis-py sends nothing again unless told to: it does from 6.0 on")
     if not as_made:
         options["retry"] = Retry(ConstantBackoff(0.01), 10)
         options["retry_on_error"] = [RedisTimeoutError]
