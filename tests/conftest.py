@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import asyncio
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from aiothrottle._core import stall
 from tests.servers import Valkey
 
 # A slow machine must not fail a property, and every run must try the same examples:
@@ -41,6 +43,20 @@ def valkey() -> Iterator[Valkey]:
     server = Valkey()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def no_automatic_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have Python collect no garbage by itself, as in a program that only waits.
+
+    What limiters collect in tests before does not count.
+    """
+    monkeypatch.setattr(stall, "_collector", stall.Collector())
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(0)
+    yield
+    gc.set_threshold(*thresholds)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

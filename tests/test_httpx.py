@@ -271,16 +271,6 @@ async def test_a_response_that_is_dropped_gives_back_slot_and_connection(
         assert (await client.get(str(url))).text == "body"
 
 
-@pytest.fixture
-def no_automatic_collection() -> Iterator[None]:
-    """Have Python collect no garbage by itself: in a program that waits it does not either."""
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.set_threshold(0)
-    yield
-    gc.set_threshold(*thresholds)
-
-
 @pytest.mark.usefixtures("no_automatic_collection")
 async def test_a_stream_that_is_left_early_in_a_cycle_does_not_block_the_next(lib: Lib) -> None:
     limiter = RateLimiter(concurrency_limit=1)

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
 
 
 @pytest.fixture
-def collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def collections(
+    no_automatic_collection: None,  # noqa: ARG001 - before this one
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[list[float]]:
     """The instants of the loop at which all garbage was collected, and never by Python itself."""
-    monkeypatch.setattr(stall, "_collector", Collector())
     monkeypatch.setattr(stall, "_MOST", math.inf)  # what it takes on a busy machine is another test
     instants: list[float] = []
 
@@ -29,13 +31,9 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         if phase == "stop" and info["generation"] == 2:
             instants.append(now())
 
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.set_threshold(0)
     gc.callbacks.append(note)
     yield instants
     gc.callbacks.remove(note)
-    gc.set_threshold(*thresholds)
 
 
 class Stream:
