@@ -1,7 +1,8 @@
 """Who may import whom: a table, and the walk over every import statement that holds it.
 
-In one line: cli -> aiohttp -> limiter -> line -> algorithms -> rate, errors.
+In one line: cli -> aiohttp -> limiter -> _core -> algorithms -> rate, errors.
 `retry` and `headers` stand beside `aiohttp` and are pure: `now` is an argument.
+No two modules import each other, directly or by way of others, nor for types only.
 """
 
 import ast
@@ -59,7 +60,7 @@ TABLE = """
     _core.feedback | adaptive.* algorithms                                   | random
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
-    _core.engine | _core.* adaptive.* algorithms events errors rate sharing.slots statistics | asyncio threading
+    _core.engine | _core.* adaptive.* algorithms events errors rate sharing.concurrency statistics | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
     sharing      |                                                           |
@@ -219,6 +220,7 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("algorithms.new", "from aiothrottle._core.engine import Engine"),
         ("_core.engine", "from aiothrottle.limiter import RateLimiter"),
         ("_core.engine", "from aiothrottle import limiter"),
+        ("_core.engine", "from aiothrottle.sharing.slots import LeasedSlots"),
         ("_core.wait_queue", "from aiothrottle._core.semaphore import Semaphore"),
         ("limiter", "import aiohttp"),
         ("limiter", "import aiothrottle.aiohttp"),
@@ -242,6 +244,67 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
 )
 def test_the_walk_sees_a_forbidden_import(module: str, source: str) -> None:
     assert len(complaints(module, source)) == 1
+
+
+# ---- no cycles -----------------------------------------------------------------------------------
+
+
+def graph() -> dict[str, set[str]]:
+    """Every module, and the modules of the package that it imports, for types only too."""
+    return {
+        module: {
+            name.removeprefix("aiothrottle.") if "." in name else "__init__"
+            for name in imports(module, path.read_text(encoding="utf-8"))
+            if name.partition(".")[0] == "aiothrottle"
+        }
+        for module, path in FILES.items()
+    }
+
+
+def cycles(imported: dict[str, set[str]]) -> list[list[str]]:
+    """Find each chain of imports that comes back to where it began, by depth-first search."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def follow(module: str, path: list[str]) -> None:
+        if module in path:
+            found.append([*path[path.index(module) :], module])
+        elif module not in done:
+            for name in sorted(imported.get(module, ())):
+                follow(name, [*path, module])
+            done.add(module)
+
+    for module in sorted(imported):
+        follow(module, [])
+    return found
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert cycles(graph()) == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "cycle"),
+    [
+        ({"a": {"a"}}, ["a", "a"]),
+        ({"a": {"b"}, "b": {"a"}}, ["a", "b", "a"]),
+        ({"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"b"}}, ["b", "c", "d", "b"]),
+    ],
+    ids=str,
+)
+def test_search_finds_a_cycle(imported: dict[str, set[str]], cycle: list[str]) -> None:
+    assert cycles(imported) == [cycle]
+
+
+def test_two_ways_to_one_module_are_no_cycle() -> None:
+    assert cycles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}}) == []
+
+
+def test_graph_has_imports_for_types_only() -> None:
+    modules = graph()
+    assert "stores.store" in modules["sharing.slots"]  # for types only
+    assert "__init__" in modules["cli.probe"]
+    assert modules.keys() == FILES.keys()
 
 
 def test_the_package_alone_loads_nothing_of_others() -> None:

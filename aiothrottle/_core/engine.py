@@ -39,12 +39,13 @@ from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from contextlib import AbstractAsyncContextManager
 
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.rate import Rate
-    from aiothrottle.sharing.slots import LeasedSlots
+    from aiothrottle.sharing.concurrency import SharedConcurrency
 
-__all__ = ["Engine", "Verdict", "fail", "is_granted"]
+__all__ = ["Engine", "SharedSlots", "Starter", "Verdict", "fail", "is_granted"]
 
 _logger = logging.getLogger("aiothrottle")
 
@@ -83,6 +84,43 @@ class Starter(Protocol):
 
     def bind(self) -> None:
         """As `Engine.bind`."""
+        ...
+
+
+class SharedSlots(Protocol):
+    """Slots that all processes share: what the engine asks of those who lease them from a store."""
+
+    #: What the user asked for.
+    shared: "SharedConcurrency"
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store answered the last call."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no slot is leased or wanted, and no call is under way or due."""
+        ...
+
+    def look(self) -> None:
+        """Report to the store what has changed: waiters, free slots."""
+        ...
+
+    def freed(self) -> None:
+        """Return a slot that was just released."""
+        ...
+
+    def restart(self) -> None:
+        """Begin anew on another loop."""
+        ...
+
+    def at_hand(self) -> "AbstractAsyncContextManager[None]":
+        """Lease a free slot, if there is one, for a request that does not wait in the queue."""
+        ...
+
+    async def close(self) -> None:
+        """Return the free slots, and leave no task."""
         ...
 
 
@@ -139,7 +177,7 @@ class Engine:
         #: What adapts to outcomes, if anything does.
         self.feedback: Feedback | None = None
         #: What leases the slots, if all processes have so many together.
-        self.leased: LeasedSlots | None = None
+        self.leased: SharedSlots | None = None
         self.max_queue: int | None = max_queue
         #: Its key among the limiters of a `KeyedRateLimiter`.
         self.key: Hashable = None
@@ -802,7 +840,7 @@ class Engine:
         self.bucket.flush()
         self.wake()
 
-    def lease_slots(self, leased: "LeasedSlots") -> None:
+    def lease_slots(self, leased: "SharedSlots") -> None:
         """Have no slots but those that are leased; the engine must be new, and have none."""
         self.leased = leased
         self.watch()

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 from aiohttp import ClientResponse, ClientSession
@@ -20,7 +20,14 @@ from aiothrottle.fetch.redirects import Request, redirected
 from aiothrottle.terminal import without_credentials
 
 if TYPE_CHECKING:
-    from aiothrottle.fetch.crawl import Crawl
+    from yarl import URL
+
+    from aiothrottle.aiohttp.sender import Sender
+    from aiothrottle.fetch.folder import Folder
+    from aiothrottle.fetch.lines import Lines
+    from aiothrottle.fetch.output import Output
+    from aiothrottle.fetch.tally import Tally
+    from aiothrottle.retry import Retry
 
 __all__ = ["Job", "Worker"]
 
@@ -47,6 +54,31 @@ class Job:
     longest_body: int | None = None
 
 
+class Host(Protocol):
+    """What a worker works for: a `Crawl`."""
+
+    job: Job
+    sender: "Sender"
+    retry: "Retry"
+    lines: "Lines"
+    output: "Output"
+    folder: "Folder | None"
+    tally: "Tally"
+    stopping: bool
+
+    def refused(self, url: "URL") -> None:
+        """Count a request that the server of the URL has throttled."""
+        ...
+
+    def count(self, record: Record) -> None:
+        """Count a URL that is done."""
+        ...
+
+    def end(self, error: StoreUnavailable) -> None:
+        """Stop, as nothing may be sent any more."""
+        ...
+
+
 class Worker:
     """A task of a crawl, and what its URL has been through.
 
@@ -67,7 +99,7 @@ class Worker:
 
     _request: Request
 
-    def __init__(self, crawl: "Crawl", number: int) -> None:
+    def __init__(self, crawl: Host, number: int) -> None:
         self._crawl = crawl
         self._number = number
         self._task: asyncio.Task[None] | None = None
