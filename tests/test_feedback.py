@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import math
-import random
 import weakref
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from aiothrottle import (
     TokenBucket,
     events,
 )
-from aiothrottle._core.feedback import Change, Feedback, RateControl, SlotsControl
+from aiothrottle._core.feedback import Change
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.retry import Retry
@@ -536,65 +535,6 @@ def test_a_limit_that_halves_and_doubles_is_followed() -> None:
     halved = [arrival for arrival in outcome.arrivals if 190 <= arrival.at < 300]
     assert 0.85 * 5 * 110 <= sum(not arrival.refused for arrival in halved) <= 5 * 111
     assert sum(arrival.refused for arrival in halved) <= 0.02 * len(halved)
-
-
-# --- How long a pause is ---
-
-
-def test_a_pause_doubles_up_to_its_bound_and_is_longer_by_chance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(random, "random", lambda: 0.5)
-    feedback = Feedback()
-    pauses = [feedback.pause(None, jitter=0.0, longest=120.0) for _ in range(8)]
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert feedback.streak == 8
-    for seconds, spread, longest, pause in [
-        (2.0, 0.1, 120.0, 2.1),
-        (100.0, 0.1, 120.0, 100.5),  # by a second at the most
-        (0.0, 0.1, 120.0, 0.0),
-        (119.9, 0.1, 120.0, 120.0),
-        (500.0, 0.1, 120.0, 120.0),
-    ]:
-        assert feedback.pause(seconds, jitter=spread, longest=longest) == pause
-    feedback.streak = 10_000  # more doublings than a float has room for
-    assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
-
-
-def test_what_was_learned_is_kept_for_ten_minutes() -> None:
-    refused = Feedback()
-    assert not refused.is_needed
-    refused.streak = 1
-    rate = Feedback(rate=RateControl(AdaptiveRate(10, 1, 100)))
-    slots = Feedback(slots=SlotsControl(AdaptiveConcurrency(4, 1, 100)))
-    for feedback in (refused, rate, slots):
-        assert feedback.is_needed
-        feedback.heard_at = 100.0
-        assert not feedback.is_forgettable(699.9)
-        assert feedback.is_forgettable(700.0)
-
-
-def test_what_was_learned_by_another_clock_is_forgotten() -> None:
-    rate = RateControl(AdaptiveRate(10, 1, 100))
-    slots = SlotsControl(AdaptiveConcurrency(4, 1, 100))
-    rate.state.rate, slots.state.limit = 5.0, 9.0
-    feedback = Feedback(rate, slots)
-    feedback.heard_at = 100.0
-    feedback.restart()
-    assert feedback.rate is not None
-    assert (feedback.rate.state.rate, slots.state.limit, feedback.heard_at) == (10, 4, 0)
-    Feedback().restart()
-
-
-def test_a_success_ends_the_streak_if_it_was_sent_after_the_pause_began() -> None:
-    feedback = Feedback()
-    feedback.streak = 3
-    feedback.succeeded(5.0, 4.0, 1.0, in_flight=1, paused_at=4.0, own=True)
-    assert (feedback.streak, feedback.heard_at) == (3, 5.0)
-    feedback.succeeded(6.0, 4.5, 1.0, in_flight=1, paused_at=4.0, own=True)
-    assert (feedback.streak, feedback.heard_at) == (0, 6.0)
-    feedback.throttled(7.0, 6.0, 1.0)
-    assert feedback.heard_at == 7.0
 
 
 @virtual

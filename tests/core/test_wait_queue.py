@@ -1,4 +1,4 @@
-"""The queue, against a list that is sorted each time."""
+"""The queue: arrival less ten seconds a step of priority, against a list sorted each time."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ def alive(queue: WaitQueue) -> list[Waiter]:
     return [waiter for waiter in queue if waiter.future is not None]
 
 
-def test_no_rounding_is_left_where_nobody_waits(loop: asyncio.AbstractEventLoop) -> None:
+def test_empty_queue_keeps_no_rounding_of_costs(loop: asyncio.AbstractEventLoop) -> None:
     queue = WaitQueue()
     waiters = [come(0.0, tokens) for tokens in (0.1, 0.2, 0.3, 0.7)]
     for waiter in waiters:
@@ -38,7 +38,7 @@ def test_no_rounding_is_left_where_nobody_waits(loop: asyncio.AbstractEventLoop)
 
 @pytest.mark.parametrize("priorities", [(0,), (0, 1), (0, 1, -2.5)], ids=str)
 @pytest.mark.parametrize("seed", range(5))
-def test_they_are_as_a_sorted_list(
+def test_queue_serves_like_a_sorted_list(
     loop: asyncio.AbstractEventLoop, priorities: tuple[float, ...], seed: int
 ) -> None:
     chance, queue, now = random.Random(seed), WaitQueue(), 0.0
@@ -72,9 +72,7 @@ def test_they_are_as_a_sorted_list(
     assert all(waiter.future is None for waiter in listed)
 
 
-def test_a_higher_priority_stands_behind_those_who_have_waited_for_longer(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+def test_longer_wait_stands_before_higher_priority(loop: asyncio.AbstractEventLoop) -> None:
     queue = WaitQueue()
     early, gone, late = come(0.0, 2.0), come(0.5, 4.0), come(15.0, 8.0)
     for waiter in (early, gone, late):
@@ -88,9 +86,7 @@ def test_a_higher_priority_stands_behind_those_who_have_waited_for_longer(
     assert queue.cost_ahead(come(21.0, priority=2)) == 2.0
 
 
-def test_who_left_from_the_middle_is_dropped_when_half_of_the_lane_has(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+def test_gaps_close_when_half_the_lane_left(loop: asyncio.AbstractEventLoop) -> None:
     queue = WaitQueue()
     waiters = [come(float(at)) for at in range(6)]
     for waiter in waiters:

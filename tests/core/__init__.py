@@ -1,0 +1,1 @@
+"""Each part of aiothrottle/_core alone."""

@@ -1,0 +1,171 @@
+"""Feedback: outcomes go to the controllers, and come back as changes and as pauses."""
+
+import random
+
+import pytest
+
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle._core.feedback import Change, Feedback, GuardControl, RateControl, SlotsControl
+from aiothrottle.adaptive import SelfTuningGuard
+from aiothrottle.algorithms import RollingWindow
+
+
+def adaptive_rate() -> RateControl:
+    return RateControl(AdaptiveRate(10, 1, 100))
+
+
+def adaptive_slots() -> SlotsControl:
+    return SlotsControl(AdaptiveConcurrency(4, 1, 100))
+
+
+def tuned_guard(*, of_children: bool = False) -> GuardControl:
+    return GuardControl(
+        SelfTuningGuard(1.0),
+        lambda guard: RollingWindow(f"1/{1 + guard}s"),
+        of_children=of_children,
+    )
+
+
+def succeed(
+    feedback: Feedback, now: float, sent_at: float, *, in_flight: int = 1, own: bool = True
+) -> tuple[Change, ...]:
+    return feedback.succeeded(now, sent_at, 1.0, in_flight=in_flight, paused_at=0.0, own=own)
+
+
+# ---- outcomes and changes ------------------------------------------------------------------------
+
+
+def test_without_controllers_no_outcome_changes_anything() -> None:
+    feedback = Feedback()
+    assert succeed(feedback, 1.0, 0.9) == ()
+    assert feedback.throttled(2.0, 1.9, 1.0) == ()
+
+
+def test_throttled_request_returns_the_rate_cut() -> None:
+    feedback = Feedback(rate=adaptive_rate())
+    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("rate", 7.5, 10.0),)
+
+
+def test_second_429_of_one_event_returns_nothing() -> None:
+    feedback = Feedback(adaptive_rate(), adaptive_slots())
+    assert len(feedback.throttled(1.0, 0.5, 1.0)) == 2
+    assert feedback.throttled(1.1, 0.6, 1.0) == ()
+
+
+def test_used_rate_returns_a_raise() -> None:
+    feedback = Feedback(rate=adaptive_rate())
+    changes = [succeed(feedback, at / 10 + 0.01, at / 10) for at in range(1, 10)]
+    raised = [change for change in changes if change]
+    assert raised == [(Change("rate", 30.0, 10.0),)]
+
+
+def test_full_round_returns_one_more_slot() -> None:
+    feedback = Feedback(slots=adaptive_slots())
+    changes = [succeed(feedback, 0.1, 0.0, in_flight=4) for _ in range(4)]
+    assert changes == [(), (), (), (Change("slots", 5, 4),)]
+
+
+def test_less_than_a_whole_slot_returns_nothing() -> None:
+    feedback = Feedback(slots=adaptive_slots())
+    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("slots", 3, 4),)  # 3.6
+    assert feedback.throttled(2.0, 1.5, 1.0) == ()  # 3.24
+    assert feedback.throttled(3.0, 2.5, 1.0) == (Change("slots", 2, 3),)  # 2.916
+
+
+def test_spread_of_round_trips_returns_the_guard() -> None:
+    guard = tuned_guard()
+    feedback = Feedback(guard=guard)
+    assert succeed(feedback, 1.0, 0.9) == ()
+    (change,) = succeed(feedback, 2.0, 1.888)
+    assert change == Change("guard", guard.measured.seconds, 0.0)
+    assert change.value == guard.held == pytest.approx(0.03)
+
+
+def test_429_in_spite_of_the_guard_returns_a_longer() -> None:
+    feedback = Feedback(guard=tuned_guard())
+    for seconds in (0.1, 0.9):
+        succeed(feedback, 10.0, 10.0 - seconds)
+    (change,) = feedback.throttled(11.0, 10.9, 1.0)
+    assert change.what == "guard"
+    assert change[1:] == pytest.approx((0.25, 1 / 9))
+
+
+@pytest.mark.parametrize(("of_children", "changes"), [(False, 0), (True, 1)])
+def test_child_requests_count_for_a_guard_if_asked(of_children: bool, changes: int) -> None:
+    feedback = Feedback(guard=tuned_guard(of_children=of_children))
+    succeed(feedback, 1.0, 0.9, own=False)
+    assert len(succeed(feedback, 2.0, 1.888, own=False)) == changes
+
+
+def test_each_controller_returns_its_own_change() -> None:
+    feedback = Feedback(adaptive_rate(), adaptive_slots(), tuned_guard())
+    for seconds in (0.1, 0.9):
+        succeed(feedback, 10.0, 10.0 - seconds)
+    changes = feedback.throttled(11.0, 10.9, 1.0)
+    assert [change.what for change in changes] == ["rate", "slots", "guard"]
+
+
+def test_guard_is_worth_no_memory_alone() -> None:
+    feedback = Feedback(guard=tuned_guard())
+    feedback.heard_at = 100.0
+    assert feedback.is_needed
+    assert feedback.is_forgettable(100.0)
+
+
+# ---- how long a pause is -------------------------------------------------------------------------
+
+
+def test_pause_doubles_up_to_its_bound_with_jitter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    feedback = Feedback()
+    pauses = [feedback.pause(None, jitter=0.0, longest=120.0) for _ in range(8)]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert feedback.streak == 8
+    for seconds, spread, longest, pause in [
+        (2.0, 0.1, 120.0, 2.1),
+        (100.0, 0.1, 120.0, 100.5),  # by a second at the most
+        (0.0, 0.1, 120.0, 0.0),
+        (119.9, 0.1, 120.0, 120.0),
+        (500.0, 0.1, 120.0, 120.0),
+    ]:
+        assert feedback.pause(seconds, jitter=spread, longest=longest) == pause
+    feedback.streak = 10_000  # more doublings than a float has room for
+    assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
+
+
+def test_what_was_learned_counts_for_ten_minutes() -> None:
+    throttled = Feedback()
+    assert not throttled.is_needed
+    throttled.streak = 1
+    rate = Feedback(rate=RateControl(AdaptiveRate(10, 1, 100)))
+    slots = Feedback(slots=SlotsControl(AdaptiveConcurrency(4, 1, 100)))
+    for feedback in (throttled, rate, slots):
+        assert feedback.is_needed
+        feedback.heard_at = 100.0
+        assert not feedback.is_forgettable(699.9)
+        assert feedback.is_forgettable(700.0)
+
+
+def test_restart_forgets_what_was_learned() -> None:
+    rate = RateControl(AdaptiveRate(10, 1, 100))
+    slots = SlotsControl(AdaptiveConcurrency(4, 1, 100))
+    rate.state.rate, slots.state.limit = 5.0, 9.0
+    feedback = Feedback(rate, slots)
+    feedback.heard_at = 100.0
+    feedback.restart()
+    assert feedback.rate is not None
+    assert (feedback.rate.state.rate, slots.state.limit, feedback.heard_at) == (10, 4, 0)
+    Feedback().restart()
+
+
+def test_success_sent_after_the_pause_ends_the_streak() -> None:
+    feedback = Feedback()
+    feedback.streak = 3
+    feedback.succeeded(5.0, 4.0, 1.0, in_flight=1, paused_at=4.0, own=True)
+    assert (feedback.streak, feedback.heard_at) == (3, 5.0)
+    feedback.succeeded(6.0, 4.5, 1.0, in_flight=1, paused_at=4.0, own=True)
+    assert (feedback.streak, feedback.heard_at) == (0, 6.0)
+    feedback.throttled(7.0, 6.0, 1.0)
+    assert feedback.heard_at == 7.0
