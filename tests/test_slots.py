@@ -15,6 +15,7 @@ from aiothrottle import (
     SharedConcurrency,
     StoreUnavailable,
 )
+from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.sharing import Link, Shared, share
@@ -394,8 +395,9 @@ def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
         runner.run(main())
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
-    assert kept[0]._engine.leased is not None
-    assert kept[0]._engine.leased._talk is None
+    leased = kept[0]._engine.leased
+    assert isinstance(leased, LeasedSlots)
+    assert leased._talk is None
 
 
 # ---- with the rest -------------------------------------------------------------------------------
