@@ -62,7 +62,7 @@ def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
     """
     law, state = limiter._engine.bucket.own
     if isinstance(law, Pace):
-        return (Rate(1.0 / state.interval),)
+        return (Rate(state.rate),)
     if isinstance(law, Reserved):
         law = law.law
     laws = law.algorithms if isinstance(law, AllOf) else (law,)

@@ -146,6 +146,7 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
         (1, True, TypeError, "reset_after"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
 async def test_nonsense_is_refused_and_changes_nothing(
     left: object, reset_after: object, error: type[Exception], named: str

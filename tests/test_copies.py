@@ -40,6 +40,7 @@ every_copy = pytest.mark.parametrize("make_copy", COPIES.values(), ids=COPIES)
         (lambda: RateLimiter("10/s").throttle(2, timeout=5), "Permit"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 def test_copy_is_rejected_and_points_to_stores(
     make: Callable[[], object], kind: str, make_copy: Copy
 ) -> None:

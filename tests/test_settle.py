@@ -219,6 +219,7 @@ async def test_the_slot_stays_taken() -> None:
     assert limiter.statistics().in_flight == 0
 
 
+@pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
 async def test_only_a_permit_that_is_held_can_be_settled() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
