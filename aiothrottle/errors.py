@@ -23,9 +23,13 @@ __all__ = [
     "entered_before",
     "in_another_thread",
     "no_copy",
-    "said_by",
+    "reason_of",
     "twin",
 ]
+
+
+# So many causes of causes are looked at.
+_DEEPEST = 20
 
 
 class ThrottleError(Exception):
@@ -186,10 +190,24 @@ def in_another_thread(loop: object) -> RuntimeError:
     )
 
 
-def said_by(error: Exception) -> str:
-    """Give what an error of a driver says. A time-out says nothing but its name."""
+def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
+    """Say why a driver failed: what its error says, or the nearest cause of it that says anything.
+
+    A timeout, for one, says nothing; what the driver tried again because of stands behind it.
+
+    Args:
+        error: What the driver raised.
+        outer: What was being handled before the driver was called: no part of it.
+    """
     silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-    return str(error) or silent
+    cause: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if cause is None or cause is outer:
+            break
+        if isinstance(cause, Exception) and (text := str(cause)):
+            return text if cause is error else f"{silent}: {text}"
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return silent
 
 
 def twin(error: Exception, key: Hashable) -> Exception:

@@ -7,9 +7,11 @@ own, and is known by its process id.
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -267,8 +269,11 @@ class FaultProxy:
     """Stands between a client and a server, and does to their connections what `mode` says."""
 
     #: "pass", "blackhole" (nothing comes through), "drop reply" (it is done, but nobody is told),
-    #: "cut" (half a reply, then a reset) or "reset".
+    #: "cut" (half a reply, then a reset), "reset", or "lots": each time data comes, by `odds`,
+    #: a part of it, down to nothing, and then a reset.
     mode = "pass"
+    odds = 0.2
+    lots = random.Random(19)
     #: Seconds that everything takes, each way.
     delay = 0.0
     #: Replies that were dropped.
@@ -289,6 +294,8 @@ class FaultProxy:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.stop()
+        for task in self._serving:
+            task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def start(self) -> None:
@@ -304,14 +311,19 @@ class FaultProxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def reset(self) -> None:
+        """Reset all connections that are, be there data under way or not."""
+        for writer in list(self._writers):
+            _reset(writer)
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.mode == "reset":
-            writer.transport.abort()
+        if self.mode == "reset" or (self.mode == "lots" and self.lots.random() < self.odds / 4):
+            _reset(writer)
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self.upstream)
         self._writers |= {writer, to_server}
@@ -334,16 +346,29 @@ class FaultProxy:
                 await asyncio.sleep(self.delay)
                 if self.mode == "reset":
                     break
+                if self.mode == "lots" and self.lots.random() < self.odds:
+                    writer.write(data[: self.lots.randrange(len(data))])
+                    _reset(writer)
+                    break
                 if self.mode == "cut" and is_reply:
                     writer.write(data[: len(data) // 2])
                     await writer.drain()
                     break
                 writer.write(data)
                 await writer.drain()
-        except OSError:
+        except (OSError, RuntimeError):  # uvloop's of a connection that is over
             pass
         finally:
             writer.transport.abort()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End the connection by a reset (RST), not by a close."""
+    connection: socket.socket | None = writer.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError, ValueError):  # it may be over already
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 class Process:

@@ -24,12 +24,13 @@ PACKAGE = Path(aiothrottle.__file__).parent
 # A new module is one row: what it may import inside the package, then what outside.
 # "*" stands for any name; the first row that fits a module counts. What FOR_ALL names may be
 # imported by every module.
-FOR_ALL = {"checks", "texts"}
+FOR_ALL = {"checks", "redaction", "texts"}
 TABLE = """
     module       | inside                                                    | outside
 
     texts        |                                                           |
     checks       |                                                           |
+    redaction    |                                                           |
     errors       |                                                           |
     events       | rate                                                      |
     rate_text    |                                                           |
@@ -90,13 +91,14 @@ TABLE = """
     stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
+    stores.calls | errors                                                     | asyncio
     stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.wakes | stores.store                                              | asyncio random
     stores.kept  |                                                           | asyncio
-    stores.redis | stores.* algorithms errors                                | asyncio redis importlib
-    stores.mongo | stores.* algorithms errors                                | asyncio pymongo bson
+    stores.redis | stores.* algorithms errors                                | redis importlib
+    stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
-    stores.memcached | stores.* errors                                       | time emcache
+    stores.memcached | stores.*                                              | time emcache
     metrics      |                                                           |
     metrics.prometheus | events gauges limiter                               | prometheus_client
     metrics.opentelemetry | events gauges limiter                            | opentelemetry

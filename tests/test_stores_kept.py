@@ -70,11 +70,13 @@ async def one_connection(port: int, **options: Any) -> AsyncGenerator[Any]:  # n
 @asynccontextmanager
 async def through_proxy(
     valkey: Valkey,
+    *,
+    timeout: float = 0.3,
     **options: Any,  # noqa: ANN401
 ) -> AsyncGenerator[tuple[FaultProxy, Any, RedisStore]]:
     """Give a store whose server may be asked on a kept connection, which it has."""
     async with FaultProxy(valkey.port) as proxy, one_connection(proxy.port, **options) as client:
-        store = RedisStore(client, timeout=0.3)
+        store = RedisStore(client, timeout=timeout)
         async with store.keep():
             await store.reserve("key", WINDOW, [1])
             await store.reserve("other", WINDOW, [1])
@@ -214,8 +216,7 @@ async def test_a_reply_that_comes_too_late_is_taken_for_no_other(valkey: Valkey)
 async def test_the_drivers_own_time_out_is_heeded(valkey: Valkey) -> None:
     """It is shorter than the store's: the driver then tries again, and it counts once."""
     options: dict[str, Any] = {"socket_timeout": 0.05, "retry": Retry(ConstantBackoff(0.01), 1000)}
-    async with through_proxy(valkey, **options) as (proxy, client, store):
-        store._timeout = store._kept._timeout = 20.0
+    async with through_proxy(valkey, timeout=20.0, **options) as (proxy, client, store):
         before, dropped = client.sent, proxy.dropped
         proxy.mode = "drop reply"
         asking = asyncio.create_task(store.reserve("key", WINDOW, [1]))

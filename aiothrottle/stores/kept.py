@@ -6,6 +6,7 @@ what goes wrong is left to the driver: it is asked the same, by its own ways, of
 """
 
 import asyncio
+from contextlib import suppress
 from inspect import Parameter, signature
 from types import TracebackType
 from typing import Any
@@ -24,27 +25,21 @@ class KeptConnection:
     Args:
         client: Whose connection it is. A cluster, and a client with one connection for all, has
             none to lend.
-        errors: That the driver raises.
-        timeout: Seconds that are waited for a reply at the most.
     """
 
     __slots__ = (
         "_asking",
         "_calls",
         "_connection",
-        "_errors",
         "_keepers",
         "_loop",
         "_names",
         "_pool",
-        "_timeout",
     )
 
     def __init__(
         self,
         client: Any,  # noqa: ANN401 - its own types are half unknown
-        errors: tuple[type[Exception], ...],
-        timeout: float,
     ) -> None:
         self._pool: Any = None
         if not getattr(client, "single_connection_client", True):
@@ -53,8 +48,6 @@ class KeptConnection:
             # valkey-py, and redis-py before 5.3, want to be told what it is for.
             named = wanted is not None and wanted.default is Parameter.empty
             self._names: tuple[str, ...] = ("EVALSHA",) if named else ()
-        self._errors = errors
-        self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keepers = 0
         self._connection: Any = None
@@ -91,41 +84,39 @@ class KeptConnection:
     async def ask(self, command: bytes) -> Any:  # noqa: ANN401 - as the driver has it
         """Send the packed command and give the reply; None: the driver has to ask by its own ways.
 
-        The server may have done what it was asked also then.
-
-        Raises:
-            TimeoutError: There was no reply in time.
+        The server may have done what it was asked also then. Cancelled, it gives the connection
+        back, closed.
         """
-        self._asking, reply, silent = True, None, False
+        self._asking, reply = True, None
         try:
             connection = self._connection
             if connection is None:
-                async with asyncio.timeout(self._timeout):
-                    connection = await self._pool.get_connection(*self._names)
-                self._connection = connection
-            patience = min(self._timeout, connection.socket_timeout or self._timeout)
+                connection = self._connection = await self._pool.get_connection(*self._names)
             await connection.send_packed_command(command)
-            reply = await connection.read_response(disable_decoding=True, timeout=patience)
-            silent = reply is None and patience == self._timeout
-        except TimeoutError:  # our own: no connection was to be had
-            silent = True
-        except self._errors:
+            reply = await connection.read_response(disable_decoding=True)
+        except Exception:  # noqa: BLE001, S110 - the driver is asked again, and says what is wrong
             pass
         finally:
             self._asking = False
             self._calls += 1
             if reply is None or not self._keepers or self._calls >= _MOST:
                 await self._give_back(sound=reply is not None)
-        if silent:
-            raise TimeoutError(f"no reply for {duration(self._timeout)}")
         return reply
+
+    async def let_go(self) -> None:
+        """Give the connection back, now or after the call under way: others need one."""
+        self._calls = _MOST
+        if not self._asking:
+            await self._give_back()
 
     async def _give_back(self, *, sound: bool = True) -> None:
         """Give the connection back; a reply that is under way is nobody's."""
         connection, self._connection, self._calls = self._connection, None, 0
         if connection is not None:
-            try:
-                if not sound:
-                    await connection.disconnect(nowait=True)
-            finally:
-                await self._pool.release(connection)
+            # A connection that cannot be closed is as good as closed; the reply has come, or not.
+            with suppress(Exception):
+                try:
+                    if not sound:
+                        await connection.disconnect(nowait=True)
+                finally:
+                    await self._pool.release(connection)

@@ -3,14 +3,13 @@
 import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 try:
     from emcache import (
         Client,
-        ClusterNoAvailableNodes,
-        CommandError,
+        Item,
         NotFoundCommandError,
         NotStoredStorageCommandError,
     )
@@ -19,7 +18,8 @@ except ModuleNotFoundError as _error:
         "emcache is not there: pip install 'aiothrottle-client[memcached]'", name="emcache"
     ) from _error
 
-from aiothrottle.errors import StoreUnavailable, said_by
+from aiothrottle.redaction import shown
+from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.store import Key, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
@@ -28,8 +28,9 @@ __all__ = ["MemcachedStore"]
 
 # Of more seconds memcached thinks that they count from 1970.
 _MONTH = 30 * 86400
-
-_Result = TypeVar("_Result")
+# So many calls are under way at a time: a client has as many connections to a node, unless it is
+# told otherwise, and of those that wait for one it serves the last first.
+_CALLS = 2
 
 
 class MemcachedStore(SwapStore):
@@ -41,7 +42,8 @@ class MemcachedStore(SwapStore):
     each token of its limit, of a megabyte at the most; others are small.
 
     Args:
-        client: What ``await emcache.create_client(...)`` gives. Its `timeout` is that of a call.
+        client: What ``await emcache.create_client(...)`` gives. Its `timeout` is that of a call;
+            at most two are under way at a time, others queue.
         prefix: The beginning of the name of every record.
         clock: For tests: gives the time in seconds.
 
@@ -51,7 +53,7 @@ class MemcachedStore(SwapStore):
     ...     return MemcachedStore(client, prefix="crawler")
     """
 
-    __slots__ = ("_client", "_clock", "_prefix")
+    __slots__ = ("_calls", "_client", "_clock", "_prefix")
 
     one_clock = False
 
@@ -63,19 +65,23 @@ class MemcachedStore(SwapStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         if not isinstance(client, Client):
-            raise TypeError(f"client is what emcache.create_client() gives, not {client!r}")
+            raise TypeError(f"client is what emcache.create_client() gives, not {shown(client)}")
         self._client = client
         self._prefix = prefix
         self._clock = clock or _since_2026
+        self._calls = Calls[Callable[[], Awaitable[Any]]](
+            "memcached", send_alone, limit=_CALLS, timeout=None
+        )
 
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
-        with suppress(NotFoundCommandError):
-            await _told(self._client.delete(self._name(key)))
+        name = self._name(key)
+        await self._calls.ask(partial(_was_done, partial(self._client.delete, name)))
 
     async def load(self, key: Key) -> Loaded:
         """Give what is there, its number, and the time of this machine."""
-        item = await _told(self._client.gets(self._name(key)))
+        name = self._name(key)
+        item: Item | None = await self._calls.ask(partial(self._client.gets, name))
         if item is None:
             return None, None, self._clock()
         return item.value or None, item.cas, self._clock()
@@ -86,14 +92,12 @@ class MemcachedStore(SwapStore):
         if expires > _MONTH:
             expires += int(time.time())
         name = self._name(key)
-        try:
-            if mark is None:
-                await _told(self._client.add(name, data or b"", exptime=expires))
-            else:  # there is no way to delete what has that number; nothing is soon forgotten
-                await _told(self._client.cas(name, data or b"", mark, exptime=expires))
-        except (NotStoredStorageCommandError, NotFoundCommandError):
-            return False
-        return True
+        if mark is None:
+            put = partial(self._client.add, name, data or b"", exptime=expires)
+        else:  # there is no way to delete what has that number; nothing is soon forgotten
+            put = partial(self._client.cas, name, data or b"", mark, exptime=expires)
+        # What was loaded is soon out of date: nobody else goes first.
+        return bool(await self._calls.ask(partial(_was_done, put), first=True))
 
     def _name(self, key: Key) -> bytes:
         return name_of(key, self._prefix).encode()
@@ -103,11 +107,10 @@ def _since_2026() -> float:
     return time.time() - EPOCH
 
 
-async def _told(call: Awaitable[_Result]) -> _Result:
-    """Wait for the call; tell of what is no answer."""
+async def _was_done(call: Callable[[], Awaitable[None]]) -> bool:
+    """Make the call; False if there was not what it is about."""
     try:
-        return await call
+        await call()
     except (NotStoredStorageCommandError, NotFoundCommandError):
-        raise
-    except (CommandError, ClusterNoAvailableNodes, OSError, EOFError) as error:
-        raise StoreUnavailable(f"memcached: {said_by(error)}") from error
+        return False
+    return True

@@ -1,10 +1,11 @@
 """Limits in MongoDB, on the server's clock: a stamp in one call, all else by compare and swap."""
 
-import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
 
 try:
     from pymongo import AsyncMongoClient, ReturnDocument
@@ -12,11 +13,12 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(
         "pymongo is not there: pip install 'aiothrottle-client[mongodb]'", name="pymongo"
     ) from _error
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import DuplicateKeyError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.checks import check_number
-from aiothrottle.errors import StoreUnavailable, said_by
+from aiothrottle.redaction import shown
+from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH, damaged
 from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
@@ -25,10 +27,11 @@ from aiothrottle.stores.swap import Loaded, SwapStore
 __all__ = ["MongoStore"]
 
 _Document: TypeAlias = dict[str, Any]
-_Result = TypeVar("_Result")
 
 _SINCE = datetime.fromtimestamp(EPOCH, UTC)
 _LONGEST = 3e9  # seconds: a hundred years
+# So many calls are under way at a time.
+_CALLS = 16
 
 
 class MongoStore(SwapStore):
@@ -45,7 +48,8 @@ class MongoStore(SwapStore):
         client: An `AsyncMongoClient`. With ``retryWrites=False`` it sends nothing twice.
         database: Its name.
         collection: Its name.
-        timeout: Seconds after which a call is given up, whatever the client's own patience.
+        timeout: Seconds after which a call is given up, whatever the client's own patience. They
+            begin when the call is sent: at most sixteen are under way at a time, others queue.
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
@@ -57,7 +61,7 @@ class MongoStore(SwapStore):
     ...     return MongoStore(AsyncMongoClient(retryWrites=False), database="crawler")
     """
 
-    __slots__ = ("_clock", "_indexed", "_records", "_timeout")
+    __slots__ = ("_calls", "_client", "_clock", "_records")
 
     def __init__(
         self,
@@ -69,12 +73,20 @@ class MongoStore(SwapStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         if not isinstance(client, AsyncMongoClient):
-            raise TypeError(f"client is a pymongo.AsyncMongoClient, not {client!r}")
+            raise TypeError(f"client is a pymongo.AsyncMongoClient, not {shown(client)}")
         check_number("timeout", timeout, "seconds", above=0)
+        self._client = client
         self._records = client[database][collection]
-        self._timeout = timeout
         self._clock = clock
-        self._indexed = False
+        most = client.options.pool_options.max_pool_size or math.inf
+        self._calls = Calls[Callable[[], Awaitable[Any]]](
+            "MongoDB",
+            send_alone,
+            limit=int(min(_CALLS, most)),
+            timeout=timeout,
+            prepare=self._make_index,
+            hint=self._trouble,
+        )
 
     async def reserve(
         self,
@@ -95,16 +107,17 @@ class MongoStore(SwapStore):
 
     async def _move(self, key: Key, law: WaitUntil, cost: float, horizon: float) -> Answer | None:
         """Have the server move the stamp; None if there is a record of another law."""
-        await self._prepare()
         name, mark = name_of(key), secrets.token_bytes(8)
         this = {"_id": name, **SOUND}
         for _ in range(2):
             clock = None if self._clock is None else self._clock()
             steps = move(law, cost, horizon, mark=mark, clock=clock)
-            update = self._records.find_one_and_update(
-                this, steps, return_document=ReturnDocument.AFTER
+            update = partial(
+                self._records.find_one_and_update,
+                *(this, steps),
+                return_document=ReturnDocument.AFTER,
             )
-            found: _Document | None = await self._told(update)
+            found: _Document | None = await self._calls.ask(update)
             if found is not None:
                 return answer_of(key, law, found)
             # No upsert: of several first ones all but one might be told of nothing.
@@ -113,17 +126,17 @@ class MongoStore(SwapStore):
 
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
-        await self._told(self._records.delete_one({"_id": name_of(key)}))
+        await self._calls.ask(partial(self._records.delete_one, {"_id": name_of(key)}))
 
     async def purge(self) -> int:
         """Delete all that may be forgotten. Tells how many records there were of it."""
         over: _Document = {"expires": {"$lt": await self._time()}}
-        return (await self._told(self._records.delete_many(over))).deleted_count
+        done = await self._calls.ask(partial(self._records.delete_many, over))
+        return int(done.deleted_count)
 
     async def load(self, key: Key) -> Loaded:
         """Give what is there, a mark of it, and the server's time."""
-        await self._prepare()
-        found = await self._told(self._find(name_of(key)))
+        found: list[_Document] = await self._calls.ask(partial(self._find, name_of(key)))
         if not found:
             time = await self._time()
             return None, _Mark(None, time), self._seconds(time)
@@ -139,31 +152,33 @@ class MongoStore(SwapStore):
         name = name_of(key)
         this = {"_id": name, "mark": mark.written}
         if data is None:
-            return (await self._told(self._records.delete_one(this))).deleted_count == 1
+            delete = partial(self._records.delete_one, this)
+            return bool((await self._calls.ask(delete, first=True)).deleted_count)
         fields = fields_of(data) if data.startswith(SEAL) else {"data": data}
         record: _Document = {**fields, "mark": secrets.token_bytes(8)}
         if self._clock is None:
             record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
         if mark.written is not None:
-            update = self._records.update_one(this, {"$set": record})
-            return (await self._told(update)).matched_count == 1
+            update = partial(self._records.update_one, this, {"$set": record})
+            # What was loaded is soon out of date: nobody else goes first.
+            return bool((await self._calls.ask(update, first=True)).matched_count)
         return await self._insert({"_id": name, **record})
 
-    async def _prepare(self) -> None:
-        """See to the index, once."""
-        if not self._indexed:
-            await self._told(self._records.create_index("expires", expireAfterSeconds=0))
-            self._indexed = True
+    async def _make_index(self) -> None:
+        """See to the index, once, before the first call."""
+        await self._records.create_index("expires", expireAfterSeconds=0)
 
     async def _insert(self, record: _Document) -> bool:
         """Be the first with the key; False if another process was."""
-        try:
-            await self._told(self._records.insert_one(record))
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, DuplicateKeyError):
+
+        async def insert() -> bool:
+            try:
+                await self._records.insert_one(record)
+            except DuplicateKeyError:
                 return False
-            raise
-        return True
+            return True
+
+        return bool(await self._calls.ask(insert, first=True))
 
     async def _find(self, name: str) -> list[_Document]:
         """Find the record, and the time with it: a plain `find` tells none."""
@@ -174,7 +189,7 @@ class MongoStore(SwapStore):
 
     async def _time(self) -> datetime:
         """Ask the server for the time."""
-        hello = await self._told(self._records.database.command("hello"))
+        hello = await self._calls.ask(partial(self._records.database.command, "hello"))
         return cast("datetime", hello["localTime"])
 
     def _seconds(self, time: datetime) -> float:
@@ -182,13 +197,10 @@ class MongoStore(SwapStore):
             return self._clock()
         return (time.replace(tzinfo=UTC) - _SINCE).total_seconds()
 
-    async def _told(self, call: Awaitable[_Result]) -> _Result:
-        """Wait for the call, but not for ever; tell of what is no answer."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await call
-        except (PyMongoError, TimeoutError) as error:
-            raise StoreUnavailable(f"MongoDB: {said_by(error)}") from error
+    def _trouble(self) -> str:
+        """Tell why the client has found no server: it only says so when its own patience ends."""
+        servers = self._client.topology_description.server_descriptions().values()
+        return "; ".join({str(server.error) for server in servers if server.error})
 
 
 class _Mark(NamedTuple):

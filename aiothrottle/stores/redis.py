@@ -4,13 +4,12 @@ The built-in laws, several at once too, are decided by a script (`lua/laws.lua`,
 A law of one's own lives there as well, by compare and swap.
 """
 
-import asyncio
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 try:
     from redis.asyncio import Redis, RedisCluster
@@ -23,7 +22,9 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.checks import check_number
-from aiothrottle.errors import StoreUnavailable, said_by
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.redaction import shown
+from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.request import (
@@ -31,9 +32,12 @@ from aiothrottle.stores.request import (
     RECORD,
     SLOTS,
     SWAP,
+    Request,
     Requests,
     Script,
     read_answer,
+    read_granted,
+    read_loaded,
     read_text,
 )
 from aiothrottle.stores.slots import Claim, Granted
@@ -54,6 +58,11 @@ Client: TypeAlias = Redis | RedisCluster
 _OLDEST = (6, 2)
 _LONGEST = 10**13  # milliseconds: three hundred years
 
+# So many round trips are under way at a time, and so many calls in each. A cluster spreads the keys
+# over its nodes, so there each call is a round trip of its own.
+_ROUND_TRIPS, _BATCH = 4, 128
+_CALLS_OF_A_CLUSTER = 16
+
 
 class RedisStore(SwapStore):
     """Keeps the records in Redis 6.2 or later, or Valkey: single, behind Sentinel, or a cluster.
@@ -67,11 +76,15 @@ class RedisStore(SwapStore):
     An algorithm of one's own needs `dump` and `load`; it costs two calls per attempt, and an
     attempt fails when another process was faster.
 
+    At most four round trips are under way at a time, on as many connections of the client's pool;
+    calls of many keys queue, and share them. Shared slots use one connection more, to listen.
+
     Args:
         client: A client of the `asyncio` part of redis-py, or of valkey-py, its twin. With or
             without `decode_responses`.
         prefix: The beginning of the name of every record.
-        timeout: Seconds after which a call is given up, whatever the client's own patience.
+        timeout: Seconds after which a call is given up, whatever the client's own patience. They
+            begin when the call is sent.
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
@@ -83,13 +96,12 @@ class RedisStore(SwapStore):
     """
 
     __slots__ = (
-        "_checked",
+        "_calls",
         "_clock",
         "_driver",
         "_errors",
         "_kept",
         "_requests",
-        "_timeout",
         "_wakes",
     )
 
@@ -106,10 +118,12 @@ class RedisStore(SwapStore):
         self._driver: Any = client  # its own types are half unknown
         self._clock = clock
         self._requests = Requests(prefix, timeout, clock)
-        self._wakes = Wakes(client, prefix, self._errors.all)
-        self._timeout = timeout
-        self._kept = KeptConnection(client, self._errors.all, timeout)
-        self._checked = False
+        self._wakes = Wakes(client, prefix)
+        self._kept = KeptConnection(client)
+        limit, batch = _bounds_of(client)
+        self._calls = Calls[_Command](
+            "Redis", self._send, limit=limit, batch=batch, timeout=timeout, prepare=self._check
+        )
 
     def keep(self) -> AbstractAsyncContextManager[None]:
         """Keep a connection of the client's, while one call follows another."""
@@ -152,7 +166,7 @@ class RedisStore(SwapStore):
 
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
-        await self._ask("UNLINK", self._requests.name(key))
+        await self._calls.ask(_Command("UNLINK", None, [self._requests.name(key)]))
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Give the same verbs, for a pipeline or transaction of yours that they are to join.
@@ -173,14 +187,7 @@ class RedisStore(SwapStore):
         request = self._requests.make(verb, key, algorithm, *numbers)
         if request is None:
             return None
-        reply = None
-        if self._checked and self._kept.is_free:
-            try:
-                reply = await self._kept.ask(request.command)
-            except TimeoutError as error:
-                raise StoreUnavailable(f"EVALSHA: {error}") from error
-        if reply is None:
-            reply = await self._run(RECORD, *request.arguments)
+        reply = await self._calls.ask(_Command("", RECORD, request.arguments, request))
         return read_answer(reply, key, algorithm)
 
     # ---- slots -----------------------------------------------------------------------------------
@@ -189,9 +196,8 @@ class RedisStore(SwapStore):
         """Take, keep and give back slots, in one call."""
         wakes = self._wakes
         claim = replace(claim, owner=f"{wakes.id}.{claim.owner}")
-        reply = await self._run(SLOTS, *self._requests.claim(key, claim, wakes.channels))
-        granted, lost, retry_after = reply
-        return Granted(granted, lost, float(retry_after))
+        arguments = self._requests.claim(key, claim, wakes.channels)
+        return read_granted(await self._calls.ask(_Command("", SLOTS, arguments)))
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:
         """Have `wake` called when the owner should claim again, on one connection for all."""
@@ -205,9 +211,9 @@ class RedisStore(SwapStore):
 
     async def load(self, key: Key) -> Loaded:
         """Give what is there, which is the mark too, and the server's time."""
-        data, (seconds, microseconds) = await self._run(LOAD, 1, self._requests.name(key))
-        time = int(seconds) - EPOCH + int(microseconds) / 1e6
-        return data, data, time if self._clock is None else self._clock()
+        command = _Command("", LOAD, [1, self._requests.name(key)])
+        data, time = read_loaded(await self._calls.ask(command))
+        return data, data, time - EPOCH if self._clock is None else self._clock()
 
     async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:
         """Put `data` there if what is there is still the mark."""
@@ -216,42 +222,54 @@ class RedisStore(SwapStore):
             milliseconds = _LONGEST
         name = self._requests.name(key)
         request, keep = self._requests.id(name), self._requests.keep
-        arguments = (mark or b"", data or b"", milliseconds, keep)
-        return bool(await self._run(SWAP, 2, name, request, *arguments))
+        arguments = (2, name, request, mark or b"", data or b"", milliseconds, keep)
+        # What was loaded is soon out of date: nobody else goes first.
+        return bool(await self._calls.ask(_Command("", SWAP, arguments), first=True))
 
     # ---- the server ------------------------------------------------------------------------------
 
-    async def _run(
-        self,
-        script: Script,
-        *arguments: str | bytes | int,
-    ) -> Any:  # noqa: ANN401 - as the driver has it
-        if not self._checked:
-            await self._check()
-        try:
-            return await self._ask("EVALSHA", script.digest, *arguments)
-        except StoreUnavailable as error:
-            if not isinstance(error.__cause__, self._errors.no_script):
-                raise
-        return await self._ask("EVAL", script.text, *arguments)
+    async def _send(self, commands: "list[_Command]") -> list[Any]:
+        """Send them in one round trip; once more what needs a script that the server has lost."""
+        replies = await self._round_trip(commands, in_full=False)
+        lost = [place for place, it in enumerate(replies) if isinstance(it, self._errors.no_script)]
+        if lost:
+            again = await self._round_trip([commands[place] for place in lost], in_full=True)
+            for place, reply in zip(lost, again, strict=True):
+                replies[place] = reply
+        return replies
 
-    async def _ask(self, command: str, *arguments: str | bytes | int) -> Any:  # noqa: ANN401 - as the driver has it
+    async def _round_trip(self, commands: "list[_Command]", *, in_full: bool) -> list[Any]:
+        """Give the replies, errors of the server among them."""
+        first = commands[0]
+        if len(commands) > 1:
+            await self._kept.let_go()
+            pipe = self._driver.pipeline(transaction=False)
+            # The server knows a script when it was sent once.
+            unknown = {command.script for command in commands} if in_full else set[Script | None]()
+            for command in commands:
+                pipe.execute_command(
+                    *command.words(in_full=command.script in unknown), NEVER_DECODE=True
+                )
+                unknown.discard(command.script)
+            replies: list[Any] = await pipe.execute(raise_on_error=False)
+            return replies
+        if first.request is not None and not in_full and self._kept.is_free:
+            reply = await self._kept.ask(first.request.command)
+            if reply is not None:
+                return [reply]
         try:
-            async with asyncio.timeout(self._timeout):
-                # Untouched by `decode_responses`: a state is no text.
-                return await self._driver.execute_command(command, *arguments, NEVER_DECODE=True)
-        except self._errors.all as error:  # TimeoutError is an OSError
-            raise StoreUnavailable(f"{command}: {said_by(error)}") from error
+            # Untouched by `decode_responses`: a state is no text.
+            words = first.words(in_full=in_full)
+            return [await self._driver.execute_command(*words, NEVER_DECODE=True)]
+        except self._errors.response as error:
+            return [error]
 
     async def _check(self) -> None:
-        """Look once, before the first script, whether the server can keep its promises."""
+        """Look once, before the first call, whether the server can keep its promises."""
         try:
-            async with asyncio.timeout(self._timeout):
-                info = cast("dict[str, Any]", await self._driver.info())
+            info = cast("dict[str, Any]", await self._driver.info())
         except self._errors.response:
             info = {}  # it may not be asked
-        except self._errors.all as error:
-            raise StoreUnavailable(f"Redis: {said_by(error)}") from error
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
@@ -262,31 +280,53 @@ class RedisStore(SwapStore):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self._checked = True
+
+
+class _Command(NamedTuple):
+    """A command, or a call of a script."""
+
+    name: str
+    script: Script | None
+    arguments: Sequence[str | bytes | int]
+    #: What the arguments were made of, if it can be sent by a kept connection.
+    request: Request | None = None
+
+    def words(self, *, in_full: bool) -> list[str | bytes | int]:
+        """Give it as a driver wants it; in full it has the text of the script."""
+        if self.script is None:
+            return [self.name, *self.arguments]
+        head = ("EVAL", self.script.text) if in_full else ("EVALSHA", self.script.digest)
+        return [*head, *self.arguments]
+
+
+def _bounds_of(client: Client) -> tuple[int, int]:
+    """Give how many round trips may be under way at a time, and how many calls in each."""
+    one_connection = getattr(client, "single_connection_client", None)
+    if one_connection is None:
+        return _CALLS_OF_A_CLUSTER, 1
+    if one_connection:
+        return 1, 1
+    # One is left to whoever listens for slots.
+    connections: int = cast("Any", client).connection_pool.max_connections
+    return max(1, min(_ROUND_TRIPS, connections - 1)), _BATCH
 
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """What a driver raises: at all, as the server's refusal, and for a script that is not there."""
+    """What a driver raises as the server's refusal, and for a script that is not there."""
 
-    all: tuple[type[Exception], ...]
     response: type[Exception]
     no_script: type[Exception]
 
 
 def _errors_of(client: object) -> _Errors:
-    """Find them for the package that the client is of: only their names differ."""
+    """Find them for the package that the client is of: they are named alike."""
     for kind in type(client).__mro__:
         package, *parts = kind.__module__.split(".")
-        name = {"redis": "Redis", "valkey": "Valkey"}.get(package)
-        if name and "asyncio" in parts:
+        if package in {"redis", "valkey"} and "asyncio" in parts:
             module = import_module(f"{package}.exceptions")
-            base, of_clusters = (
-                getattr(module, name + end) for end in ("Error", "ClusterException")
-            )
-            # asyncio's own TimeoutError is an OSError.
-            return _Errors((base, of_clusters, OSError), module.ResponseError, module.NoScriptError)
-    raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {client!r}")
+            return _Errors(module.ResponseError, module.NoScriptError)
+    raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {shown(client)}")
 
 
 class RedisPipeline:

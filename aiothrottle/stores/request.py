@@ -15,10 +15,22 @@ from aiothrottle.algorithms.algorithm import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import damaged, other_law, seal
 from aiothrottle.stores.port import numbers_of
-from aiothrottle.stores.slots import Claim
+from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, name_of
 
-__all__ = ["LOAD", "RECORD", "SLOTS", "SWAP", "Requests", "Script", "read_answer", "read_text"]
+__all__ = [
+    "LOAD",
+    "RECORD",
+    "SLOTS",
+    "SWAP",
+    "Request",
+    "Requests",
+    "Script",
+    "read_answer",
+    "read_granted",
+    "read_loaded",
+    "read_text",
+]
 
 # Seconds for which an answer is kept, at the least, for a driver that asks again. It does so until
 # the call is given up.
@@ -187,7 +199,37 @@ def read_answer(reply: bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
     try:
         return _answer(*struct.unpack(f"<{len(reply) // 8}d", reply))
     except (TypeError, struct.error) as error:
-        raise StoreUnavailable(f"this is no reply of the script: {reply!r:.200}") from error
+        raise _no_reply(reply) from error
+
+
+def read_granted(reply: Any) -> Granted:  # noqa: ANN401 - of whatever server
+    """Read what the script of the slots says.
+
+    Raises:
+        StoreUnavailable: It is no reply of the script.
+    """
+    try:
+        granted, lost, retry_after = reply
+        return Granted(int(granted), int(lost), float(retry_after))
+    except (TypeError, ValueError) as error:
+        raise _no_reply(reply) from error
+
+
+def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
+    """Read a record of bytes, and the server's time in seconds since 1970.
+
+    Raises:
+        StoreUnavailable: It is no reply of the script.
+    """
+    try:
+        data, (seconds, microseconds) = reply
+        return data, int(seconds) + int(microseconds) / 1e6
+    except (TypeError, ValueError) as error:
+        raise _no_reply(reply) from error
+
+
+def _no_reply(reply: object) -> StoreUnavailable:
+    return StoreUnavailable(f"this is no reply of the script: {reply!r:.200}")
 
 
 def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
@@ -197,9 +239,9 @@ def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer
 
 
 def _raise_if_told(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> None:
-    if reply in {b"other law", "other law"}:
+    if reply in (b"other law", "other law"):  # no set: whatever a server says may have no hash
         raise other_law(key, algorithm)
-    if reply in {b"damaged", "damaged"}:
+    if reply in (b"damaged", "damaged"):
         raise damaged(key, "it is no dump, or has a number in it that cannot be")
 
 

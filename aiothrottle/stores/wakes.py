@@ -4,6 +4,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
@@ -21,16 +22,14 @@ class Wakes:
     Messages may be lost, while the connection is: so everybody is woken whenever it listens anew.
     """
 
-    __slots__ = ("_client", "_errors", "_reader", "_wakes", "channels", "id")
+    __slots__ = ("_client", "_reader", "_wakes", "channels", "id")
 
     def __init__(
         self,
         client: Any,  # noqa: ANN401 - the driver's own
         prefix: str,
-        errors: tuple[type[Exception], ...],
     ) -> None:
         self._client = client
-        self._errors = errors  # what the driver raises
         #: What the name of an owner begins with in the server, before a full stop.
         self.id: str = secrets.token_hex(8)
         #: What the channels of all stores begin with; then there is the `id`.
@@ -62,18 +61,18 @@ class Wakes:
     async def _read(self) -> None:
         pause = _PAUSE
         while True:
-            pubsub: Any = self._client.pubsub()
-            try:
-                await pubsub.subscribe(self.channels + self.id)
-                while True:
-                    message = await pubsub.get_message(timeout=None)
-                    pause = _PAUSE
-                    if message is not None:
-                        self._hear(message)
-            except self._errors:
-                pass  # who waits asks now and then all the same
-            finally:
-                await pubsub.aclose()
+            # Whatever the driver raises, it listens anew: who waits asks now and then all the same.
+            with suppress(Exception):
+                pubsub: Any = self._client.pubsub()
+                try:
+                    await pubsub.subscribe(self.channels + self.id)
+                    while True:
+                        message = await pubsub.get_message(timeout=None)
+                        pause = _PAUSE
+                        if message is not None:
+                            self._hear(message)
+                finally:
+                    await pubsub.aclose()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 

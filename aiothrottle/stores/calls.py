@@ -1,0 +1,296 @@
+"""Calls to the server of a store: a few under way, the others queued; and what a failure becomes.
+
+Strategy. A call that comes while none is under way is sent at once, in the task that makes it: it
+costs no task and no turn of the loop. All others queue. Dispatchers, a few tasks, take them from
+the head of the queue, as many as the driver can send in one round trip, and end when it is empty.
+So a store needs a few connections, however many keys are busy.
+
+A call's timeout begins when it is sent. One that queues is not late: the server is busy with the
+others. Only when nothing but failures came for so long do all that queue fail as well. Nor is the
+server late while this loop is busy: a timeout is some steps in a row, of which a turn of the loop
+that is too long takes one.
+
+Whatever a driver raises, but cancellation, is a `StoreUnavailable` with that as its cause. This is
+the only place that says so.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from aiothrottle.errors import StoreUnavailable, reason_of
+
+__all__ = ["Calls", "send_alone"]
+
+_Call = TypeVar("_Call")
+_Result = TypeVar("_Result")
+_Waiter: TypeAlias = asyncio.Future[Any]
+
+# Seconds of nothing but failures after which those that queue fail, if the driver has the timeout.
+_SILENCE = 1.0
+# A timer may be early by the resolution of the loop's clock.
+_NEARLY = 0.99
+# Of a timeout.
+_STEPS = 8
+
+
+class _Queue(Generic[_Call]):
+    """What waits, and how much is under way, on one event loop."""
+
+    __slots__ = ("alone", "dispatchers", "failed_for", "heard_at", "loop", "new", "waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.waiting: deque[tuple[_Call, _Waiter]] = deque()
+        #: Whether a call is under way that its own task makes.
+        self.alone = False
+        self.dispatchers: set[asyncio.Task[None]] = set()
+        #: Those of them that have not taken anything yet.
+        self.new: set[asyncio.Task[None]] = set()
+        #: When the server last answered, and the seconds of round trips that failed since then.
+        self.heard_at = loop.time()
+        self.failed_for = 0.0
+
+
+class Calls(Generic[_Call]):
+    """Sends calls, a bounded number of batches at a time.
+
+    Args:
+        server: What the messages of errors begin with.
+        send: Sends calls in one round trip and gives their replies, in order; a reply that is an
+            exception fails that call alone, one that is raised fails them all.
+        limit: So many batches are under way at a time, at the most.
+        batch: So many calls are sent in one round trip, at the most.
+        timeout: Seconds for a round trip; None if the driver has a timeout of its own.
+        prepare: Awaited before the first call, by nobody else meanwhile, until it has succeeded.
+        hint: Tells why the server cannot be reached, if that is known, when there was no answer.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_hint",
+        "_limit",
+        "_prepare",
+        "_queue",
+        "_send",
+        "_server",
+        "_timeout",
+    )
+
+    def __init__(
+        self,
+        server: str,
+        send: Callable[[list[_Call]], Awaitable[Sequence[Any]]],
+        *,
+        limit: int,
+        batch: int = 1,
+        timeout: float | None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        hint: Callable[[], str] | None = None,
+    ) -> None:
+        self._server = server
+        self._send = send
+        self._limit = limit
+        self._batch = batch
+        self._timeout = timeout
+        self._prepare = prepare
+        self._hint = hint
+        self._queue: _Queue[_Call] | None = None
+
+    async def ask(self, call: _Call, *, first: bool = False) -> Any:  # noqa: ANN401 - as the driver has it
+        """Send the call, when it is its turn, and give the reply.
+
+        Cancelled in the queue it is not sent; later it may have been done. The others of its batch
+        go on in both cases.
+
+        Args:
+            call: What `send` takes.
+            first: Put it at the head of the queue: it ends what an earlier one began.
+
+        Raises:
+            StoreUnavailable: The driver raised anything, or the server did not answer in time.
+        """
+        loop = asyncio.get_running_loop()
+        queue = self._queue
+        if queue is None or queue.loop is not loop:  # what waits on another one waits in vain
+            queue = self._queue = _Queue(loop)
+        if queue.alone or queue.dispatchers:
+            waiter: _Waiter = loop.create_future()
+            put = queue.waiting.appendleft if first else queue.waiting.append
+            put((call, waiter))
+            self._dispatch(queue)
+            return await waiter
+        queue.alone = True
+        try:
+            (reply,) = await self._attempt(queue, [call])
+        finally:
+            queue.alone = False
+            self._dispatch(queue)
+        if isinstance(reply, Exception):
+            raise self._error(reply) from reply
+        return reply
+
+    # ---- the queue -------------------------------------------------------------------------------
+
+    def _dispatch(self, queue: _Queue[_Call]) -> None:
+        """See to it that what waits is sent, by as few dispatchers as can take all of it."""
+        waiting = queue.waiting
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+        limit = self._limit if self._prepare is None else 1
+        missing = -(-len(waiting) // self._batch) - len(queue.new)
+        for _ in range(min(missing, limit - queue.alone - len(queue.dispatchers))):
+            # As with the consumer of a limiter: a plain Task, in an empty context.
+            task = asyncio.Task(
+                self._serve(queue), loop=queue.loop, name="aiothrottle store", context=Context()
+            )
+            queue.dispatchers.add(task)
+            queue.new.add(task)
+            task.add_done_callback(lambda task: self._ended(queue, task), context=Context())
+
+    async def _serve(self, queue: _Queue[_Call]) -> None:
+        """Send what waits, batch by batch, until nothing does."""
+        queue.new.discard(_this_task())
+        while batch := self._take(queue):
+            try:
+                replies = await self._attempt(queue, [call for call, _ in batch])
+            except StoreUnavailable as error:
+                _fail(batch, error)
+            except asyncio.CancelledError:
+                queue.waiting.extendleft(reversed(batch))  # `_ended` fails them
+                raise
+            else:
+                self._settle(batch, replies)
+                self._dispatch(queue)  # there may be more of them, once the first has prepared
+
+    def _take(self, queue: _Queue[_Call]) -> list[tuple[_Call, _Waiter]]:
+        """Take a batch from the head of the queue, without those that were cancelled."""
+        batch: list[tuple[_Call, _Waiter]] = []
+        waiting = queue.waiting
+        while waiting and len(batch) < self._batch:
+            item = waiting.popleft()
+            if not item[1].done():
+                batch.append(item)
+        return batch
+
+    def _settle(self, batch: list[tuple[_Call, _Waiter]], replies: Sequence[Any]) -> None:
+        for (_, waiter), reply in zip(batch, replies, strict=True):
+            if waiter.done():
+                continue
+            if isinstance(reply, Exception):
+                waiter.set_exception(self._error(reply))
+            else:
+                waiter.set_result(reply)
+
+    def _ended(self, queue: _Queue[_Call], task: "asyncio.Task[None]") -> None:
+        queue.dispatchers.discard(task)
+        queue.new.discard(task)
+        if task.cancelled():
+            # Whoever sweeps up all tasks is about to close the loop: no new one then, and nobody
+            # is to wait for one.
+            self._fail_waiting(queue, StoreUnavailable(f"{self._server}: the call was cancelled"))
+        else:
+            self._dispatch(queue)
+
+    def _fail_waiting(self, queue: _Queue[_Call], error: StoreUnavailable) -> None:
+        _fail(queue.waiting, error)
+        queue.waiting.clear()
+
+    # ---- one round trip --------------------------------------------------------------------------
+
+    async def _attempt(self, queue: _Queue[_Call], calls: list[_Call]) -> Sequence[Any]:
+        clock = queue.loop.time
+        begun = clock()
+        try:
+            if self._prepare is not None:
+                await self._guard(self._prepare())
+                self._prepare = None
+            replies = await self._guard(self._send_all(calls))
+        except StoreUnavailable as error:
+            queue.failed_for += clock() - max(begun, queue.heard_at)
+            if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
+                self._fail_waiting(queue, error)
+            raise
+        queue.heard_at, queue.failed_for = clock(), 0.0
+        return replies
+
+    async def _send_all(self, calls: list[_Call]) -> Sequence[Any]:
+        replies = await self._send(calls)
+        if len(replies) != len(calls):
+            raise StoreUnavailable(
+                f"{self._server}: {len(replies)} replies to {len(calls)} calls, not one for each"
+            )
+        return replies
+
+    async def _guard(self, call: Awaitable[_Result]) -> _Result:
+        """Wait for the driver, but not for ever; make its errors ours."""
+        task, outer = _this_task(), sys.exception()
+        cancelling = task.cancelling()
+        try:
+            async with asyncio.timeout(None) as timeout:
+                steps = None if self._timeout is None else _Steps(self._timeout, timeout)
+                try:
+                    return await call
+                finally:
+                    if steps is not None:
+                        steps.timer.cancel()
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if task.cancelling() > cancelling:  # a driver that failed at being cancelled
+                raise asyncio.CancelledError from error
+            raise self._error(error, outer) from error
+
+    def _error(self, error: Exception, outer: BaseException | None = None) -> StoreUnavailable:
+        reason = reason_of(error, outer)
+        if self._hint is not None and isinstance(error, TimeoutError) and (hint := self._hint()):
+            reason = f"{reason}: {hint}"
+        ours = StoreUnavailable(f"{self._server}: {reason}")
+        ours.__cause__ = error
+        return ours
+
+
+class _Steps:
+    """The timer of a timeout: some steps one after the other, each begun when the last has ended.
+
+    So the time for which the loop is kept busy counts for one step at the most.
+    """
+
+    __slots__ = ("_left", "_loop", "_seconds", "_timeout", "timer")
+
+    def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds / _STEPS
+        self._left = _STEPS
+        self._step()
+
+    def _step(self) -> None:
+        if self._left:
+            self._left -= 1
+            self.timer: asyncio.TimerHandle = self._loop.call_later(self._seconds, self._step)
+        else:
+            self._timeout.reschedule(self._loop.time())
+
+
+async def send_alone(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """Make calls one by one: the `send` of a driver that has no batches."""
+    return [await call() for call in calls]
+
+
+def _this_task() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _fail(items: Iterable[tuple[Any, _Waiter]], error: StoreUnavailable) -> None:
+    """Give each an error of its own: what is raised twice collects two tracebacks."""
+    for _, waiter in items:
+        if not waiter.done():
+            own = StoreUnavailable(*error.args)
+            own.__cause__ = error.__cause__
+            waiter.set_exception(own)
