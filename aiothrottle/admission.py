@@ -17,6 +17,7 @@ from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.overload import Overloads
 from aiothrottle.permit import Permit
+from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 __all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "origin"]
@@ -66,9 +67,9 @@ class Admission:
         profiles: Iterable[Profile] = (),
     ) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
-            raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
+            raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
         if key is not None and not callable(key):
-            raise TypeError(f"key is a function of method and URL, not {key!r}")
+            raise TypeError(f"key is a function of method and URL, not {shown(key)}")
         if key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
         check_retry(retry)
@@ -186,4 +187,4 @@ def origin(scheme: str, host: str, port: int | None) -> str:
 def check_retry(retry: Retry) -> None:
     """Refuse what is no `Retry`."""
     if not isinstance(retry, Retry):
-        raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {retry!r}")
+        raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(retry)}")

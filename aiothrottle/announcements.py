@@ -20,6 +20,7 @@ from aiothrottle.headers.memo import Memo
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
+from aiothrottle.redact import shown
 
 __all__ = ["Announcements", "Heed", "check_profiles", "may_say_more"]
 
@@ -53,7 +54,7 @@ class Announcements:
 
     def __init__(self, heed: Heed, profiles: Iterable[Profile], longest: float) -> None:
         if heed is not None and heed not in get_args(get_args(Heed)[0]):
-            raise ValueError(f"heed is 'at once', 'evenly' or None, not {heed!r}")
+            raise ValueError(f"heed is 'at once', 'evenly' or None, not {shown(heed)}")
         own = check_profiles(profiles)
         self._heed: Heed = heed
         self._longest = longest
@@ -109,11 +110,11 @@ class Announcements:
 def check_profiles(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
     """Give them as a tuple; refuse what are none."""
     if isinstance(profiles, str) or not isinstance(profiles, Iterable):
-        raise TypeError(f"profiles is a list of Profiles, such as [], not {profiles!r}")
+        raise TypeError(f"profiles is a list of Profiles, such as [], not {shown(profiles)}")
     own = tuple(profiles)
     for profile in own:
         if not isinstance(profile, Profile):
-            raise TypeError(f"profiles are each a Profile, not {profile!r}")
+            raise TypeError(f"profiles are each a Profile, not {shown(profile)}")
     return own
 
 

@@ -8,6 +8,7 @@ from aiothrottle._core.engine import Engine
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.redact import shown
 from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.line import SharedLine
 from aiothrottle.sharing.refusing import RefusingLine
@@ -85,7 +86,7 @@ def make_entry(
     if shared and key is not None:
         if not isinstance(store, SlotStore):
             raise TypeError(
-                f"slots are shared through a SlotStore, such as a SwapStore, not {store!r}"
+                f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
             )
         engine.lease_slots(LeasedSlots(engine, shared, store, key, on_store_error))
     return engine if parent is None else Chain(engine, parent)
@@ -104,7 +105,7 @@ def _check(sharing: Sharing, parent: Entry | None) -> None:
             raise ValueError("key names the record in the store: give a store")
         return
     if not isinstance(store, Store):
-        raise TypeError(f"store is a Store, such as RedisStore(client), not {store!r}")
+        raise TypeError(f"store is a Store, such as RedisStore(client), not {shown(store)}")
     if sharing.key is None:
         raise TypeError(
             "key is required with store: it names the record, and limiters with the same key share "

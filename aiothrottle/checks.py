@@ -3,6 +3,7 @@
 import math
 import sys
 
+from aiothrottle.redact import shown
 from aiothrottle.texts import number
 
 __all__ = ["check_choice", "check_number", "check_whole"]
@@ -46,7 +47,7 @@ def check_number(
         if -_MOST <= value <= _MOST and (value >= least if above is None else value > above):
             return
         error = ValueError
-    raise error(f"{name} is a finite number{_wanted(unit, least, above, none)}, not {value!r}")
+    raise error(f"{name} is a finite number{_wanted(unit, least, above, none)}, not {shown(value)}")
 
 
 def check_whole(
@@ -65,7 +66,7 @@ def check_whole(
         if value >= least:
             return
         error = ValueError
-    raise error(f"{name} is a whole number{_wanted(unit, least, None, none)}, not {value!r}")
+    raise error(f"{name} is a whole number{_wanted(unit, least, None, none)}, not {shown(value)}")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
@@ -76,7 +77,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     ValueError: jitter is one of 'full', 'decorrelated', not 'none'
     """
     if value not in choices:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}")
+        raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}, not {shown(value)}")
 
 
 def _wanted(unit: str, least: float, above: float | None, none: str) -> str:

@@ -10,6 +10,7 @@ from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
+from aiothrottle.redact import shown
 
 __all__ = [
     "AnyLimiter",
@@ -27,9 +28,9 @@ AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
 def check(limiter: object, name: object = "", keys: object = 0) -> None:
     """Refuse what is no limiter, no name of one, or no number of keys to tell apart."""
     if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
-        raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {limiter!r}")
+        raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
     if not isinstance(name, str):
-        raise TypeError(f"the name of a limiter is a text, not {name!r}")
+        raise TypeError(f"the name of a limiter is a text, not {shown(name)}")
     check_whole("keys", keys, "keys to tell apart", least=0)
 
 

@@ -17,6 +17,7 @@ from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.plan import ConcurrencyLimit, RateLimit, misplaced
+from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key
 
@@ -280,12 +281,12 @@ class KeyedRateLimiter:
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
     if not isinstance(overrides, Mapping | None):
-        raise TypeError(f"overrides is a mapping of keys to arguments, not {overrides!r}")
+        raise TypeError(f"overrides is a mapping of keys to arguments, not {shown(overrides)}")
     for key, override in (overrides or {}).items():
         if not isinstance(override, Mapping):
             raise TypeError(
                 f"the override of {key!r} is a mapping of arguments, such as "
-                f'{{"rate_limit": "10/s"}}, not {override!r}'
+                f'{{"rate_limit": "10/s"}}, not {shown(override)}'
             )
         for name in override:
             if name not in _ARGUMENTS:

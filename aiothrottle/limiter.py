@@ -36,6 +36,7 @@ from aiothrottle.plan import (
     slots_of,
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.redact import shown
 from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
@@ -142,7 +143,7 @@ class RateLimiter:
         slots = slots_of(concurrency_limit)
         check_whole("max_queue", max_queue, none="None for no limit")
         if parent is not None and not isinstance(parent, RateLimiter):
-            raise TypeError(f"parent is a RateLimiter, not {parent!r}")
+            raise TypeError(f"parent is a RateLimiter, not {shown(parent)}")
         # Kept for `update`, which changes the rate alone.
         self._law: LawChoice = (burst, algorithm, guard)
         follows = rate_limit == SERVER
@@ -276,7 +277,7 @@ class RateLimiter:
             function: Callable[_Parameters, Awaitable[_Result]],
         ) -> Callable[_Parameters, Coroutine[Any, Any, _Result]]:
             if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"throttled() decorates an async function, not {function!r}")
+                raise TypeError(f"throttled() decorates an async function, not {shown(function)}")
 
             @functools.wraps(function)
             async def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

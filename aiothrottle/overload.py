@@ -10,6 +10,7 @@ from collections import OrderedDict
 from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.adaptive.overload import OverloadState
 from aiothrottle.errors import Overloaded
+from aiothrottle.redact import shown
 
 __all__ = ["Overloads"]
 
@@ -34,7 +35,8 @@ class Overloads:
     def __init__(self, throttling: ClientThrottling) -> None:
         if not isinstance(throttling, ClientThrottling):
             raise TypeError(
-                f"overload is a ClientThrottling, such as ClientThrottling(k=2), not {throttling!r}"
+                "overload is a ClientThrottling, such as ClientThrottling(k=2), not "
+                f"{shown(throttling)}"
             )
         self._throttling = throttling
         self._states: OrderedDict[str, OverloadState] = OrderedDict()

@@ -20,6 +20,7 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
+from aiothrottle.redact import shown
 from aiothrottle.sharing.concurrency import SharedConcurrency
 
 __all__ = [
@@ -203,12 +204,12 @@ def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
 def check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:
     """Refuse what cannot be a burst, a law or a guard, whatever the rate."""
     if not isinstance(guard, int | float):
-        raise TypeError(f'guard is a number of seconds, or "auto", not {guard!r}')
+        raise TypeError(f'guard is a number of seconds, or "auto", not {shown(guard)}')
     check_number("guard", guard, "seconds")
     check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
     is_law = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
     if not (algorithm is None or is_law or isinstance(algorithm, Algorithm)):
-        raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {algorithm!r}")
+        raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {shown(algorithm)}")
 
 
 def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:

@@ -1,8 +1,11 @@
-"""What may be shown of an address that may have a password in it."""
+"""What may be shown of what a user gave: never a password.
+
+The one place that decides it, for messages of errors.
+"""
 
 import re
 
-__all__ = ["redact"]
+__all__ = ["redact", "shown"]
 
 _HOST = r"(?:\[[0-9a-f:.]+\]|[\w.%-]+)(?::\d{1,5})?"
 _HOSTS = rf"{_HOST}(?:,{_HOST})*"
@@ -13,6 +16,8 @@ _ADDRESS = re.compile(
 )
 _BARE = re.compile(_HOSTS, re.IGNORECASE)
 _BEGINNING = re.compile(_SCHEME, re.IGNORECASE)
+# Where there may be a secret in a text that is no address.
+_SECRETIVE = re.compile(r"://|@|passw|secret", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
@@ -31,3 +36,17 @@ def redact(text: str) -> str:
         return text
     scheme = _BEGINNING.match(text)
     return f"{scheme[0] if scheme else ''}***"
+
+
+def shown(value: object) -> str:
+    """Return a wrong argument as a message may show it: its `repr`, unless that may tell a secret.
+
+    >>> shown(5), shown("redis://:pw@localhost"), shown({"url": "redis://:pw@localhost"})
+    ('5', "'redis://localhost'", 'a dict')
+    """
+    text = repr(value)
+    if not _SECRETIVE.search(text):
+        return text
+    if isinstance(value, str):
+        return repr(redact(value))
+    return f"a {type(value).__qualname__}"

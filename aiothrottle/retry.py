@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from aiothrottle.budget import RetryBudget
 from aiothrottle.checks import check_choice, check_number, check_whole
+from aiothrottle.redact import shown
 
 __all__ = ["Retry", "RetryBudget"]
 
@@ -86,29 +87,31 @@ class Retry:
             values = getattr(self, name)
             kind = int if name == "statuses" else str
             if isinstance(values, str) or not isinstance(values, Collection):
-                raise TypeError(f"{name} is a collection, such as a set, not {values!r}")
+                raise TypeError(f"{name} is a collection, such as a set, not {shown(values)}")
             for value in cast("Collection[object]", values):
                 if isinstance(value, bool) or not isinstance(value, kind):
-                    raise TypeError(f"{name} are each of type {kind.__name__}, not {value!r}")
+                    raise TypeError(f"{name} are each of type {kind.__name__}, not {shown(value)}")
         # As a set, so that a retry can be hashed, and a list that changes later changes nothing.
         object.__setattr__(self, "statuses", frozenset(self.statuses))
         object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))
         check_choice("jitter", self.jitter, get_args(Jitter))
         if self.budget is not None and not isinstance(self.budget, RetryBudget):
-            raise TypeError(f"budget is a RetryBudget, not {self.budget!r}")
+            raise TypeError(f"budget is a RetryBudget, not {shown(self.budget)}")
         if self.should_retry is not None and not callable(self.should_retry):
-            raise TypeError(f"should_retry is a function of a response, not {self.should_retry!r}")
+            raise TypeError(
+                f"should_retry is a function of a response, not {shown(self.should_retry)}"
+            )
         self._check_exceptions()
 
     def _check_exceptions(self) -> None:
         if self.exceptions is None:
             return
         if not isinstance(self.exceptions, tuple):
-            raise TypeError(f"exceptions is a tuple of classes, not {self.exceptions!r}")
+            raise TypeError(f"exceptions is a tuple of classes, not {shown(self.exceptions)}")
         for kind in self.exceptions:
             # What is no Exception is CancelledError and the like: nobody may swallow those.
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                raise TypeError(f"exceptions are classes of Exception, not {kind!r}")
+                raise TypeError(f"exceptions are classes of Exception, not {shown(kind)}")
 
     def is_refusal(self, status: int, retry_after: float | None) -> bool:
         """Tell whether the server said "not now": nothing was done, and others should wait too."""

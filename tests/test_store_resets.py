@@ -174,7 +174,9 @@ async def test_limiters_raise_nothing_but_outages(
     lots, witness = random.Random(1), Witness()
     async with FaultProxy(valkey.port) as proxy, connect(proxy.port) as store:
         limits: dict[str, Any] = {"store": store, "key": choice, "on_store_error": choice}
-        limiter = KeyedRateLimiter("100000/s", SharedConcurrency(50, lease=3), **limits)
+        limiter = KeyedRateLimiter(
+            "100000/s", concurrency_limit=SharedConcurrency(50, lease=3), **limits
+        )
 
         async def go(key: str) -> None:
             async with limiter.throttle(key, timeout=0.3):

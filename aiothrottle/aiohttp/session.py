@@ -20,6 +20,7 @@ from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.announcements import Heed
 from aiothrottle.headers import Profile
+from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ThrottledSession:
         **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
     ) -> None:
         if session is not None and not isinstance(session, ClientSession):
-            raise TypeError(f"session is an aiohttp.ClientSession, not {session!r}")
+            raise TypeError(f"session is an aiohttp.ClientSession, not {shown(session)}")
         if session is not None and client_session_arguments:
             raise ValueError(
                 f"{', '.join(client_session_arguments)}: arguments for a new session, "

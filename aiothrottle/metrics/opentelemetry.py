@@ -25,6 +25,7 @@ from aiothrottle.events import (
     StoreUp,
 )
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.redact import shown
 
 __all__ = ["OpenTelemetryMetrics"]
 
@@ -47,7 +48,7 @@ class OpenTelemetryMetrics:
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
-            raise TypeError(f"meter_provider is a MeterProvider, not {meter_provider!r}")
+            raise TypeError(f"meter_provider is a MeterProvider, not {shown(meter_provider)}")
         meter = metrics.get_meter("aiothrottle", meter_provider=meter_provider)
         self._waits = meter.create_histogram(
             "aiothrottle.wait.duration", "s", "How long requests waited that were let through."

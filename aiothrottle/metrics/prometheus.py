@@ -35,6 +35,7 @@ from aiothrottle.events import (
     StoreUp,
 )
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.redact import shown
 
 __all__ = ["BUCKETS", "PrometheusMetrics"]
 
@@ -63,7 +64,9 @@ class PrometheusMetrics(Collector):
         self, registry: CollectorRegistry | None = REGISTRY, *, buckets: Sequence[float] = BUCKETS
     ) -> None:
         if registry is not None and not isinstance(registry, CollectorRegistry):
-            raise TypeError(f"registry is a prometheus_client.CollectorRegistry, not {registry!r}")
+            raise TypeError(
+                f"registry is a prometheus_client.CollectorRegistry, not {shown(registry)}"
+            )
         bounds = tuple(map(float, buckets))
         if not bounds or any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"buckets are bounds in seconds, one or more, ascending: {buckets!r}")

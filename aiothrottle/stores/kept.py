@@ -11,8 +11,6 @@ from inspect import Parameter, signature
 from types import TracebackType
 from typing import Any
 
-from aiothrottle.texts import duration
-
 __all__ = ["KeptConnection"]
 
 # So many calls in a row: then those may go on who wait for a connection of a small pool.

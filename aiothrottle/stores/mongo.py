@@ -17,7 +17,7 @@ from pymongo.errors import DuplicateKeyError
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.checks import check_number
-from aiothrottle.redaction import shown
+from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH, damaged
 from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move

@@ -23,7 +23,7 @@ from redis.asyncio.cluster import ClusterPipeline
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.checks import check_number
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.redaction import shown
+from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.ledger import EPOCH

@@ -20,6 +20,7 @@ from aiothrottle.checks import check_number
 from aiothrottle.headers import Profile
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
+from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 from aiothrottle.transport.lease import HeldStream, Lease
 from aiothrottle.transport.library import AsyncTransport, Request, Response
@@ -76,7 +77,7 @@ class Transport(Generic[_Request, _Response]):
         check_number("max_hold", max_hold, "seconds", above=0, none="None")
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
-            raise TypeError(f"transport is an {name}, not {transport!r}")
+            raise TypeError(f"transport is an {name}, not {shown(transport)}")
         self._transport: AsyncTransport[_Request, _Response] = (
             transport or library.AsyncHTTPTransport()
         )
