@@ -82,6 +82,24 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_how_it_works_names_real_files_and_methods() -> None:
+    page = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    package = ROOT / "aiothrottle"
+    sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    # Read, not imported: some need a driver.
+    classes = re.findall(r"^class (\w+)(.*?)(?=^\S)", sources, re.MULTILINE | re.DOTALL)
+    methods = re.findall(r"`([A-Z]\w+)\.(\w+)`", page)
+    assert len(methods) > 30
+    for kind, method in methods:
+        there = re.compile(rf"^ +(async def |def |self\.|){method}\b[(:]", re.MULTILINE)
+        bodies = [body for name, body in classes if name == kind]
+        assert any(there.search(body) for body in bodies), f"{kind}.{method}"
+    files = re.findall(r"`((?:\w+/)*\w+\.py)`", page)
+    assert len(files) > 20
+    for name in files:
+        assert (ROOT / name).is_file() or (package / name).is_file(), name
+
+
 @pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
 def test_every_link_to_a_file_leads_to_one(page: str) -> None:
     # Sphinx sees to those between the pages of docs/.

@@ -1,6 +1,7 @@
 """What a limiter does for those who use it, in virtual time."""
 
 import asyncio
+import gc
 import math
 import re
 import sys
@@ -1005,3 +1006,37 @@ async def test_a_sweep_at_every_instant_delays_nobody() -> None:
     assert [waiter.result() for waiter in waiting] == [0, 0.25, 1, 1.25, 2, 2.25, 3]
     await turns()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_consumer_of_a_closed_loop_stops_no_other_when_collected() -> None:
+    limiter, kept = RateLimiter("1/s"), list[object]()
+
+    async def leave_waiters() -> None:
+        kept.extend(visits(limiter, 2))
+        await asyncio.sleep(0.1)
+
+    async def wait_again() -> None:
+        waiting = visits(limiter, 3)
+        await asyncio.sleep(0.1)
+        kept.clear()
+        gc.collect()
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+
+    gone = VirtualTimeLoop()
+    gone.run_until_complete(leave_waiters())
+    gone.close()
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(1.0)) as runner:
+        runner.run(wait_again())
+
+
+def test_pause_before_any_loop_does_not_hide_a_429() -> None:
+    limiter = RateLimiter(10)
+    limiter.pause(0)
+
+    async def main() -> float:
+        async with limiter.throttle() as permit:
+            permit.refused()
+        return limiter.statistics().paused_for
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(main()) >= 0.5

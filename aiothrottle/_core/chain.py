@@ -290,7 +290,10 @@ class Chain:
 
     def bind(self) -> None:
         """Belong to the running loop with all above, or raise and change nothing."""
-        self.check_loop(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.check_loop(loop)
+        if self.engine.loop is not loop:
+            self._climber = None
         self.engine.bind()
         self.above.bind()
 

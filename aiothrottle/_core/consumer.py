@@ -99,17 +99,18 @@ class Consumer:
             self.turn(host, loop)
             if not host.has_waiters():
                 return
-            self._alarm = loop.create_future()
+            alarm = self._alarm = loop.create_future()
             try:
-                await self._alarm
+                await alarm
             except asyncio.CancelledError:
                 # A sweep of all tasks, as asyncio.run does at its end, is meant for the waiters;
                 # while they are there they need this task.
                 if not host.has_waiters():
                     raise
             finally:
-                self._alarm = None
-                self.stop_timer()
+                # The task of a loop that is gone is collected late, and clears no other's alarm.
+                if self._alarm is alarm:
+                    self._alarm = None
 
     def _ended(
         self, host: Host, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]"

@@ -1020,6 +1020,8 @@ class Engine:
             self.bucket.restart(clock)
             if self.feedback is not None:
                 self.feedback.restart()
+                if self.feedback.slots is not None and not self.asking:
+                    self.semaphore.resize(int(self.feedback.slots.state.limit))
 
     async def close(self, *, drain: bool) -> None:
         """Reject newcomers, and the waiters unless they are to be served; leave no task."""

@@ -32,4 +32,5 @@ class Pause:
 
     def shift(self, seconds: float) -> None:
         """Go on by another clock, which is ahead by so many seconds."""
+        self.began_at += seconds
         self.ends_at += seconds
