@@ -1,5 +1,6 @@
 """How limiters stand at this moment. Reads, and changes nothing: any thread may ask."""
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from aiothrottle._core.engine import Engine
@@ -7,22 +8,25 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_whole
-from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.keyed import KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.redact import shown
 
 __all__ = [
     "AnyLimiter",
+    "Gauge",
     "check",
     "concurrency_limit",
     "in_flight",
     "paused_for",
     "rates",
+    "tokens_per_second",
     "waiting",
 ]
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
+Gauge: TypeAlias = Callable[[AnyLimiter], float | None]
 
 
 def check(limiter: object, name: object = "", keys: object = 0) -> None:
@@ -36,32 +40,38 @@ def check(limiter: object, name: object = "", keys: object = 0) -> None:
 
 def in_flight(limiter: AnyLimiter) -> int:
     """Tell how many permits are out, of all keys together."""
-    return sum(engine.in_flight for engine in _engines(limiter))
+    return sum(engine.in_flight for engine in engines_of(limiter))
 
 
 def waiting(limiter: AnyLimiter) -> int:
     """Tell how many wait, for all keys together."""
-    return sum(engine.waiting for engine in _engines(limiter))
+    return sum(engine.waiting for engine in engines_of(limiter))
 
 
-def concurrency_limit(limiter: RateLimiter) -> int | None:
-    """Tell how many permits may be out; None: there is no limit."""
-    return limiter._engine.semaphore.limit
+def concurrency_limit(limiter: AnyLimiter) -> int | None:
+    """Tell how many permits may be out; None: there is no limit, or one for each key."""
+    engine = _only(limiter)
+    return None if engine is None else engine.semaphore.limit
 
 
-def paused_for(limiter: RateLimiter) -> float:
-    """Tell how many seconds a pause goes on."""
-    engine = limiter._engine
-    return engine.pause.left(engine.bucket.clock())
+def paused_for(limiter: AnyLimiter) -> float:
+    """Tell how many seconds a pause goes on; 0.0 with keys, which are paused one by one."""
+    engine = _only(limiter)
+    return 0.0 if engine is None else engine.pause.left(engine.bucket.clock())
 
 
-def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
+def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
     """Tell the rates that hold: given, announced or found by trying, and with the guard.
+
+    None with keys, each of which has its own.
 
     >>> rates(RateLimiter(["10/s", "500/min"], burst=2))
     (Rate(limit=10.0, period=1.0), Rate(limit=500.0, period=60.0))
     """
-    law, state = limiter._engine.bucket.own
+    engine = _only(limiter)
+    if engine is None:
+        return ()
+    law, state = engine.bucket.own
     if isinstance(law, Pace):
         return (Rate(state.rate),)
     if isinstance(law, Reserved):
@@ -72,9 +82,11 @@ def rates(limiter: RateLimiter) -> tuple[Rate, ...]:
     return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
 
 
-def _engines(limiter: AnyLimiter) -> list[Engine]:
-    if isinstance(limiter, RateLimiter):
-        return [limiter._engine]
-    # Those that are forgotten too, while somebody still holds a permit of them.
-    alive = [known() for known in limiter._alive.valuerefs()]
-    return [entry.engine for entry in alive if entry is not None]
+def tokens_per_second(limiter: AnyLimiter) -> float | None:
+    """Tell what the rates allow in the long run; None: there are none."""
+    return min((rate.limit / rate.period for rate in rates(limiter)), default=None)
+
+
+def _only(limiter: AnyLimiter) -> Engine | None:
+    """Give the engine of a limiter without keys."""
+    return engines_of(limiter)[0] if isinstance(limiter, RateLimiter) else None

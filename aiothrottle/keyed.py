@@ -11,6 +11,7 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
+from aiothrottle._core.engine import Engine
 from aiothrottle._core.threads import check_thread
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
@@ -21,7 +22,7 @@ from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key
 
-__all__ = ["KeyedRateLimiter"]
+__all__ = ["KeyedRateLimiter", "engines_of"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -277,6 +278,15 @@ class KeyedRateLimiter:
         self._limiters = OrderedDict(self._limiters)
         self._alive = weakref.WeakValueDictionary(self._alive)
         self._most = len(self._limiters)
+
+
+def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
+    """Give the engine of a limiter, or those of all keys, for who reads them; in any thread."""
+    if isinstance(limiter, RateLimiter):
+        return [limiter._engine]
+    # Those that are forgotten too, while somebody still holds a permit of them.
+    alive = [known() for known in limiter._alive.valuerefs()]
+    return [entry.engine for entry in alive if entry is not None]
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:

@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.laws|transport)\..*",
     ),
-    ("py:.*", r"aiothrottle\.stores\.(keeper|request)\..*"),
+    ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),
 ]
 
 

@@ -79,7 +79,7 @@ TABLE = """
     plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
     assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | _core.chain _core.threads events limiter plan permit decision statistics stores.store rate errors | asyncio threading
+    keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
@@ -99,8 +99,9 @@ TABLE = """
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.*                                              | time emcache
     metrics      |                                                           |
-    metrics.prometheus | events gauges limiter                               | prometheus_client
-    metrics.opentelemetry | events gauges limiter                            | opentelemetry
+    metrics.recorder | events gauges                                         | time
+    metrics.prometheus | events gauges metrics.recorder                      | prometheus_client
+    metrics.opentelemetry | events gauges metrics.recorder                   | opentelemetry
     gauges       | _core.engine adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
@@ -119,7 +120,7 @@ TABLE = """
     simulation.* | simulation.* testing.* limiter permit retry rate errors   | asyncio random
     demo         | *                                                         | asyncio time aiohttp yarl matplotlib
     dashboard    | dashboard.server                                          |
-    dashboard.feed | events gauges keyed limiter                             |
+    dashboard.feed | events gauges keyed metrics.recorder                    |
     dashboard.connections |                                                  | asyncio
     dashboard.server | dashboard.* gauges                                    | asyncio importlib socket time aiohttp yarl
     redact       |                                                           |

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -143,6 +143,19 @@ async def test_a_label_of_ones_own_names_the_keys() -> None:
     feed = Feed("accounts", keyed, lambda key: f"account {key}", now)
     await keyed.acquire(7)
     assert [key["name"] for key in feed.snapshot()["keys"] or ()] == ["account 7"]
+
+
+@virtual
+async def test_label_that_fails_costs_only_its_row() -> None:
+    keyed = KeyedRateLimiter(100)
+
+    def label(key: Hashable) -> str:
+        raise KeyError(key)
+
+    feed = Feed("accounts", keyed, label, now)
+    await keyed.acquire(7)
+    told = feed.snapshot()
+    assert (told["granted"], told["keys"]) == (1, [])
 
 
 @virtual

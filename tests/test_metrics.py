@@ -331,6 +331,20 @@ async def test_opentelemetry_tells_so_many_keys_apart() -> None:
 
 
 @virtual
+async def test_opentelemetry_keys_written_alike_share_a_label() -> None:
+    telemetry = Telemetry()
+    keyed = KeyedRateLimiter(100)
+    telemetry.metrics.watch(keyed, "users", keys=2)
+    for key in (1, "1", "a", "b"):
+        await keyed.acquire(key)
+    counts = {
+        point.attributes["aiothrottle.key"]: point.count
+        for point in telemetry.points()["aiothrottle.wait.duration"]
+    }
+    assert counts == {"1": 2, "a": 1, "other": 1}
+
+
+@virtual
 async def test_the_span_of_a_request_says_how_long_it_waited() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

@@ -1,0 +1,187 @@
+"""The recorder: counts what limiters do, for Prometheus, OpenTelemetry and the live page.
+
+It is the one place that tells the kinds of events apart. What it counts goes into series: `Counts`
+keeps them in memory, the instruments of OpenTelemetry are others. How things stand at this moment
+is not recorded, but read when somebody asks: see `aiothrottle.gauges`.
+"""
+
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from aiothrottle import events, gauges
+
+__all__ = ["Counted", "Counts", "Recorder", "Recording"]
+
+#: What is counted by its type and reason; of what is granted, the cost and the wait are added up.
+Counted: TypeAlias = (
+    events.Refused | events.ServerRefused | events.Paused | events.Retried | events.StoreDown
+)
+
+_OTHER = "other"  # the label of all keys that have none of their own
+_PAUSES = 10  # so many are remembered
+
+
+class _Series(Protocol):
+    """Where all that happens under one label is counted."""
+
+    def grant(self, event: events.Granted, /) -> None: ...
+    def count(self, event: Counted, reason: str, /) -> None: ...
+
+
+S = TypeVar("S", bound=_Series)
+
+
+class Counts:
+    """A series in memory. The bounds are those of the classes into which waits are sorted."""
+
+    __slots__ = ("_bounds", "kinds", "label", "tokens", "waited", "waits")
+
+    def __init__(self, label: str, bounds: Sequence[float] = ()) -> None:
+        self.label = label
+        self.tokens = 0.0
+        #: Seconds, of all that were granted; and how many those were, by the class of the wait.
+        self.waited = 0.0
+        self.waits = [0] * (len(bounds) + 1)
+        self.kinds = Counter[tuple[type[Counted], str]]()
+        self._bounds = bounds
+
+    def grant(self, event: events.Granted) -> None:
+        """Add the cost and the wait of a granted request."""
+        waited = event.waited
+        self.waits[bisect_left(self._bounds, waited)] += 1
+        self.waited += waited
+        self.tokens += event.cost
+
+    def count(self, event: Counted, reason: str) -> None:
+        """Count an event by its type and its reason, "" if it has none."""
+        self.kinds[type(event), reason] += 1
+
+    def total(self, kind: type[Counted]) -> int:
+        """Return how many events of a type there were, for any reason."""
+        return sum(count for (each, _), count in list(self.kinds.items()) if each is kind)
+
+
+class Recording(Generic[S]):
+    """What is recorded of one limiter, from now on until `stop`.
+
+    Args:
+        limiter: The limiter to observe.
+        own: The series of the limiter itself, in which outages of its store are counted.
+        series_of: Gives the series in which the events of a key are counted.
+        clock: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        limiter: gauges.AnyLimiter,
+        own: S,
+        series_of: Callable[[Hashable], Iterable[S]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limiter = limiter
+        self.own = own
+        #: All series by their labels, if they have some.
+        self.series: dict[str, S] = {}
+        #: Whether the store answers; None: nothing was heard of it.
+        self.store_up: bool | None = None
+        self.store_down_since: float | None = None
+        #: The latest pauses: when each began, and the series of its key.
+        self.pauses = deque[tuple[float, S, events.Paused]](maxlen=_PAUSES)
+        self._last_outage = -1
+        self._series_of = series_of
+        self._clock = clock
+        self.stop: Callable[[], None] = limiter.observe(self._record)
+
+    def _record(self, event: events.Event) -> None:
+        match event:
+            case events.Granted():  # the first, since the most frequent
+                for series in self._series_of(event.key):
+                    series.grant(event)
+            case events.ServerRefused() | events.Retried():
+                self._count(event, "")
+            case events.Refused():
+                self._count(event, event.reason)
+            case events.Paused():
+                self.pauses.append((self._clock(), self._count(event, event.reason), event))
+            case events.StoreDown():
+                if self.store_down_since is None:
+                    self.store_down_since = self._clock()
+                self.store_up = False
+                # Each key reports an outage; the numbers grow.
+                if event.outage > self._last_outage:
+                    self._last_outage = event.outage
+                    self.own.count(event, "")
+            case events.StoreUp():
+                self.store_up, self.store_down_since = True, None
+            case _:  # what adapts and what the server reports shows in the gauges
+                pass
+
+    def _count(self, event: Counted, reason: str) -> S:
+        """Count in all series of the key, and return the last one."""
+        series = self.own
+        for series in self._series_of(event.key):
+            series.count(event, reason)
+        return series
+
+
+class Recorder(Generic[S]):
+    """Records any number of limiters by their names.
+
+    Args:
+        make: Makes the series of a limiter's name and a key's label; None: of the limiter itself.
+    """
+
+    def __init__(self, make: Callable[[str, str | None], S]) -> None:
+        self._make = make
+        self._recordings: dict[str, Recording[S]] = {}
+
+    def watch(self, limiter: gauges.AnyLimiter, name: str, *, keys: int = 0) -> Callable[[], None]:
+        """Watch a limiter from now on.
+
+        Args:
+            limiter: What to watch.
+            name: What it is called in the metrics.
+            keys: How many keys of a `KeyedRateLimiter` are told apart, first come first served; the
+                others are ``other``. 0: none.
+
+        Returns:
+            A function that ends it.
+
+        Raises:
+            TypeError: The limiter is none, the name no text, or `keys` no number.
+            ValueError: There is one of that name already; or `keys` is below 0.
+        """
+        gauges.check(limiter, name, keys)
+        if name in self._recordings:
+            raise ValueError(f"there is a limiter named {name!r} already: give another name")
+        own = self._make(name, None)
+        rest = self._make(name, _OTHER) if keys else own
+
+        def series_of(key: Hashable) -> tuple[S]:
+            if not keys or key is None:
+                return (rest,)
+            label = str(key)
+            series = recording.series.get(label)
+            if series is None:
+                if len(recording.series) > keys:  # one is that of the others
+                    return (rest,)
+                series = recording.series[label] = self._make(name, label)
+            return (series,)
+
+        recording = self._recordings[name] = Recording(limiter, own, series_of)
+        # By label and not by key: Prometheus rejects the same label twice, as of 1 and "1".
+        recording.series[_OTHER if keys else ""] = rest
+
+        def stop() -> None:
+            recording.stop()
+            if self._recordings.get(name) is recording:
+                del self._recordings[name]
+
+        return stop
+
+    def _recorded(self) -> dict[str, Recording[S]]:
+        """Return what is recorded now, by name; in any thread."""
+        return self._recordings.copy()
