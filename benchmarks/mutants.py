@@ -70,7 +70,7 @@ TARGETS = {
         "rate_limit_drafts refusal_bodies header_edges header_choices corpus",
     ),
     "retry": Target(
-        "retry.py budget.py attempts.py feedback.py",
+        "retry.py budget.py _http/attempts.py feedback.py",
         "retry budget attempts gave_up feedback events overload",
     ),
     "line": Target(

@@ -19,8 +19,8 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
+from aiothrottle._http.announcements import Announcements
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.announcements import Announcements
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.permit import make_permit

@@ -1,6 +1,6 @@
 """Who may import whom: a table, and the walk over every import statement that holds it.
 
-In one line: cli -> aiohttp -> limiter -> _core -> algorithms -> rate, errors.
+In one line: cli -> aiohttp -> _http -> limiter -> _core -> algorithms -> rate, errors.
 `retry` and `headers` stand beside `aiohttp` and are pure: `now` is an argument.
 No two modules import each other, directly or by way of others, nor for types only.
 """
@@ -42,10 +42,11 @@ TABLE = """
     headers.*    | headers.*                                                 |
     budget       |                                                           |
     retry        | budget headers errors                                     | random
-    attempts     | budget errors headers retry                               |
-    overload     | adaptive adaptive.overload errors                         | asyncio random
-    announcements | headers headers.* limiter permit rate                    |
-    admission    | adaptive announcements attempts budget errors headers keyed limiter overload permit retry |
+    _http        |                                                           |
+    _http.attempts | budget errors headers retry                             |
+    _http.overload | adaptive adaptive.overload errors                       | asyncio random
+    _http.announcements | headers headers.* limiter permit rate              |
+    _http.admission | _http.* adaptive budget errors headers keyed limiter permit retry |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm algorithms.level rate     |
     decision     | permit                                                    |
@@ -81,7 +82,7 @@ TABLE = """
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* adaptive admission announcements attempts budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* _http.* adaptive budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -106,7 +107,7 @@ TABLE = """
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.lease | permit transport.library                               | asyncio
-    transport.transport | transport.* adaptive admission announcements attempts headers limiter permit retry | asyncio
+    transport.transport | transport.* _http.* adaptive headers limiter permit retry | asyncio
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
@@ -129,9 +130,9 @@ TABLE = """
     suggestion   | headers rate                                              |
     probe        | aiohttp.* headers suggestion                                        | asyncio time aiohttp yarl
     fetch        |                                                           |
-    fetch.limits | fetch.store admission keyed limiter rate stores           |
+    fetch.limits | fetch.store _http.admission keyed limiter rate stores           |
     fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender _http.admission limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |

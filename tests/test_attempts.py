@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiothrottle import AttemptRefused, ThrottleError
-from aiothrottle.attempts import Attempts, Outcome, chain, failed, judge
+from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle.budget import RetryBudget, RetryQuota
 from aiothrottle.headers import ServerLimits
 from aiothrottle.retry import Retry

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from aiothrottle import RateLimiter
-from aiothrottle.admission import Admission
+from aiothrottle._http.admission import Admission
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main

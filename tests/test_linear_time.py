@@ -20,7 +20,7 @@ import pytest
 
 import aiothrottle
 import aiothrottle.headers
-from aiothrottle.announcements import Announcements
+from aiothrottle._http.announcements import Announcements
 from aiothrottle.headers import PROFILES, Items, Json, Limit, Profile, parse_rate_limit
 from aiothrottle.headers.fields import FAMILIES, collect, layouts
 from tests.reading import NOW

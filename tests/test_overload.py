@@ -24,8 +24,8 @@ from aiothrottle import (
     RateLimiter,
     ThrottleTimeout,
 )
+from aiothrottle._http.overload import Overloads
 from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_session
-from aiothrottle.overload import Overloads
 from aiothrottle.testing import RateLimitedServer
 
 STRICT = ClientThrottling(k=1.0)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
+from aiothrottle._http.admission import Admission, AnyLimiter, Key, Target, check_retry
+from aiothrottle._http.announcements import Announcements, Heed, check_profiles
+from aiothrottle._http.attempts import Attempts, Outcome, chain, failed
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, Target, check_retry
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
@@ -29,8 +31,6 @@ from aiothrottle.aiohttp.response import (
     read_limits,
     trusts_successes,
 )
-from aiothrottle.announcements import Announcements, Heed, check_profiles
-from aiothrottle.attempts import Attempts, Outcome, chain, failed
 from aiothrottle.budget import RetryQuota
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError

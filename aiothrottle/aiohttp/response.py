@@ -7,10 +7,10 @@ import aiohttp
 from aiohttp import ClientResponse
 from yarl import URL
 
-from aiothrottle.admission import origin
+from aiothrottle._http.admission import origin
+from aiothrottle._http.announcements import Announcements, may_say_more
+from aiothrottle._http.attempts import Outcome, judge
 from aiothrottle.aiohttp.replay import replayed
-from aiothrottle.announcements import Announcements, may_say_more
-from aiothrottle.attempts import Outcome, judge
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter

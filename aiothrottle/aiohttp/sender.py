@@ -9,7 +9,8 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocke
 from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
-from aiothrottle.admission import Admission, Target
+from aiothrottle._http.admission import Admission, Target
+from aiothrottle._http.attempts import Attempts, Outcome, failed
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.resending import without_resending
@@ -25,7 +26,6 @@ from aiothrottle.aiohttp.response import (
     origin_of,
     trusts_successes,
 )
-from aiothrottle.attempts import Attempts, Outcome, failed
 from aiothrottle.checks import check_number
 from aiothrottle.permit import Permit
 

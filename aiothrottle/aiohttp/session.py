@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
 
+from aiothrottle._http.admission import Admission, AnyLimiter, Key
+from aiothrottle._http.announcements import Heed
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.announcements import Heed
 from aiothrottle.headers import Profile
 from aiothrottle.redact import shown
 from aiothrottle.retry import Retry

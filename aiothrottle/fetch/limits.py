@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from aiothrottle.admission import AnyLimiter
+from aiothrottle._http.admission import AnyLimiter
 from aiothrottle.fetch.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import aiohttp
 
-from aiothrottle.admission import Admission, AnyLimiter
+from aiothrottle._http.admission import Admission, AnyLimiter
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable

@@ -12,10 +12,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from aiothrottle._http.admission import Admission, AnyLimiter, Key, origin
+from aiothrottle._http.announcements import Heed, may_say_more
+from aiothrottle._http.attempts import Attempts, Outcome, failed, judge
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.admission import Admission, AnyLimiter, Key, origin
-from aiothrottle.announcements import Heed, may_say_more
-from aiothrottle.attempts import Attempts, Outcome, failed, judge
 from aiothrottle.checks import check_number
 from aiothrottle.headers import Profile
 from aiothrottle.limiter import RateLimiter

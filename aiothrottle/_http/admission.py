@@ -6,16 +6,16 @@ Shared by all HTTP clients that we put in front of a limiter; none is imported h
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from aiothrottle._http.announcements import Announcements, Heed
+from aiothrottle._http.attempts import Attempts, Outcome, chain
+from aiothrottle._http.overload import Overloads
 from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.announcements import Announcements, Heed
-from aiothrottle.attempts import Attempts, Outcome, chain
 from aiothrottle.budget import RetryQuota
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.overload import Overloads
 from aiothrottle.permit import Permit
 from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
