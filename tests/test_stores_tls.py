@@ -27,15 +27,20 @@ class Secured(NamedTuple):
         return bool(self.server.command("DBSIZE") == 0)
 
 
+def context_of(authority: trustme.CA) -> ssl.SSLContext:
+    """Give what ends TLS on loopback, with a certificate of the authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    cast("Any", authority.issue_cert("127.0.0.1")).configure_cert(context)
+    return context
+
+
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncGenerator[Secured]:
     """Start a server behind what ends TLS: the one of the package has none of its own."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    cast("Any", authority.issue_cert("127.0.0.1")).configure_cert(context)
     server = Valkey()
-    async with FaultProxy(server.port, context) as proxy:
+    async with FaultProxy(server.port, context_of(authority)) as proxy:
         yield Secured(server, proxy.port, str(tmp_path / "authority"))
     server.stop()
 

@@ -70,7 +70,7 @@ class MemcachedStore(SwapStore):
         self._prefix = prefix
         self._clock = clock or _since_2026
         self._calls = Calls[Callable[[], Awaitable[Any]]](
-            "memcached", send_alone, limit=_CALLS, timeout=None
+            "memcached", send_alone, limit=_CALLS, timeout=None, hint=self._trouble
         )
 
     async def clear(self, key: Key) -> None:
@@ -98,6 +98,12 @@ class MemcachedStore(SwapStore):
             put = partial(self._client.cas, name, data or b"", mark, exptime=expires)
         # What was loaded is soon out of date: nobody else goes first.
         return bool(await self._calls.ask(partial(_was_done, put), first=True))
+
+    def _trouble(self) -> str:
+        """Tell what cannot be reached: why not, the driver tells nobody but its log."""
+        nodes = self._client.cluster_managment().connection_pool_metrics()
+        lost = ", ".join(str(node) for node, pool in nodes.items() if not pool.cur_connections)
+        return lost and f"no connection to {lost}; the logger 'emcache' has the reason"
 
     def _name(self, key: Key) -> bytes:
         return name_of(key, self._prefix).encode()
