@@ -15,7 +15,7 @@ from aiothrottle.errors import ThrottleTimeout, no_copy
 from aiothrottle.texts import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from types import TracebackType
 
     from aiothrottle._core.chain import Entry
@@ -392,7 +392,7 @@ class WatchedPermit(Permit):
 
     __slots__ = ()
 
-    def __aenter__(self) -> "Coroutine[Any, Any, Self]":
+    def __aenter__(self) -> Any:  # noqa: ANN401 - type checkers differ on that of a coroutine
         if not hasattr(self, "_given"):
             self._given = False  # it is entered, or is about to be
         if self.was_asked_for or not hasattr(self, "_waiter") or self._waiter.timeout is None:
