@@ -43,6 +43,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.laws|transport)\..*",
     ),
+    ("py:.*", r"aiothrottle\.algorithms\.level\..*"),
     ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),
 ]
 
