@@ -20,6 +20,7 @@ import fetch
 import headers
 import idle
 import keyed
+import many_keys
 import observed
 import overhead
 import stores
@@ -51,6 +52,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     crawl: crawl.report,
     fetch: fetch.report,
     stores: stores.report,
+    many_keys: many_keys.report,
     adaptive: adaptive.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -65,6 +67,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     crawl: lambda: crawl.report(pages=100, rounds=1),
     fetch: lambda: fetch.report(urls=10_000, rounds=1),
     stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
+    many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
 }
 
 HEAD = """\

@@ -187,7 +187,7 @@ class RedisStore(SwapStore):
         request = self._requests.make(verb, key, algorithm, *numbers)
         if request is None:
             return None
-        reply = await self._calls.ask(_Command("", RECORD, request.arguments, request))
+        reply = await self._calls.ask(_Command("", RECORD, (), request))
         return read_answer(reply, key, algorithm)
 
     # ---- slots -----------------------------------------------------------------------------------
@@ -288,15 +288,16 @@ class _Command(NamedTuple):
     name: str
     script: Script | None
     arguments: Sequence[str | bytes | int]
-    #: What the arguments were made of, if it can be sent by a kept connection.
+    #: What has the arguments, and can be sent by a kept connection.
     request: Request | None = None
 
     def words(self, *, in_full: bool) -> list[str | bytes | int]:
         """Give it as a driver wants it; in full it has the text of the script."""
+        arguments = self.arguments if self.request is None else self.request.arguments
         if self.script is None:
-            return [self.name, *self.arguments]
+            return [self.name, *arguments]
         head = ("EVAL", self.script.text) if in_full else ("EVALSHA", self.script.digest)
-        return [*head, *self.arguments]
+        return [*head, *arguments]
 
 
 def _bounds_of(client: Client) -> tuple[int, int]:

@@ -35,8 +35,8 @@ __all__ = [
 # Seconds for which an answer is kept, at the least, for a driver that asks again. It does so until
 # the call is given up.
 _KEEP_ANSWER = 5.0
-# So many names and algorithms are remembered.
-_MANY = 1024
+# So many names and algorithms are remembered: a kilobyte each, of a key that takes seven.
+_MANY = 16_384
 
 
 class Script:
