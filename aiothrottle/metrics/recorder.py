@@ -40,12 +40,12 @@ class Counts:
     __slots__ = ("_bounds", "kinds", "label", "tokens", "waited", "waits")
 
     def __init__(self, label: str, bounds: Sequence[float] = ()) -> None:
-        self.label = label
-        self.tokens = 0.0
+        self.label: str = label
+        self.tokens: float = 0.0
         #: Seconds, of all that were granted; and how many those were, by the class of the wait.
-        self.waited = 0.0
-        self.waits = [0] * (len(bounds) + 1)
-        self.kinds = Counter[tuple[type[Counted], str]]()
+        self.waited: float = 0.0
+        self.waits: list[int] = [0] * (len(bounds) + 1)
+        self.kinds: Counter[tuple[type[Counted], str]] = Counter()
         self._bounds = bounds
 
     def grant(self, event: events.Granted) -> None:
@@ -89,7 +89,7 @@ class Recording(Generic[S]):
         self.store_up: bool | None = None
         self.store_down_since: float | None = None
         #: The latest pauses: when each began, and the series of its key.
-        self.pauses = deque[tuple[float, S, events.Paused]](maxlen=_PAUSES)
+        self.pauses: deque[tuple[float, S, events.Paused]] = deque(maxlen=_PAUSES)
         self._last_outage = -1
         self._series_of = series_of
         self._clock = clock
