@@ -293,7 +293,7 @@ def test_no_module_imports_itself_through_others() -> None:
         ({"a": {"b"}, "b": {"a"}}, ["a", "b", "a"]),
         ({"a": {"b"}, "b": {"c", "x"}, "c": {"d"}, "d": {"b"}}, ["b", "c", "d", "b"]),
     ],
-    ids=str,
+    ids=["itself", "two", "three"],
 )
 def test_search_finds_a_cycle(imported: dict[str, set[str]], cycle: list[str]) -> None:
     assert cycles(imported) == [cycle]
