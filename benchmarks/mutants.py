@@ -1,7 +1,7 @@
 """Mutation testing: change the code in one place at a time, and see whether a test fails.
 
     uv run python benchmarks/mutants.py headers                  all mutants of a target
-    uv run python benchmarks/mutants.py line --sample 200        so many, drawn by --seed
+    uv run python benchmarks/mutants.py core --sample 200        so many, drawn by --seed
     uv run python benchmarks/mutants.py algorithms --module leaky_bucket:90 --module cooldown
 
 Strategy. The tests are collected once, and each mutant gets a fork of that process. A first fork,
@@ -70,12 +70,12 @@ TARGETS = {
         "rate_limit_drafts refusal_bodies header_edges header_choices corpus",
     ),
     "retry": Target(
-        "retry.py budget.py _http/attempts.py feedback.py",
+        "retry.py budget.py _http/attempts.py _core/feedback.py",
         "retry budget attempts gave_up feedback events overload",
     ),
-    "line": Target(
-        "line.py child.py consumer.py pauses.py waiters.py plan.py bucket.py sharing/refusing.py",
-        "waiters limiter cancellation timeout priority parent settle update fast_path idle "
+    "core": Target(
+        "_core/*.py permit.py plan.py sharing/refusing.py",
+        "limiter cancellation timeout priority parent settle update fast_path idle "
         "statistics events announcements adaptive shared_wait_until wait_until_outages",
     ),
 }
