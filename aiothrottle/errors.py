@@ -193,21 +193,33 @@ def in_another_thread(loop: object) -> RuntimeError:
 def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
     """Say why a driver failed: what its error says, or the nearest cause of it that says anything.
 
-    A timeout, for one, says nothing; what the driver tried again because of stands behind it.
+    A timeout, for one, says nothing; what the driver tried again because of stands behind it. What
+    the operating system or TLS said at first is added, if the driver left it out.
 
     Args:
         error: What the driver raised.
         outer: What was being handled before the driver was called: no part of it.
     """
-    silent = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    chain: list[Exception] = []
     cause: BaseException | None = error
     for _ in range(_DEEPEST):
         if cause is None or cause is outer:
             break
-        if isinstance(cause, Exception) and (text := str(cause)):
-            return text if cause is error else f"{silent}: {text}"
+        if isinstance(cause, Exception):
+            chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return silent
+    told = next((text for each in chain if (text := str(each))), "")
+    system = next(
+        (each for each in reversed(chain) if isinstance(each, OSError) and str(each)), None
+    )
+    parts = [told] if str(error) else [_name_of(error), told]
+    if system is not None and (system.strerror or str(system)) not in told:
+        parts.append(str(system))
+    return ": ".join(filter(None, parts))
+
+
+def _name_of(error: BaseException) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
 def twin(error: Exception, key: Hashable) -> Exception:

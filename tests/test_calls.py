@@ -306,6 +306,21 @@ async def test_the_reason_behind_a_timeout_is_told() -> None:
 
 
 @virtual
+async def test_what_the_system_said_is_added_if_the_driver_left_it_out() -> None:
+    server = await Server().ready()
+    for text, told in (
+        ("Error 111 connecting to h:1.", "Error 111 connecting to h:1.: [Errno 111] refused"),
+        ("h:1: refused", "h:1: refused"),
+        ("", "RuntimeError: [Errno 111] refused"),
+    ):
+        server.error = RuntimeError(text)
+        server.error.__cause__ = ConnectionRefusedError(111, "refused")
+        with pytest.raises(StoreUnavailable) as caught:
+            await server.calls.ask(1)
+        assert str(caught.value) == f"Server: {told}"
+
+
+@virtual
 async def test_what_the_caller_handles_is_no_reason() -> None:
     server = await Server().ready()
     server.error = TimeoutError()
