@@ -1,7 +1,8 @@
-"""What may stand in no file: it would be true on one machine only."""
+"""What may stand in no file, as it would be true on one machine only, and what must be there."""
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +56,9 @@ def test_the_lock_file_is_not_committed() -> None:
         ["git", "ls-files", "uv.lock"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert run.stdout == ""
+
+
+def test_mutation_testing_names_files_that_exist() -> None:
+    mutmut = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    named = mutmut["only_mutate"] + mutmut["pytest_add_cli_args_test_selection"]
+    assert [name for name in named if not any(ROOT.glob(name))] == []
