@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from aiothrottle.redact import shown
 from aiothrottle.texts import number
 
 __all__ = ["ACCEPTED", "read_rate", "split_rates"]
@@ -74,7 +75,7 @@ def read_rate(text: str) -> tuple[float, float]:
     rate = _read(tidy)
     if rate is None:
         advice = next(_advice(tidy), ACCEPTED)
-        raise ValueError(f"cannot read {text!r:.200} as a rate: {advice}")
+        raise ValueError(f"cannot read {shown(text):.200} as a rate: {advice}")
     return rate
 
 

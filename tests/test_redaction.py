@@ -70,6 +70,7 @@ def test_of_others_the_type_is_shown() -> None:
 
 
 CONSTRUCTORS: list[Callable[[Any], object]] = [
+    RateLimiter,
     RedisStore,
     MongoStore,
     MemcachedStore,

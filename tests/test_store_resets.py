@@ -4,6 +4,7 @@ Real servers behind a proxy, all drivers, on asyncio's loop and on uvloop.
 """
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -33,9 +34,8 @@ Connect: TypeAlias = Callable[[int], AbstractAsyncContextManager[SlotStore]]
 pytestmark = [
     pytest.mark.uvloop,
     # Drivers whose connection is reset while they connect leave the socket to the collector.
-    pytest.mark.filterwarnings(
-        "ignore:.*(socket.socket|StreamWriter|UVHandle):pytest.PytestUnraisableExceptionWarning"
-    ),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 LAWS: list[Algorithm[Any]] = [
@@ -98,9 +98,11 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[Connect, int]]:
 
 
 @pytest.fixture(autouse=True)
-def _quiet_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """emcache waits a second before it connects anew: not for longer than the test."""
+def _drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have emcache connect anew at once, and what drivers have left collected here."""
     monkeypatch.setattr("emcache.connection_pool.CREATE_CONNECTION_MAX_BACKOFF", 0.1)
+    yield
+    gc.collect()
 
 
 class Witness:
