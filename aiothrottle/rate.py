@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from aiothrottle.checks import check_number
 from aiothrottle.rate_text import ACCEPTED, read_rate, split_rates
+from aiothrottle.redact import shown
 from aiothrottle.texts import number
 
 __all__ = ["Rate", "RateLike", "as_rate", "as_rates", "no_tuple"]
@@ -82,7 +83,7 @@ def as_rate(value: RateLike) -> Rate:
     try:
         return Rate(value)
     except TypeError:
-        raise TypeError(f"{value!r} is no rate: {ACCEPTED}") from None
+        raise TypeError(f"{shown(value)} is no rate: {ACCEPTED}") from None
     except ValueError:
         raise ValueError(f"{value!r} is no rate: it has to be finite and above zero") from None
 

@@ -2,11 +2,20 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from aiothrottle import RateLimiter
 from aiothrottle.testing import VirtualTimeLoop
+
+
+@pytest.fixture(autouse=True)
+def _default_handler() -> Iterator[None]:
+    """Handle SIGINT as Python does; a shell has background processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("turns", range(6))

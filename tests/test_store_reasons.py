@@ -32,8 +32,9 @@ async def over_redis(port: int, **options: Any) -> AsyncGenerator[Store]:  # noq
 
 
 @asynccontextmanager
-async def over_redis_without_retries(port: int) -> AsyncGenerator[Store]:
-    async with over_redis(port, retry=Retry(NoBackoff(), 0)) as store:
+async def over_redis_without_retries(port: int, **options: Any) -> AsyncGenerator[Store]:  # noqa: ANN401
+    # As docs/deployment.md advises: else a timeout may come amid a retry, which hides the reason.
+    async with over_redis(port, retry=Retry(NoBackoff(), 0), **options) as store:
         yield store
 
 
@@ -83,12 +84,14 @@ async def test_a_refused_connection_is_told(over: Callable[[int], Opened]) -> No
 
 async def test_of_memcached_it_is_told_where_the_reason_is() -> None:
     port = free_port()
-    for reason in await reasons(over_memcached(port)):
-        assert f"port={port}" in reason
-        assert "the logger 'emcache' has the reason" in reason
+    # While it connects, the driver counts a connection that is not there: not each call can tell.
+    node = f"port={port}"
+    told = [reason for reason in await reasons(over_memcached(port)) if node in reason]
+    assert told
+    assert all("the logger 'emcache' has the reason" in reason for reason in told)
 
 
-@pytest.mark.parametrize("over", [over_redis, over_valkey])
+@pytest.mark.parametrize("over", [over_redis_without_retries, over_valkey])
 async def test_a_wrong_password_is_told_and_not_shown(valkey: Valkey, over: Any) -> None:  # noqa: ANN401
     valkey.command("CONFIG", "SET", "requirepass", "right")
     for reason in await reasons(over(valkey.port, password="sesame")):
@@ -112,7 +115,7 @@ async def test_a_wrong_password_of_mongodb_is_told_and_not_shown(mongo: Process)
 async def test_an_untrusted_certificate_is_told(valkey: Valkey, mongo: Process) -> None:
     context = context_of(trustme.CA())
     async with FaultProxy(valkey.port, context) as proxy:
-        for over in (over_redis, over_valkey):
+        for over in (over_redis_without_retries, over_valkey):
             for reason in await reasons(over(proxy.port, ssl=True)):
                 assert "certificate verify failed" in reason
     async with FaultProxy(mongo.port, context) as proxy:
