@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import emcache
 import pytest
 from pymongo import AsyncMongoClient
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
@@ -14,10 +13,9 @@ from valkey.asyncio import Valkey as ValkeyClient
 from aiothrottle import KeyedRateLimiter, SharedConcurrency
 from aiothrottle.algorithms import TokenBucket
 from aiothrottle.stores import SlotStore
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import Cluster, Process, Valkey, memcached, mongodb
+from tests.servers import Cluster, Process, Valkey, memcached, mongodb, need_emcache
 
 MANY = 1000
 
@@ -148,6 +146,11 @@ async def of_mongodb(server: Process) -> AsyncGenerator[SlotStore]:
 
 @asynccontextmanager
 async def of_memcached(server: Process) -> AsyncGenerator[SlotStore]:
+    need_emcache()
+    import emcache
+
+    from aiothrottle.stores.memcached import MemcachedStore
+
     client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", server.port)])
     try:
         yield MemcachedStore(client, "many")

@@ -13,9 +13,9 @@ from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.redact import redact, shown
 from aiothrottle.stores import MemoryStore
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
+from tests.servers import imported
 
 # Some should have been escaped in an address, and were not.
 PASSWORDS = [
@@ -73,7 +73,7 @@ CONSTRUCTORS: list[Callable[[Any], object]] = [
     RateLimiter,
     RedisStore,
     MongoStore,
-    MemcachedStore,
+    lambda secret: imported("aiothrottle.stores.memcached").MemcachedStore(secret),
     lambda secret: RateLimiter("1/s", store=secret),
     lambda secret: RateLimiter("1/s", concurrency_limit=SharedConcurrency(1), store=secret),
     lambda secret: RateLimiter("1/s", concurrency_limit=secret),

@@ -1,10 +1,10 @@
 """Why a store cannot be reached is in the message of the `StoreUnavailable`, for each driver."""
 
+import gc
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, cast
 
-import emcache
 import pytest
 import trustme
 from pymongo import AsyncMongoClient
@@ -15,13 +15,25 @@ from valkey.asyncio import Valkey as ValkeyClient
 
 from aiothrottle import RateLimiter, StoreUnavailable
 from aiothrottle.stores import Store
-from aiothrottle.stores.memcached import MemcachedStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
-from tests.servers import FaultProxy, Process, Valkey, free_port, mongodb
+from tests.servers import FaultProxy, Process, Valkey, free_port, mongodb, need_emcache
 from tests.test_stores_tls import context_of
 
 Opened: TypeAlias = AbstractAsyncContextManager[Store]
+
+pytestmark = [
+    # Drivers leave sockets to the collector when a connection fails.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect what drivers have left here, and not in a later test."""
+    yield
+    gc.collect()
 
 
 @asynccontextmanager
@@ -53,6 +65,11 @@ async def over_mongodb(port: int, user: str = "", **options: Any) -> AsyncGenera
 
 @asynccontextmanager
 async def over_memcached(port: int) -> AsyncGenerator[Store]:
+    need_emcache()
+    import emcache
+
+    from aiothrottle.stores.memcached import MemcachedStore
+
     client = await emcache.create_client([emcache.MemcachedHostAddress("127.0.0.1", port)])
     try:
         yield MemcachedStore(client)
