@@ -71,14 +71,14 @@ def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
     engine = _only(limiter)
     if engine is None:
         return ()
-    law, state = engine.bucket.own
-    if isinstance(law, Pace):
+    algorithm, state = engine.bucket.own
+    if isinstance(algorithm, Pace):
         return (Rate(state.rate),)
-    if isinstance(law, Reserved):
-        law = law.law
-    laws = law.algorithms if isinstance(law, AllOf) else (law,)
-    found = (getattr(each, "rate", None) for each in laws)
-    # A burst is a law with the rate of another one.
+    if isinstance(algorithm, Reserved):
+        algorithm = algorithm.algorithm
+    algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    found = (getattr(each, "rate", None) for each in algorithms)
+    # A burst is an algorithm with the rate of another one.
     return tuple(dict.fromkeys(rate for rate in found if isinstance(rate, Rate)))
 
 

@@ -235,8 +235,8 @@ class KeyedRateLimiter:
             engine.observers.listeners = self._listeners
             self._alive[key] = limiter._entry
         else:
-            law = (options.get("burst"), options.get("algorithm"), options.get("guard"))
-            limiter = RateLimiter._around(entry, law, options.get("concurrency_limit"))
+            choice = (options.get("burst"), options.get("algorithm"), options.get("guard"))
+            limiter = RateLimiter._around(entry, choice, options.get("concurrency_limit"))
         self._limiters[key] = limiter
         self._keep_tidy()
         return limiter

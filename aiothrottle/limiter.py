@@ -22,13 +22,13 @@ from aiothrottle.errors import CostTooHigh, entered_before, no_copy
 from aiothrottle.permit import ONE, Permit, WatchedPermit, granted_permit, make_permit
 from aiothrottle.plan import (
     AUTO,
+    AlgorithmChoice,
+    AlgorithmLike,
     ConcurrencyLimit,
     Guard,
-    Law,
-    LawChoice,
     Plan,
     RateLimit,
-    check_law,
+    check_algorithm,
     check_shareable,
     make_plan,
     misplaced,
@@ -82,7 +82,7 @@ class RateLimiter:
         burst: How many tokens may go back to back, 1 or more, after which they go at the average
             of the rate (of the fastest, if there are several). Without it the whole limit may.
         algorithm: How the rate is meant: a class, which is given the rate, or an instance. By
-            default `RollingWindow`: never more than the limit in any period.
+            default `SlidingWindowLog`: never more than the limit in any period.
         guard: Seconds by which the period is stretched, for the jitter of the network between
             here and the server: a request that is delayed more than the one a period later
             arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
@@ -119,7 +119,7 @@ class RateLimiter:
     >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], concurrency_limit=8)
     """
 
-    __slots__ = ("__weakref__", "_concurrency_limit", "_engine", "_entered", "_entry", "_law")
+    __slots__ = ("__weakref__", "_choice", "_concurrency_limit", "_engine", "_entered", "_entry")
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class RateLimiter:
         *positional: Never,
         concurrency_limit: ConcurrencyLimit | None = None,
         burst: float | None = None,
-        algorithm: Law | None = None,
+        algorithm: AlgorithmLike | None = None,
         guard: Guard | None = None,
         parent: "RateLimiter | None" = None,
         max_queue: int | None = None,
@@ -145,11 +145,11 @@ class RateLimiter:
         if parent is not None and not isinstance(parent, RateLimiter):
             raise TypeError(f"parent is a RateLimiter, not {shown(parent)}")
         # Kept for `update`, which changes the rate alone.
-        self._law: LawChoice = (burst, algorithm, guard)
+        self._choice: AlgorithmChoice = (burst, algorithm, guard)
         follows = rate_limit == SERVER
         plan = Plan(Unlimited())
         if not follows:
-            plan = make_plan(rate_limit, self._law, shared=store is not None)
+            plan = make_plan(rate_limit, self._choice, shared=store is not None)
         if follows and store is not None:
             raise ValueError("what a server says is of one process: a store needs a fixed rate")
         shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
@@ -169,21 +169,21 @@ class RateLimiter:
         feedback = Feedback(plan.rate, slots, plan.guard)
         engine.feedback = feedback if feedback.is_needed else None
         if follows:
-            check_law(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
-            # Whatever the server will say, there has to be a law of it.
+            check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
+            # Whatever the server will say, there has to be an algorithm of it.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
             engine.followed = ()
             engine.asking = True
 
     @classmethod
     def _around(
-        cls, entry: Entry, law: LawChoice, concurrency_limit: ConcurrencyLimit | None
+        cls, entry: Entry, choice: AlgorithmChoice, concurrency_limit: ConcurrencyLimit | None
     ) -> Self:
         """Make a limiter of an engine that lives already."""
         limiter = cls.__new__(cls)
         limiter._entry = entry
         limiter._engine = entry.engine
-        limiter._law = law
+        limiter._choice = choice
         limiter._concurrency_limit = concurrency_limit
         limiter._entered = False
         return limiter
@@ -321,11 +321,11 @@ class RateLimiter:
         self._bind_if_running()
         engine = self._engine
         plan: Plan | None = None
-        if rate_limit is None and not isinstance(self._law[1], Algorithm):
+        if rate_limit is None and not isinstance(self._choice[1], Algorithm):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
             plan = make_plan(
-                rate_limit, self._law, shared=engine.shares_rate, before=engine.feedback
+                rate_limit, self._choice, shared=engine.shares_rate, before=engine.feedback
             )
         if plan is not None and engine.shares_rate:
             check_shareable(plan)
@@ -379,7 +379,7 @@ class RateLimiter:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         announced = tuple(as_rate(rate) for rate in rates)
         if announced and announced != engine.followed:
-            burst, algorithm, guard = self._law
+            burst, algorithm, guard = self._choice
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))

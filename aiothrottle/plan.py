@@ -1,4 +1,4 @@
-"""What the user said of rate, law and guard, checked, and made into one law."""
+"""What the user said of rate, algorithm and guard, checked, and made into one algorithm."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -25,13 +25,13 @@ from aiothrottle.sharing.concurrency import SharedConcurrency
 
 __all__ = [
     "AUTO",
+    "AlgorithmChoice",
+    "AlgorithmLike",
     "ConcurrencyLimit",
     "Guard",
-    "Law",
-    "LawChoice",
     "Plan",
     "RateLimit",
-    "check_law",
+    "check_algorithm",
     "check_shareable",
     "make_plan",
     "misplaced",
@@ -39,21 +39,22 @@ __all__ = [
     "slots_of",
 ]
 
-Law: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
+AlgorithmLike: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]
-LawChoice: TypeAlias = tuple[float | None, Law | None, Guard | None]
+AlgorithmChoice: TypeAlias = tuple[float | None, AlgorithmLike | None, Guard | None]
 RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
 ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that measures what it has to be.
 AUTO: Final = "auto"
-# The laws of any period, which go on where they stood when it is stretched. The periods of a
-# `FixedWindow` are the calendar's; and what a law of the user's makes of another one nobody knows.
-_STRETCHED = (RollingWindow, SlidingWindow, TokenBucket, LeakyBucket)
+# The algorithms of any period, which go on where they stood when it is stretched. The periods of a
+# `FixedWindow` are the calendar's; and what an algorithm of the user's makes of another one nobody
+# knows.
+_STRETCHED = (SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket)
 
 
 class Plan(NamedTuple):
-    """A law, and what is to move it."""
+    """An algorithm, and what is to move it."""
 
     algorithm: Algorithm[Any]
     rate: RateControl | None = None
@@ -62,7 +63,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What the user said of rate, burst and law: makes a law of it for each guard.
+    """What the user said of rate, burst and algorithm: makes an algorithm of it for each guard.
 
     Each of many keys may have one, so it is none of Python's partials, which take three times as
     much.
@@ -70,12 +71,12 @@ class _Recipe:
 
     rate_limit: RateLike | Sequence[RateLike] | None
     burst: float | None
-    algorithm: Law | None
+    algorithm: AlgorithmLike | None
 
     def __call__(self, guard: float) -> Algorithm[Any]:
         """Make one algorithm of it."""
         rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
-        check_law(burst, algorithm, guard)
+        check_algorithm(burst, algorithm, guard)
         if rate_limit is None:
             if guard or burst is not None:
                 raise ValueError("guard and burst say how a rate_limit is used: give one")
@@ -86,34 +87,38 @@ class _Recipe:
             algorithm.start()  # one that lacks a rate says so
             return algorithm
         rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
-        laws = [_apply(algorithm, rate) for rate in rates]
+        algorithms = [_apply(algorithm, rate) for rate in rates]
         if burst is not None:
             fastest = max(rates, key=lambda rate: rate.limit / rate.period)
             if burst > max(1, fastest.limit):
                 raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
             pace = TokenBucket(fastest, burst=burst)
-            laws = [pace] if algorithm is TokenBucket and len(laws) == 1 else [*laws, pace]
-        return laws[0] if len(laws) == 1 else AllOf(*laws)
+            algorithms = (
+                [pace] if algorithm is TokenBucket and len(algorithms) == 1 else [*algorithms, pace]
+            )
+        return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
 
 
 def make_plan(
     rate_limit: RateLimit | None,
-    law: LawChoice,
+    choice: AlgorithmChoice,
     *,
     shared: bool = False,
     before: Feedback | None = None,
 ) -> Plan:
-    """Make a law of what the user said, and what is to move it, if anything.
+    """Make an algorithm of what the user said, and what is to move it, if anything.
 
     In place of another one, whose feedback is given, it goes on with the guard that was measured.
 
     Of a guard nothing may have been said: then it is measured, unless the rate is kept in a store
-    that several processes share, or there is none, or a law that is not to be stretched.
+    that several processes share, or there is none, or an algorithm that is not to be stretched.
     """
-    burst, algorithm, guard = law
+    burst, algorithm, guard = choice
     if isinstance(rate_limit, AdaptiveRate):
         if guard or burst is not None or algorithm is not None:
-            raise ValueError("an AdaptiveRate has a law of its own: no burst, algorithm or guard")
+            raise ValueError(
+                "an AdaptiveRate has an algorithm of its own: no burst, algorithm or guard"
+            )
         pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
         return Plan(pace, rate=RateControl(rate_limit))
     asked = guard == AUTO
@@ -136,15 +141,15 @@ def make_plan(
     return Plan(make(measured.seconds), guard=control)
 
 
-def _may_stretch(algorithm: Law | None) -> bool:
-    """Tell whether the periods of the law may be stretched without being asked."""
+def _may_stretch(algorithm: AlgorithmLike | None) -> bool:
+    """Tell whether the periods of the algorithm may be stretched without being asked."""
     if isinstance(algorithm, type):
         return issubclass(algorithm, _STRETCHED)
     return algorithm is None or isinstance(algorithm, _STRETCHED)
 
 
 def check_shareable(plan: Plan) -> None:
-    """Refuse a law that this process would move, or that no store can hold those who wait to."""
+    """Reject an algorithm that a store cannot share."""
     if isinstance(plan.algorithm, Unlimited):
         raise ValueError(
             "a store shares limits between processes: give a rate_limit, or a SharedConcurrency"
@@ -155,8 +160,8 @@ def check_shareable(plan: Plan) -> None:
         )
     if plan.algorithm.longest_wait < math.inf and not isinstance(plan.algorithm, WaitUntil):
         raise ValueError(
-            f"{plan.algorithm!r} refuses by the length of the line: of all such laws a store can "
-            "only share a WaitUntil, alone"
+            f"{plan.algorithm!r} rejects requests by the wait: of such algorithms a store shares "
+            "a WaitUntil only, alone"
         )
 
 
@@ -201,21 +206,21 @@ def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
     return concurrency_limit
 
 
-def check_law(burst: float | None, algorithm: Law | None, guard: float) -> None:
-    """Refuse what cannot be a burst, a law or a guard, whatever the rate."""
+def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard: float) -> None:
+    """Refuse what cannot be a burst, an algorithm or a guard, whatever the rate."""
     if not isinstance(guard, int | float):
         raise TypeError(f'guard is a number of seconds, or "auto", not {shown(guard)}')
     check_number("guard", guard, "seconds")
     check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
-    is_law = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    if not (algorithm is None or is_law or isinstance(algorithm, Algorithm)):
+    is_algorithm = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    if not (algorithm is None or is_algorithm or isinstance(algorithm, Algorithm)):
         raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {shown(algorithm)}")
 
 
-def _apply(algorithm: Law | None, rate: Rate) -> Algorithm[Any]:
+def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
     """Give the algorithm its rate."""
     if algorithm is None:
-        return RollingWindow(rate)
+        return SlidingWindowLog(rate)
     if isinstance(algorithm, Algorithm):
         return algorithm.with_rate(rate)
     try:

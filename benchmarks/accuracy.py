@@ -35,7 +35,7 @@ _PAUSE = 1.1
 TIMER = "bare timer"
 MAKERS = {**ours.OURS, TIMER: peers.bare_timer, **peers.PEERS}
 # At most one in any 1/rate.
-STRICT = ("TokenBucket", "RollingWindow, burst=1")
+STRICT = ("TokenBucket", "SlidingWindowLog, burst=1")
 # So often is measured what is held against the timer, and the timer.
 _ROUNDS = 3
 

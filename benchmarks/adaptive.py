@@ -20,12 +20,12 @@ from measure import Report, Rows, markdown, put_into, show
 from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulate
-from aiothrottle.testing.server import LawName
+from aiothrottle.testing.server import AlgorithmName
 
 PAGE = Path(__file__).parents[1] / "docs" / "adaptive.md"
 TITLE = "Limits that nobody tells"
 
-LAWS: tuple[LawName, ...] = ("rolling-window", "fixed-window", "token-bucket")
+ALGORITHMS: tuple[AlgorithmName, ...] = ("sliding-window-log", "fixed-window", "token-bucket")
 RATES = (Rate(10, 1), Rate(100, 1), Rate(500, 60))
 STARTS = {"4 times too fast": 4.0, "10 times too slow": 0.1}
 # Windows in which to find the limit, and then windows in which it is watched.
@@ -99,14 +99,14 @@ def named(rate: Rate) -> str:
 
 
 def watch(
-    rate: Rate, law: LawName, start: float, retry_after: RetryAfter, seed: int
+    rate: Rate, algorithm: AlgorithmName, start: float, retry_after: RetryAfter, seed: int
 ) -> tuple[Part, float]:
     """Simulate one search; give what came after it, and the windows until the limit was found."""
     period = rate.period
     end = (SEARCH + WATCHED[int(period)]) * period
     outcome = simulate(
         partial(adaptive, rate, start),
-        Server(rate, law, retry_after=retry_after),
+        Server(rate, algorithm, retry_after=retry_after),
         workers=WORKERS,
         seconds=end,
         seed=seed,
@@ -137,10 +137,10 @@ def constant(report: Report, seeds: range) -> None:
     slowest = on_average = 0.0
     cases: list[tuple[RetryAfter, tuple[Rate, ...]]] = [("seconds", RATES), ("none", RATES[:1])]
     for retry_after, rates in cases:
-        for law in LAWS:
+        for algorithm in ALGORITHMS:
             for rate in rates:
                 for name, start in STARTS.items():
-                    runs = each(seeds, partial(watch, rate, law, start, retry_after))
+                    runs = each(seeds, partial(watch, rate, algorithm, start, retry_after))
                     figures = mean([after for after, _ in runs])
                     found = [windows for _, windows in runs]
                     if retry_after == "seconds":
@@ -151,7 +151,7 @@ def constant(report: Report, seeds: range) -> None:
                         on_average = max(on_average, statistics.mean(found))
                     rows.append(
                         [
-                            f"{law}, {named(rate)}, Retry-After: {retry_after}",
+                            f"{algorithm}, {named(rate)}, Retry-After: {retry_after}",
                             name,
                             percent(figures.refused),
                             percent(figures.used, 1),
@@ -165,16 +165,16 @@ def constant(report: Report, seeds: range) -> None:
     report.want("windows until it is found, the worst of all runs", slowest, 10, "")
 
 
-def follow(rate: Rate, new: Rate, law: LawName, seed: int) -> tuple[Part, float]:
+def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[Part, float]:
     """Simulate a limit that changes; give what came then, and the seconds until it was found."""
     begin = 300 if rate.period == 1 else 20 * 60.0
     end = 3 * begin
     outcome = simulate(
         partial(adaptive, rate, 1.0),
-        Server(rate, law),
+        Server(rate, algorithm),
         workers=WORKERS,
         seconds=end,
-        changes={begin: Server(new, law)},
+        changes={begin: Server(new, algorithm)},
         seed=seed,
     )
     found = found_after(outcome, new, begin, end) * rate.period
@@ -184,16 +184,16 @@ def follow(rate: Rate, new: Rate, law: LawName, seed: int) -> tuple[Part, float]
 def changing(report: Report, seeds: range) -> None:
     """Follow a limit that halves or doubles."""
     rows: Rows = [["server", "limit", "refused, %", "used, %", "followed after, s (most)"]]
-    for law in LAWS:
+    for algorithm in ALGORITHMS:
         for rate in (RATES[0], RATES[2]):
             for name, factor in (("halves", 0.5), ("doubles", 2.0)):
                 new = Rate(rate.limit * factor, rate.period)
-                runs = each(seeds, partial(follow, rate, new, law))
+                runs = each(seeds, partial(follow, rate, new, algorithm))
                 figures = mean([after for after, _ in runs])
                 found = [seconds for _, seconds in runs]
                 rows.append(
                     [
-                        f"{law}, {named(rate)}",
+                        f"{algorithm}, {named(rate)}",
                         name,
                         percent(figures.refused),
                         percent(figures.used, 1),
@@ -203,12 +203,12 @@ def changing(report: Report, seeds: range) -> None:
     report.add("A limit that changes, seen from the change on", rows)
 
 
-def share(rate: Rate, law: LawName, seed: int) -> Part:
+def share(rate: Rate, algorithm: AlgorithmName, seed: int) -> Part:
     """Simulate four clients on one limit; give what came when they had some time."""
     begin, end = (300.0, 600.0) if rate.period == 1 else (1200.0, 2400.0)
     outcome = simulate(
         partial(adaptive, rate, 1.0),
-        Server(rate, law),
+        Server(rate, algorithm),
         clients=4,
         workers=WORKERS // 2,
         seconds=end,
@@ -221,15 +221,15 @@ def sharing(report: Report, seeds: range) -> None:
     """Share a limit among four that know nothing of each other."""
     rows: Rows = [["server", "refused, %", "used, %", "fairness (least)"]]
     worst, fairness = 0.0, 1.0
-    for law in LAWS:
+    for algorithm in ALGORITHMS:
         for rate in RATES:
-            parts = each(seeds, partial(share, rate, law))
+            parts = each(seeds, partial(share, rate, algorithm))
             figures = mean(parts)
             worst = max(worst, figures.refused)
             fairness = min(fairness, figures.fairness)
             rows.append(
                 [
-                    f"{law}, {named(rate)}",
+                    f"{algorithm}, {named(rate)}",
                     percent(figures.refused),
                     percent(figures.used, 1),
                     f"{figures.fairness:.3f} ({min(it.fairness for it in parts):.3f})",
@@ -270,11 +270,11 @@ def beside(report: Report, seeds: range) -> None:
         "AWS's cubic": partial(rival, rivals.AwsCubic),
         "AutoThrottle's rule": partial(rival, rivals.AutoThrottle),
     }
-    rows: Rows = [["client", *LAWS]]
+    rows: Rows = [["client", *ALGORITHMS]]
     for name, ask in contestants.items():
         cells: list[str] = []
-        for law in LAWS:
-            figures = mean(each(seeds, partial(ask, Server(RATES[0], law))))
+        for algorithm in ALGORITHMS:
+            figures = mean(each(seeds, partial(ask, Server(RATES[0], algorithm))))
             cells.append(f"{percent(figures.refused)} / {percent(figures.used, 1)}")
         rows.append([name, *cells])
     report.add(

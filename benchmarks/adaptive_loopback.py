@@ -9,7 +9,7 @@ import argparse
 import asyncio
 from functools import partial
 
-from adaptive import LAWS, PAGE, RATES, SEARCH, STARTS, Part, adaptive, named, part, percent
+from adaptive import ALGORITHMS, PAGE, RATES, SEARCH, STARTS, Part, adaptive, named, part, percent
 from aiohttp import web
 from measure import Rows, machine, markdown, put_into, table
 
@@ -17,7 +17,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Server, simulate
 from aiothrottle.testing import RateLimitedServer
-from aiothrottle.testing.server import LawName
+from aiothrottle.testing.server import AlgorithmName
 
 RATE = RATES[0]
 SECONDS = 60.0
@@ -39,10 +39,12 @@ async def ask_on_and_on(session: ThrottledSession, server: RateLimitedServer) ->
             await response.read()
 
 
-async def search(rate: Rate, law: LawName, start: float) -> Part:
+async def search(rate: Rate, algorithm: AlgorithmName, start: float) -> Part:
     """Search in real time; give what the server saw from the eleventh window on."""
     async with (
-        RateLimitedServer(rate, law=law, latency=LATENCY, jitter=JITTER, handler=answer) as server,
+        RateLimitedServer(
+            rate, algorithm=algorithm, latency=LATENCY, jitter=JITTER, handler=answer
+        ) as server,
         ThrottledSession(adaptive(rate, start)) as session,
     ):
         tasks = [asyncio.create_task(ask_on_and_on(session, server)) for _ in range(WORKERS)]
@@ -56,11 +58,11 @@ async def search(rate: Rate, law: LawName, start: float) -> Part:
     return part(arrivals, rate, SEARCH * rate.period, SECONDS)
 
 
-def search_in_virtual_time(rate: Rate, law: LawName, start: float) -> Part:
+def search_in_virtual_time(rate: Rate, algorithm: AlgorithmName, start: float) -> Part:
     """Simulate the same."""
     outcome = simulate(
         partial(adaptive, rate, start),
-        Server(rate, law, phase=0.0 if law == "fixed-window" else None),
+        Server(rate, algorithm, phase=0.0 if algorithm == "fixed-window" else None),
         workers=WORKERS,
         latency=LATENCY,
         jitter=JITTER,
@@ -71,14 +73,18 @@ def search_in_virtual_time(rate: Rate, law: LawName, start: float) -> Part:
 
 async def report() -> Rows:
     """Run all cases at once, in real time, and then in virtual time."""
-    cases: list[tuple[LawName, str]] = [(law, name) for law in LAWS for name in STARTS]
-    found = await asyncio.gather(*(search(RATE, law, STARTS[name]) for law, name in cases))
+    cases: list[tuple[AlgorithmName, str]] = [
+        (algorithm, name) for algorithm in ALGORITHMS for name in STARTS
+    ]
+    found = await asyncio.gather(
+        *(search(RATE, algorithm, STARTS[name]) for algorithm, name in cases)
+    )
     rows: Rows = [["server", "begun", "loopback: refused, % / used, %", "simulator"]]
-    for (law, name), real in zip(cases, found, strict=True):
+    for (algorithm, name), real in zip(cases, found, strict=True):
         # It has a loop of its own.
-        virtual = await asyncio.to_thread(search_in_virtual_time, RATE, law, STARTS[name])
+        virtual = await asyncio.to_thread(search_in_virtual_time, RATE, algorithm, STARTS[name])
         cells = [f"{percent(it.refused)} / {percent(it.used, 1)}" for it in (real, virtual)]
-        rows.append([f"{law}, {named(RATE)}", name, *cells])
+        rows.append([f"{algorithm}, {named(RATE)}", name, *cells])
     return rows
 
 

@@ -23,7 +23,7 @@ from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.adaptive.rate import RateState
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Server, simulate
-from aiothrottle.testing.server import LawName
+from aiothrottle.testing.server import AlgorithmName
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 # Read as well on white as on black: the background is left out.
@@ -59,7 +59,7 @@ class Run:
 
     title: str
     limits: Mapping[float, Rate]
-    law: LawName
+    algorithm: AlgorithmName
     start: float
     seconds: float
     bar: float
@@ -73,11 +73,11 @@ class Run:
         to_make = iter(watched)
         outcome = simulate(
             lambda: RateLimiter(next(to_make)),
-            Server(rate, self.law),
+            Server(rate, self.algorithm),
             clients=self.clients,
             workers=WORKERS,
             seconds=self.seconds,
-            changes={at: Server(new, self.law) for at, new in changes},
+            changes={at: Server(new, self.algorithm) for at, new in changes},
         )
         return [it.seen for it in watched], outcome.arrivals
 
@@ -132,7 +132,14 @@ def draw_arrivals(run: Run, arrivals: tuple[Arrival, ...], axes: Axes) -> None:
 
 PICTURES = {
     "search": [
-        Run("10/s in a rolling window, begun at 40/s", {0.0: RATES[0]}, "rolling-window", 4, 60, 1),
+        Run(
+            "10/s in a rolling window, begun at 40/s",
+            {0.0: RATES[0]},
+            "sliding-window-log",
+            4,
+            60,
+            1,
+        ),
         Run("10/s in a fixed window, begun at 1/s", {0.0: RATES[0]}, "fixed-window", 0.1, 60, 1),
         Run("10/s in a token bucket, begun at 1/s", {0.0: RATES[0]}, "token-bucket", 0.1, 60, 1),
     ],
@@ -150,7 +157,7 @@ PICTURES = {
         Run(
             "10/s in a rolling window, halved and doubled again",
             {0.0: Rate(10, 1), 200.0: Rate(5, 1), 400.0: Rate(10, 1)},
-            "rolling-window",
+            "sliding-window-log",
             1,
             800,
             5,

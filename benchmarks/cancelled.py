@@ -24,7 +24,7 @@ from peers import PEERS
 
 __all__ = ["report"]
 
-MINE = ("RollingWindow", "TokenBucket")
+MINE = ("SlidingWindowLog", "TokenBucket")
 NAMES = (GATE, *MINE, *(name for name in PEERS if name != "aiometer"))
 SIZES = (1_000, 10_000)
 RATE, BURST = 5_000, 500

@@ -36,7 +36,7 @@ SIZES = (1_000, 10_000, 100_000)
 GATE = "bare gate"
 SEMAPHORE = "asyncio.Semaphore"
 # These are made with burst = rate: 50,000 in any second. The others are a stream.
-WINDOWED = ("RollingWindow", "asyncio-throttle", "pyrate-limiter", "limits")
+WINDOWED = ("SlidingWindowLog", "asyncio-throttle", "pyrate-limiter", "limits")
 
 
 Average: TypeAlias = Callable[[Iterable[float]], float]
@@ -181,7 +181,7 @@ def report(
 ) -> Report:
     """Measure, and hold the figures against the targets."""
     found = Report("Many wait")
-    mine = ["RollingWindow", "TokenBucket"]
+    mine = ["SlidingWindowLog", "TokenBucket"]
     others = [SEMAPHORE, *(name for name in peers.PEERS if name != "aiometer")]
     names = [GATE, *mine, *others]
     runs: dict[tuple[str, int], list[Run]] = {}

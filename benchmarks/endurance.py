@@ -61,7 +61,7 @@ class Watch:
     def granted(self, host: str, now: float) -> None:
         """Hold to the rolling window; costs of 1 only, none of them refunded."""
         log = self.went.setdefault(host, deque(maxlen=LIMIT))
-        # As the law has it, to the last bit.
+        # As the algorithm has it, to the last bit.
         if len(log) == LIMIT and log[0] + self._period > now:
             sys.exit(f"{host}: {LIMIT + 1} went within {now - log[0]:.6f} s")
         log.append(now)

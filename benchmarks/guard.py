@@ -32,8 +32,8 @@ BASELINE = Path(__file__).with_name("guard.json")
 # So much more than the baseline is a regression; so much less asks for a new baseline.
 SLACK = 0.10
 WAITERS = 1000
-LAWS: dict[str, Callable[[float], RateLimiter]] = {
-    "RollingWindow": lambda rate: RateLimiter(rate, concurrency_limit=100_000),
+ALGORITHMS: dict[str, Callable[[float], RateLimiter]] = {
+    "SlidingWindowLog": lambda rate: RateLimiter(rate, concurrency_limit=100_000),
     "TokenBucket": lambda rate: RateLimiter(rate, concurrency_limit=100_000, algorithm=TokenBucket),
 }
 
@@ -59,13 +59,13 @@ async def queue(limiter: RateLimiter, rounds: int) -> None:
 Phase = tuple[str, Callable[[], Coroutine[Any, Any, None]], int]
 
 
-def phases(law: str) -> list[Phase]:
+def phases(algorithm: str) -> list[Phase]:
     """Give name, work and rounds of each: few, then many."""
-    make = LAWS[law]
+    make = ALGORITHMS[algorithm]
     return [
-        *((f"{law}, entry", lambda n=n: enter(make(1e9), n), n) for n in (200, 1200)),
+        *((f"{algorithm}, entry", lambda n=n: enter(make(1e9), n), n) for n in (200, 1200)),
         *(
-            (f"{law}, grant of {WAITERS}", lambda n=n: queue(make(1000), n), n * WAITERS)
+            (f"{algorithm}, grant of {WAITERS}", lambda n=n: queue(make(1000), n), n * WAITERS)
             for n in (1, 3)
         ),
     ]
@@ -76,8 +76,8 @@ def work() -> None:
     # By its file: `aiothrottle.testing` imports aiohttp, which takes longer than all else here.
     file = Path(aiothrottle.__file__).parent / "testing" / "virtual_time.py"
     loop_factory = runpy.run_path(str(file))["VirtualTimeLoop"]
-    for law in LAWS:
-        for _, start, _ in phases(law):
+    for algorithm in ALGORITHMS:
+        for _, start, _ in phases(algorithm):
             os.getppid()
             with asyncio.Runner(loop_factory=loop_factory) as runner:
                 runner.run(start())
@@ -102,7 +102,7 @@ def count() -> dict[str, float]:
             sys.exit(f"valgrind failed:\n{run.stderr[-2000:]}")
         dumps = {int(path.suffix[1:]): path for path in Path(folder).glob("out.*")}
         counted = [_total(dumps[number]) for number in sorted(dumps)]
-    named = [(name, rounds) for law in LAWS for name, _, rounds in phases(law)]
+    named = [(name, rounds) for algorithm in ALGORITHMS for name, _, rounds in phases(algorithm)]
     if len(counted) < 2 * len(named):
         sys.exit(f"callgrind told of {len(counted)} phases, not of {2 * len(named)}")
     # Before the first phase there is the start, between two of them next to nothing.

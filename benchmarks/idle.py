@@ -20,7 +20,7 @@ from peers import PEERS
 
 __all__ = ["report"]
 
-MINE = ("RollingWindow", "TokenBucket")
+MINE = ("SlidingWindowLog", "TokenBucket")
 NAMES = (GATE, *MINE, *(name for name in PEERS if name != "aiometer"))
 WAITERS = 1_000
 

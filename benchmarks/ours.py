@@ -1,4 +1,4 @@
-"""Our own laws as contestants: rate and concurrency set, as users have them."""
+"""Our own algorithms as contestants: rate and concurrency set, as users have them."""
 
 import importlib
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from aiothrottle import RateLimiter, TokenBucket
 
 __all__ = ["OURS", "bucket", "keyed", "keyed_limiter", "paced", "window", "window_burst_1"]
 
-# What an evenly paced law makes up for when the loop's timer was late.
+# What an evenly paced algorithm makes up for when the loop's timer was late.
 _MADE_UP = 0.002
 
 
@@ -37,10 +37,10 @@ def bucket(rate: int, burst: int) -> Contestant:
 
 def paced(rate: int, burst: int) -> Contestant | None:
     """Evenly spaced on an absolute schedule; what a late timer cost is made up within 2 ms."""
-    law = getattr(importlib.import_module("aiothrottle.algorithms"), "LeakyBucket", None)
-    if burst != 1 or law is None:
+    algorithm = getattr(importlib.import_module("aiothrottle.algorithms"), "LeakyBucket", None)
+    if burst != 1 or algorithm is None:
         return None
-    limiter = RateLimiter(rate, concurrency_limit=_concurrency(rate), algorithm=law)
+    limiter = RateLimiter(rate, concurrency_limit=_concurrency(rate), algorithm=algorithm)
     return Made(limiter.throttle, Bucket(rate, 1 + rate * _MADE_UP))
 
 
@@ -69,8 +69,8 @@ def keyed(rate: Any, key: str = "key") -> Contestant | None:  # noqa: ANN401
 
 
 OURS: dict[str, Callable[[int, int], Contestant | None]] = {
-    "RollingWindow": window,
+    "SlidingWindowLog": window,
     "TokenBucket": bucket,
     "LeakyBucket": paced,
-    "RollingWindow, burst=1": window_burst_1,
+    "SlidingWindowLog, burst=1": window_burst_1,
 }

@@ -16,8 +16,8 @@ from aiothrottle import (
     FixedWindow,
     LeakyBucket,
     RateLimiter,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     ThrottleError,
     TokenBucket,
     WaitUntil,
@@ -29,13 +29,13 @@ FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 
 # Eight come at once, twice, around the edge of a second.
 COMING = [0.7] * 8 + [1.3] * 8
-LAWS: dict[str, Callable[[], RateLimiter]] = {
-    'RollingWindow("5/s")': lambda: RateLimiter(algorithm=RollingWindow("5/s")),
+ALGORITHMS: dict[str, Callable[[], RateLimiter]] = {
+    'SlidingWindowLog("5/s")': lambda: RateLimiter(algorithm=SlidingWindowLog("5/s")),
     'TokenBucket("5/s", burst=3)': lambda: RateLimiter(algorithm=TokenBucket("5/s", burst=3)),
     'LeakyBucket("5/s")': lambda: RateLimiter(algorithm=LeakyBucket("5/s")),
     'FixedWindow("5/s")': lambda: RateLimiter(algorithm=FixedWindow("5/s")),
-    'SlidingWindow("5/s", buckets=4)': lambda: RateLimiter(
-        algorithm=SlidingWindow("5/s", buckets=4)
+    'SlidingWindowCounter("5/s", buckets=4)': lambda: RateLimiter(
+        algorithm=SlidingWindowCounter("5/s", buckets=4)
     ),
     "WaitUntil(0.2, raise_after=1, limit=2)": lambda: RateLimiter(algorithm=WaitUntil(0.2, 1, 2)),
     "Cooldown(5, 1)": lambda: RateLimiter(algorithm=Cooldown(5, 1)),
@@ -69,10 +69,10 @@ class Row(NamedTuple):
 # ---- what is drawn ---------------------------------------------------------------------------
 
 
-def rows_of_laws() -> Iterator[Row]:
-    """Give what each law makes of the same crowd."""
+def rows_of_algorithms() -> Iterator[Row]:
+    """Give what each algorithm makes of the same crowd."""
     yield Row("They come", "8 at 0.7 s, 8 at 1.3 s", [(at, False) for at in COMING])
-    for name, make in LAWS.items():
+    for name, make in ALGORITHMS.items():
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             dots = runner.run(let_through(make))
         most = greatest_count([at for at, refused in dots if not refused], period=1.0)
@@ -189,7 +189,7 @@ def text(x: float, y: float, words: str, colour: str, more: str) -> str:
 def pictures() -> dict[str, str]:
     """Give all pictures, by the names of their files."""
     drawn = {
-        "laws": (list(rows_of_laws()), "What each law makes of the same crowd"),
+        "algorithms": (list(rows_of_algorithms()), "What each algorithm makes of the same crowd"),
         "crawl": (list(rows_of_crawl()), "What a server that admits 10 a second sees"),
     }
     return {

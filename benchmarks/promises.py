@@ -1,4 +1,4 @@
-"""What a law promises, and by how much a list of instants exceeds it.
+"""What an algorithm promises, and by how much a list of instants exceeds it.
 
 A promise is held against what an observer saw, never against what a limiter says of itself.
 """

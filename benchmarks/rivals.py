@@ -135,7 +135,9 @@ class _World:
         self.arrivals: list[Arrival] = []
         self._rival = rival
         self._chance = random.Random(f"{seed} {type(rival).__name__}")
-        self._law = server.make_law(random.Random(f"{seed} phase").random() * server.period)
+        self._algorithm = server.make_algorithm(
+            random.Random(f"{seed} phase").random() * server.period
+        )
         self._latency = latency
 
     async def run(self, workers: int, seconds: float) -> None:
@@ -168,10 +170,10 @@ class _World:
 
     def _arrive(self, now: float) -> float | None:
         """Give None if the request is admitted, else the seconds until one would be."""
-        ready_at = self._law.ready_at()
+        ready_at = self._algorithm.ready_at()
         refused = ready_at > now
         self.arrivals.append(Arrival(now, 0, refused))
         if refused:
             return ready_at - now
-        self._law.count(now)
+        self._algorithm.count(now)
         return None

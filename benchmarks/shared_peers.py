@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
 
-from aiothrottle import RateLimiter, RollingWindow, TokenBucket
+from aiothrottle import RateLimiter, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.redis import RedisStore
 
@@ -89,15 +89,17 @@ def by_hand(key: str, text: str, *numbers: float) -> Taker:
     return taker
 
 
-def ours(law: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
+def ours(algorithm: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
     """Give a taker of ours."""
 
     @asynccontextmanager
     async def taker(port: int) -> AsyncGenerator[Take]:
         async with connect(port) as client:
             store = RedisStore(client, timeout=5)
-            rate, key = f"{PLENTY}/s", f"{law.__name__}{options}"
-            async with RateLimiter(rate, algorithm=law, store=store, key=key, **options) as limiter:
+            rate, key = f"{PLENTY}/s", f"{algorithm.__name__}{options}"
+            async with RateLimiter(
+                rate, algorithm=algorithm, store=store, key=key, **options
+            ) as limiter:
 
                 async def take() -> None:
                     async with limiter.throttle():
@@ -191,9 +193,9 @@ CONTESTANTS: dict[str, Taker] = {
     "bare EVALSHA": bare,
     "window by hand": by_hand("a window", WINDOW, PLENTY, 1),
     "bucket by hand": by_hand("a bucket", BUCKET, 1 / PLENTY, 1),
-    "RollingWindow": ours(RollingWindow),
+    "SlidingWindowLog": ours(SlidingWindowLog),
     "TokenBucket": ours(TokenBucket),
-    "RollingWindow, lease": ours(RollingWindow, lease="1000/100ms"),
+    "SlidingWindowLog, lease": ours(SlidingWindowLog, lease="1000/100ms"),
     "limits, moving window": limits("MovingWindowRateLimiter"),
     "limits, fixed window": limits("FixedWindowRateLimiter"),
     "pyrate-limiter, window": pyrate_window,

@@ -21,8 +21,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -42,23 +42,23 @@ for number = ARGV[1], ARGV[2] do
 end
 """
 PLENTY = "100000/s"
-LAWS: dict[str, Algorithm[Any]] = {
-    "RollingWindow": RollingWindow(PLENTY),
+ALGORITHMS: dict[str, Algorithm[Any]] = {
+    "SlidingWindowLog": SlidingWindowLog(PLENTY),
     "TokenBucket": TokenBucket(PLENTY),
     "LeakyBucket": LeakyBucket(PLENTY),
     "FixedWindow": FixedWindow(PLENTY),
-    "SlidingWindow": SlidingWindow(PLENTY),
+    "SlidingWindowCounter": SlidingWindowCounter(PLENTY),
     "WaitUntil": WaitUntil(0.00001, 1, 10),
     "Cooldown": Cooldown(100000, 1),
-    "two of them": AllOf(RollingWindow(PLENTY), TokenBucket(PLENTY)),
+    "two of them": AllOf(SlidingWindowLog(PLENTY), TokenBucket(PLENTY)),
 }
 # What most people have: a hundred per hour, of which half is spent.
 USUAL: dict[str, Algorithm[Any]] = {
-    "RollingWindow": RollingWindow("100/h"),
+    "SlidingWindowLog": SlidingWindowLog("100/h"),
     "TokenBucket": TokenBucket("100/h"),
     "LeakyBucket": LeakyBucket("100/h"),
     "FixedWindow": FixedWindow("100/h"),
-    "SlidingWindow": SlidingWindow("100/h"),
+    "SlidingWindowCounter": SlidingWindowCounter("100/h"),
     "WaitUntil": WaitUntil(36, 3600, 3600),
     "Cooldown": Cooldown(100, 3600),
 }
@@ -83,24 +83,24 @@ async def decisions(found: Report, client: Client) -> None:
     bare = await client.script_load("return redis.call('INCR', KEYS[1])")
     store = RedisStore(client, timeout=5)
     calls: dict[str, Call] = {"bare EVALSHA": lambda: client.evalsha(bare, 1, "bare")}
-    for name, law in LAWS.items():
-        calls[name] = partial(store.reserve, name, law, [1.0])
+    for name, algorithm in ALGORITHMS.items():
+        calls[name] = partial(store.reserve, name, algorithm, [1.0])
     rows = [["one decision", "server us"]]
     rows += [[name, f"{await server_time(client, call):.1f}"] for name, call in calls.items()]
-    for law in (RollingWindow("1000000/s"), TokenBucket("1000000/s")):
-        line = partial(store.reserve, f"line {law}", law, [1.0] * 1000)
+    for algorithm in (SlidingWindowLog("1000000/s"), TokenBucket("1000000/s")):
+        line = partial(store.reserve, f"line {algorithm}", algorithm, [1.0] * 1000)
         us = await server_time(client, line)
-        rows.append([f"{type(law).__name__}, 1,000 in a call, each", f"{us / 1000:.1f}"])
+        rows.append([f"{type(algorithm).__name__}, 1,000 in a call, each", f"{us / 1000:.1f}"])
     found.add("What the server spends on a decision.", rows)
 
 
 async def window_lengths(found: Report, client: Client) -> None:
     """Add what a decision costs the server, however long the window is."""
     store = RedisStore(client, timeout=5)
-    rows = [["RollingWindow of", "server us"]]
+    rows = [["SlidingWindowLog of", "server us"]]
     times: list[float] = []
     for limit in (10, 100, 1000, 10_000, 100_000):
-        window = RollingWindow(f"{limit}/h")
+        window = SlidingWindowLog(f"{limit}/h")
         for _ in range(limit // 10):
             await store.record(str(limit), window, 0.5)
             await store.reserve(str(limit), window, [1.0] * 9)
@@ -113,15 +113,15 @@ async def window_lengths(found: Report, client: Client) -> None:
 async def memory(found: Report, client: Client, keys: int) -> None:
     """Add the bytes that a key takes."""
     rows = [["half of 100/h is spent", "bytes a key", "MB"]]
-    for name, law in USUAL.items():
+    for name, algorithm in USUAL.items():
         await client.execute_command("FLUSHALL", "SYNC")
         requests = Requests("size", 1.0)
         before = (await client.info("memory"))["used_memory"]
         pipe, answers = client.pipeline(transaction=False), list[str]()
         for number in range(MADE):
             # Only a window keeps an entry for each.
-            costs = [1.0] * 50 if isinstance(law, RollingWindow) else [50.0]
-            request = requests.make("reserve", ("user", f"{number:07}"), law, 3600.0, *costs)
+            costs = [1.0] * 50 if isinstance(algorithm, SlidingWindowLog) else [50.0]
+            request = requests.make("reserve", ("user", f"{number:07}"), algorithm, 3600.0, *costs)
             assert request is not None
             answers.append(request.id)
             pipe.execute_command("EVALSHA", RECORD.digest, *request.arguments)
@@ -131,7 +131,7 @@ async def memory(found: Report, client: Client, keys: int) -> None:
         for first in range(MADE, keys, AT_ONCE):
             await client.eval(COPY, 0, first, min(first + AT_ONCE, keys) - 1, MADE, names)
         there = await client.dbsize()
-        expected = keys * (2 if isinstance(law, RollingWindow) else 1)
+        expected = keys * (2 if isinstance(algorithm, SlidingWindowLog) else 1)
         assert there == expected, f"{there:,} keys, not {expected:,}"
         used = (await client.info("memory"))["used_memory"] - before
         rows.append([name, f"{used / keys:,.0f}", f"{used / 1e6:,.0f}"])

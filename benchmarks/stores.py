@@ -2,7 +2,7 @@
 
 A Valkey of its own over loopback. First, tasks of one process that ask for one key again and
 again, of which far more may go than are there: what counts is what a request costs. Calls are those
-that the server has counted. Then processes that share 2,000 per second (a `RollingWindow`), each
+that the server has counted. Then processes that share 2,000 per second (a `SlidingWindowLog`), each
 with more demand than its part; what they were given is counted by the server's clock. At last
 sixteen processes that share 20 per second.
 
@@ -38,11 +38,11 @@ from aiothrottle.testing.audit import greatest_count
 __all__ = ["report"]
 
 BARE = "bare EVALSHA"
-# Ours, and the bare call of a script for the same law that one task is compared with.
+# Ours, and the bare call of a script for the same algorithm that one task is compared with.
 OURS = {
-    "RollingWindow": "window by hand",
+    "SlidingWindowLog": "window by hand",
     "TokenBucket": "bucket by hand",
-    "RollingWindow, lease": "window by hand",
+    "SlidingWindowLog, lease": "window by hand",
 }
 
 

@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"aiothrottle\..*(State|\._\w+)"),
     (
         "py:.*",
-        r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.laws|transport)\..*",
+        r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.algorithms|transport)\..*",
     ),
     ("py:.*", r"aiothrottle\.algorithms\.level\..*"),
     ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),

@@ -18,42 +18,42 @@ with atheris.instrument_imports(include=["aiothrottle.algorithms", "aiothrottle.
         Cooldown,
         FixedWindow,
         LeakyBucket,
-        RollingWindow,
-        SlidingWindow,
+        SlidingWindowCounter,
+        SlidingWindowLog,
         TokenBucket,
         WaitUntil,
     )
     from aiothrottle.stores.ledger import Record, seal
 
-LAWS: list[Algorithm[Any]] = [
-    RollingWindow("3/s"),
+ALGORITHMS: list[Algorithm[Any]] = [
+    SlidingWindowLog("3/s"),
     TokenBucket("3/s", burst=2),
     LeakyBucket("3/s"),
     FixedWindow("3/s"),
-    SlidingWindow("3/s", buckets=4),
+    SlidingWindowCounter("3/s", buckets=4),
     WaitUntil(1, 5, 10),
     Cooldown(3, 60),
-    AllOf(RollingWindow("3/s"), FixedWindow("20/min")),
+    AllOf(SlidingWindowLog("3/s"), FixedWindow("20/min")),
 ]
 NOW = 1000.5
 
 
 def read(data: bytes) -> None:
     """A record that keeps its limit and can be written, or an error that says what is wrong."""
-    law = LAWS[data[0] % len(LAWS) if data else 0]
+    algorithm = ALGORITHMS[data[0] % len(ALGORITHMS) if data else 0]
     try:
-        record = Record.load(law, "key", seal(law) + data[1:])
+        record = Record.load(algorithm, "key", seal(algorithm) + data[1:])
     except ValueError as error:
-        assert "another law" in str(error) or "is damaged" in str(error)  # noqa: PT017
+        assert "another algorithm" in str(error) or "is damaged" in str(error)  # noqa: PT017
         return
-    answer = record.reserve(law, NOW, [1, 0.5, 1, 1, 1], 0.0)
+    answer = record.reserve(algorithm, NOW, [1, 0.5, 1, 1, 1], 0.0)
     assert sum(instant <= answer.now for instant in answer.instants) <= 4
     for number in (*answer.instants, answer.remaining, answer.reset_after, answer.retry_after):
         assert not math.isnan(number)
-    record.refund(law, NOW + 1, 1, NOW)
-    record.record(law, NOW - 1, 2)
-    assert not math.isnan(record.peek(law, NOW + 2, 1).retry_after)
-    Record.load(law, "key", record.dump(law))
+    record.refund(algorithm, NOW + 1, 1, NOW)
+    record.record(algorithm, NOW - 1, 2)
+    assert not math.isnan(record.peek(algorithm, NOW + 2, 1).retry_after)
+    Record.load(algorithm, "key", record.dump(algorithm))
 
 
 if __name__ == "__main__":

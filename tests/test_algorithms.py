@@ -1,18 +1,18 @@
-"""The rolling window and the token bucket, beside what tests/law_tables.py says of every law."""
+"""Properties of the sliding window log and the token bucket alone."""
 
 import math
 from typing import Any, TypeAlias
 
 import pytest
 
-from aiothrottle import Rate, RollingWindow, TokenBucket
+from aiothrottle import Rate, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms.algorithm import until
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
 
 
 def test_what_was_taken_without_asking_has_to_leave_first() -> None:
-    window = RollingWindow("2/s")
+    window = SlidingWindowLog("2/s")
     state = window.start()
     for instant in (0.0, 0.1, 0.2, 0.3):
         window.take(state, instant, 1)
@@ -25,7 +25,7 @@ def test_what_was_taken_without_asking_has_to_leave_first() -> None:
 
 
 def test_a_window_forgets_what_has_left_it() -> None:
-    window = RollingWindow("100/s")
+    window = SlidingWindowLog("100/s")
     state = window.start()
     for second in range(1000):
         for _ in range(100):
@@ -33,14 +33,14 @@ def test_a_window_forgets_what_has_left_it() -> None:
     assert len(state.log) <= 200
 
 
-@pytest.mark.parametrize("kind", [RollingWindow, TokenBucket])
+@pytest.mark.parametrize("kind", [SlidingWindowLog, TokenBucket])
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, "0/s", "fast"])
 def test_a_rate_out_of_range_is_a_value_error(kind: type[Any], rate: Unchecked) -> None:
     with pytest.raises(ValueError, match="rate"):
         kind(rate)
 
 
-@pytest.mark.parametrize("kind", [RollingWindow, TokenBucket])
+@pytest.mark.parametrize("kind", [SlidingWindowLog, TokenBucket])
 @pytest.mark.parametrize("rate", [True, b"1/s", [1]])
 def test_a_rate_of_another_kind_is_a_type_error(kind: type[Any], rate: Unchecked) -> None:
     with pytest.raises(TypeError, match="rate"):
@@ -65,18 +65,18 @@ def test_a_bucket_without_a_rate_cannot_start() -> None:
 
 
 def test_algorithms_are_values() -> None:
-    assert RollingWindow("10/s") == RollingWindow(Rate(10))
+    assert SlidingWindowLog("10/s") == SlidingWindowLog(Rate(10))
     assert TokenBucket(10) == TokenBucket("10/s", burst=10)
     assert TokenBucket(10) != TokenBucket(10, burst=9)
-    assert len({RollingWindow(10), RollingWindow(10.0), TokenBucket(10)}) == 2
-    assert repr(RollingWindow(10)) == "RollingWindow(rate=Rate(limit=10, period=1.0))"
+    assert len({SlidingWindowLog(10), SlidingWindowLog(10.0), TokenBucket(10)}) == 2
+    assert repr(SlidingWindowLog(10)) == "SlidingWindowLog(rate=Rate(limit=10, period=1.0))"
     assert repr(TokenBucket(10, burst=2)) == (
         "TokenBucket(rate=Rate(limit=10, period=1.0), burst=2)"
     )
 
 
 def test_two_states_of_one_algorithm_know_nothing_of_each_other() -> None:
-    window = RollingWindow(1)
+    window = SlidingWindowLog(1)
     first, second = window.start(), window.start()
     assert window.admit(first, 0, 1)
     assert window.admit(second, 0, 1)

@@ -15,7 +15,7 @@ from aiothrottle import (
     KeyedRateLimiter,
     Rate,
     RateLimiter,
-    RollingWindow,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -180,10 +180,10 @@ async def test_until_the_server_has_said_something_one_request_is_under_way() ->
 async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> None:
     limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
     limiter.follow("10/s")
-    law = limiter._engine.bucket.algorithm
-    assert law == TokenBucket(Rate(10, 2), burst=10)
+    algorithm = limiter._engine.bucket.algorithm
+    assert algorithm == TokenBucket(Rate(10, 2), burst=10)
     limiter.follow("10/s")
-    assert limiter._engine.bucket.algorithm is law
+    assert limiter._engine.bucket.algorithm is algorithm
     limiter.follow("2/s", "100/min")
     async with limiter.throttle(), limiter.throttle():
         assert not await limiter.try_acquire()
@@ -226,7 +226,7 @@ async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
         ({"guard": -1}, ValueError),
         ({"guard": "Auto"}, TypeError),
         ({"algorithm": WaitUntil(1, 2, 3)}, ValueError),
-        ({"algorithm": RollingWindow("20/s")}, ValueError),
+        ({"algorithm": SlidingWindowLog("20/s")}, ValueError),
         ({"algorithm": Cooldown}, TypeError),
     ],
 )

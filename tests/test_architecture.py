@@ -111,7 +111,7 @@ TABLE = """
     httpx        | transport retry                                           | httpx
     httpx2       | transport retry                                           | httpx2
     testing      | testing.*                                                 |
-    testing.laws |                                                           |
+    testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
     testing.store_contract | testing.manual_clock testing.store_contract.*   |
     testing.store_contract.* | algorithms stores testing.manual_clock testing.store_contract.* | asyncio random
@@ -219,7 +219,7 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("rate", "import time"),
         ("algorithms.token_bucket", "import asyncio"),
         ("algorithms.token_bucket", "from time import monotonic"),
-        ("algorithms.token_bucket", "from aiothrottle.algorithms.rolling_window import x"),
+        ("algorithms.token_bucket", "from aiothrottle.algorithms.sliding_window_log import x"),
         ("algorithms.new", "from aiothrottle._core.engine import Engine"),
         ("_core.engine", "from aiothrottle.limiter import RateLimiter"),
         ("_core.engine", "from aiothrottle import limiter"),

@@ -101,7 +101,7 @@ def test_a_whole_number_that_will_not_do(
 
 
 def test_a_choice() -> None:
-    check_choice("law", "b", ("a", "b"))
+    check_choice("algorithm", "b", ("a", "b"))
     for value in ("c", "", None, ["a"]):
-        with pytest.raises(ValueError, match=r"^law is one of 'a', 'b', not "):
-            check_choice("law", value, ("a", "b"))
+        with pytest.raises(ValueError, match=r"^algorithm is one of 'a', 'b', not "):
+            check_choice("algorithm", value, ("a", "b"))

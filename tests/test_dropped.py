@@ -31,7 +31,7 @@ from aiothrottle import (
     permit,
 )
 from aiothrottle._core import bucket, chain, consumer, engine, semaphore, wait_queue
-from aiothrottle.algorithms import rolling_window
+from aiothrottle.algorithms import sliding_window_log
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.interrupting import Interrupt, codes_of
@@ -285,7 +285,7 @@ class Collection(Interrupt):
 
 
 CODES = codes_of(
-    *(bucket, chain, consumer, engine, limiter, permit, semaphore, wait_queue, rolling_window)
+    *(bucket, chain, consumer, engine, limiter, permit, semaphore, wait_queue, sliding_window_log)
 )
 
 

@@ -242,7 +242,7 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
     assert sum(isinstance(event, ServerRefused) for event in heard) == 50
     assert sum(isinstance(event, Paused) for event in heard) == 1
     (line,) = caplog.messages
-    assert line.startswith("RollingWindow(rate=Rate(limit=1000, period=1.0)) is paused for 3")
+    assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
     assert line.endswith(" s: the server refused a request and said for how long")
 
 

@@ -19,8 +19,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -69,11 +69,11 @@ def bursts_of(rate: Rate) -> list[tuple[Algorithm[Any], int]]:
         (TokenBucket(rate, burst=n), n),
         (TokenBucket(rate, burst=1), 1),
         (Cooldown(n, few.period), n),
-        (RollingWindow(few), n),
+        (SlidingWindowLog(few), n),
         (FixedWindow(few), n),
-        (SlidingWindow(few), n),
+        (SlidingWindowCounter(few), n),
         (WaitUntil(rate.period / rate.limit, 1, max(1, rate.period / rate.limit)), 1),
-        (AllOf(TokenBucket(rate, burst=n), RollingWindow(Rate(n + 1, rate.period))), n),
+        (AllOf(TokenBucket(rate, burst=n), SlidingWindowLog(Rate(n + 1, rate.period))), n),
     ]
 
 
@@ -158,13 +158,13 @@ def test_a_level_is_that_of_the_exact_oracle_after_many_steps(rate: Rate, start:
 def test_evenly_spaced_ones_keep_their_schedule(rate: Rate, start: float) -> None:
     """Each goes at the first reading of the clock that is not before its place, less 2 ms."""
     interval = Fraction(rate.period) / Fraction(rate.limit)
-    laws: list[tuple[Algorithm[Any], Fraction]] = [
+    algorithms: list[tuple[Algorithm[Any], Fraction]] = [
         (LeakyBucket(rate), Fraction(2, 1000)),
         (Pace(rate.limit / rate.period, 1.0), Fraction(2, 1000)),
         (WaitUntil(rate.period / rate.limit, 1e9, 1e9), Fraction(0)),
         (TokenBucket(rate, burst=1), Fraction(0)),
     ]
-    for algorithm, tolerance in laws:
+    for algorithm, tolerance in algorithms:
         state, now, due = algorithm.start(), start, Fraction(start)
         hair = interval * FORGIVEN
         for _ in range(300):
@@ -184,8 +184,12 @@ def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> N
     n = min(10, max(1, int(rate.limit)))
     window = Rate(n, rate.period * n / rate.limit)
     unsure = 2 * Fraction(math.ulp(start + 20 * window.period))
-    laws: list[Algorithm[Any]] = [RollingWindow(window), FixedWindow(window), SlidingWindow(window)]
-    for algorithm in laws:
+    algorithms: list[Algorithm[Any]] = [
+        SlidingWindowLog(window),
+        FixedWindow(window),
+        SlidingWindowCounter(window),
+    ]
+    for algorithm in algorithms:
         state, now, went = algorithm.start(), start, list[float]()
         for _ in range(20 * n):
             now += algorithm.delay(state, now, 1)
@@ -193,19 +197,19 @@ def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> N
             went.append(now)
         # All at once, and again a period later; the first period of a calendar may be cut short.
         for first, later in zip(went, went[n:], strict=False):
-            if first >= went[n] or isinstance(algorithm, RollingWindow):
+            if first >= went[n] or isinstance(algorithm, SlidingWindowLog):
                 assert abs(Fraction(later) - Fraction(first) - Fraction(window.period)) <= unsure
 
 
 def test_what_was_announced_is_used_to_the_last_token() -> None:
     for start, evenly in itertools.product(CLOCKS, (False, True)):
-        law = Announced(evenly=evenly)
-        state = law.start()
-        law.learn(state, start, 1000, 1.0, start)
+        algorithm = Announced(evenly=evenly)
+        state = algorithm.start()
+        algorithm.learn(state, start, 1000, 1.0, start)
         now, went = start, 0
-        while (delay := law.delay(state, now, 1)) < math.inf and now + delay < start + 1.0:
+        while (delay := algorithm.delay(state, now, 1)) < math.inf and now + delay < start + 1.0:
             now += delay
-            assert law.admit(state, now, 1)
+            assert algorithm.admit(state, now, 1)
             went += 1
         assert went == 1000
 

@@ -1,4 +1,4 @@
-"""The fast path tells the law afterwards: nobody can see the difference from asking each time."""
+"""The fast path decides exactly as the algorithm would, request by request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,12 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiothrottle import Decision, KeyedRateLimiter, LimiterClosed, Permit, RateLimiter, Statistics
-from aiothrottle.algorithms import Algorithm, FixedWindow, LeakyBucket, RollingWindow, TokenBucket
+from aiothrottle.algorithms import (
+    Algorithm,
+    FixedWindow,
+    LeakyBucket,
+    SlidingWindowLog,
+    TokenBucket,
+)
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import now, turns, virtual
 
 
-class AskedWindow(RollingWindow):
+class AskedWindow(SlidingWindowLog):
     """Allows nothing unasked, so each request asks."""
 
     __slots__ = ()
@@ -126,9 +132,9 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("law", "asked"),
+    ("algorithm", "asked"),
     [
-        (RollingWindow, AskedWindow),
+        (SlidingWindowLog, AskedWindow),
         (TokenBucket, AskedBucket),
         (LeakyBucket, AskedLeaky),
         (FixedWindow, AskedFixed),
@@ -137,7 +143,9 @@ STEPS = st.lists(
 @settings(max_examples=200)
 @given(steps=STEPS)
 def test_it_does_what_asking_each_time_does(
-    law: type[Algorithm[Any]], asked: type[Algorithm[Any]], steps: list[tuple[str, float, float]]
+    algorithm: type[Algorithm[Any]],
+    asked: type[Algorithm[Any]],
+    steps: list[tuple[str, float, float]],
 ) -> None:
     instant = 100.0
 
@@ -145,7 +153,7 @@ def test_it_does_what_asking_each_time_does(
         nonlocal instant
         desks = [
             Desk(RateLimiter(4, concurrency_limit=6, algorithm=which, clock=lambda: instant), [])
-            for which in (law, asked)
+            for which in (algorithm, asked)
         ]
         for verb, number, wait in steps:
             instant += wait
@@ -158,7 +166,7 @@ def test_it_does_what_asking_each_time_does(
         runner.run(compare())
 
 
-@pytest.mark.parametrize("law", [RollingWindow, TokenBucket])
+@pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket])
 @settings(max_examples=200)
 @given(
     steps=st.lists(
@@ -168,7 +176,7 @@ def test_it_does_what_asking_each_time_does(
     )
 )
 def test_a_clock_that_steps_back_mints_nothing(
-    law: type[Algorithm[Any]], steps: list[tuple[float, int]]
+    algorithm: type[Algorithm[Any]], steps: list[tuple[float, int]]
 ) -> None:
     """As if it had stood still until it has caught up."""
     instant = 100.0
@@ -176,7 +184,7 @@ def test_a_clock_that_steps_back_mints_nothing(
 
     async def enter() -> None:
         nonlocal instant
-        limiter = RateLimiter(4, algorithm=law, clock=lambda: instant)
+        limiter = RateLimiter(4, algorithm=algorithm, clock=lambda: instant)
         for wait, times in steps:
             instant += wait
             seen = max([instant, *grants])
@@ -187,7 +195,9 @@ def test_a_clock_that_steps_back_mints_nothing(
         runner.run(enter())
     for first, begin in enumerate(grants):
         for last, end in enumerate(grants[first:], 1):
-            at_most = 4 if law is RollingWindow and end - begin < 1 else 4 + 4 * (end - begin)
+            at_most = (
+                4 if algorithm is SlidingWindowLog and end - begin < 1 else 4 + 4 * (end - begin)
+            )
             assert last <= at_most + 1e-6
 
 
@@ -210,16 +220,16 @@ def granted_at_once(limiter: RateLimiter, most: int = 1000) -> int:
     return count
 
 
-@pytest.mark.parametrize("law", [RollingWindow, TokenBucket])
+@pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket])
 @virtual
 async def test_more_than_is_allowed_at_a_time_may_go_and_no_more_than_the_limit(
-    law: type[Algorithm[Any]],
+    algorithm: type[Algorithm[Any]],
 ) -> None:
-    limiter = RateLimiter(600, algorithm=law)
+    limiter = RateLimiter(600, algorithm=algorithm)
     assert granted_at_once(limiter) == 600
     assert limiter.statistics().granted == 600
     await asyncio.sleep(0.5)
-    assert granted_at_once(limiter) == (0 if law is RollingWindow else 300)
+    assert granted_at_once(limiter) == (0 if algorithm is SlidingWindowLog else 300)
 
 
 @virtual

@@ -250,7 +250,7 @@ def test_on_another_clock_it_begins_anew() -> None:
         runner.run(refuse())
 
 
-def test_an_adaptive_rate_has_a_law_of_its_own() -> None:
+def test_an_adaptive_rate_has_a_algorithm_of_its_own() -> None:
     adaptive = AdaptiveRate(10, 1, 100)
     wrong: list[dict[str, Any]] = [
         {"burst": 1},
@@ -259,7 +259,7 @@ def test_an_adaptive_rate_has_a_law_of_its_own() -> None:
         {"algorithm": TokenBucket},
     ]
     for options in wrong:
-        with pytest.raises(ValueError, match="law of its own"):
+        with pytest.raises(ValueError, match="algorithm of its own"):
             RateLimiter(adaptive, **options)
 
 
@@ -327,7 +327,7 @@ async def test_a_refusal_takes_slots() -> None:
 
 
 class OfWholeMinutes(OneByOne):
-    """A law of the user's, who never thought of other periods."""
+    """An algorithm of the user's, who never thought of other periods."""
 
     def __init__(self, rate: Rate) -> None:
         if rate.period % 60:
@@ -468,7 +468,7 @@ async def test_a_list_of_rates_is_what_it_was_when_it_was_given() -> None:
     for took in (0.1, 0.15):
         await send(limiter, took=took)
     assert (limiter.statistics().guard or 0) > 0.05
-    assert repr(limiter).count("RollingWindow") == 2
+    assert repr(limiter).count("SlidingWindowLog") == 2
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -510,12 +510,12 @@ def after(outcome: Outcome, since: float) -> tuple[float, float]:
     return 1 - admitted / len(arrivals), admitted / (outcome.arrivals[-1].at - since)
 
 
-@pytest.mark.parametrize("law", ["rolling-window", "fixed-window", "token-bucket"])
+@pytest.mark.parametrize("algorithm", ["sliding-window-log", "fixed-window", "token-bucket"])
 @pytest.mark.parametrize("start", [40.0, 1.0])
-def test_an_unknown_limit_is_found(law: str, start: float) -> None:
+def test_an_unknown_limit_is_found(algorithm: str, start: float) -> None:
     outcome = simulate(
         lambda: RateLimiter(AdaptiveRate(start, 0.1, 200)),
-        Server("10/s", law),  # type: ignore[arg-type]
+        Server("10/s", algorithm),  # type: ignore[arg-type]
         seconds=250,
     )
     refused, used = after(outcome, 10)

@@ -19,8 +19,8 @@ from aiothrottle.algorithms import (
     AllOf,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -32,16 +32,16 @@ from aiothrottle.stores.request import read_answer
 from aiothrottle.testing.store_contract import ManualClock
 from tests.servers import Valkey, connect_memcached, memcached, mongodb
 
-LAWS: list[Algorithm[Any]] = [
-    RollingWindow("3/s"),
+ALGORITHMS: list[Algorithm[Any]] = [
+    SlidingWindowLog("3/s"),
     TokenBucket("3/s", burst=2),
     LeakyBucket("3/s"),
     FixedWindow("3/s"),
-    SlidingWindow("3/s", buckets=4),
+    SlidingWindowCounter("3/s", buckets=4),
     WaitUntil(1, 5, 10),
     AllOf(TokenBucket("3/s", burst=3), FixedWindow("20/min")),
 ]
-every_law = pytest.mark.parametrize("law", LAWS, ids=repr)
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 
 NOW = 1000.5
 NO_TIMES = [
@@ -58,31 +58,31 @@ NO_TIMES = [
 NUMBERS = [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300, -1e300, 5e-324, 2.0**53 + 2]
 
 
-def written(law: Algorithm[Any], *times: float) -> bytes:
+def written(algorithm: Algorithm[Any], *times: float) -> bytes:
     """What a record is in which everything is spent; with other times if they are given."""
-    record = Record(law.start())
-    record.reserve(law, NOW, [1, 1, 1], 0.0)
-    data = record.dump(law)
-    return HEAD.pack(seal(law), *times) + data[HEAD.size :] if times else data
+    record = Record(algorithm.start())
+    record.reserve(algorithm, NOW, [1, 1, 1], 0.0)
+    data = record.dump(algorithm)
+    return HEAD.pack(seal(algorithm), *times) + data[HEAD.size :] if times else data
 
 
-@every_law
+@every_algorithm
 @pytest.mark.parametrize("times", NO_TIMES, ids=repr)
 def test_times_that_cannot_be_are_damage(
-    law: Algorithm[Any], times: tuple[float, float, float]
+    algorithm: Algorithm[Any], times: tuple[float, float, float]
 ) -> None:
     with pytest.raises(ValueError, match=r"the record of 'key' is damaged .*: clear\(key\)"):
-        Record.load(law, "key", written(law, *times))
+        Record.load(algorithm, "key", written(algorithm, *times))
 
 
-@every_law
-def test_a_torn_record_is_damage_or_of_another_law(law: Algorithm[Any]) -> None:
-    whole = written(law)
+@every_algorithm
+def test_a_torn_record_is_damage_or_of_another_algorithm(algorithm: Algorithm[Any]) -> None:
+    whole = written(algorithm)
     for length in range(len(whole)):
-        if isinstance(law, RollingWindow) and len(whole) - length in {8, 16, 24}:
+        if isinstance(algorithm, SlidingWindowLog) and len(whole) - length in {8, 16, 24}:
             continue  # a log without its last entries is a log: the bytes do not count themselves
-        with pytest.raises(ValueError, match=r"another law|is damaged"):
-            Record.load(law, "key", whole[:length])
+        with pytest.raises(ValueError, match=r"another algorithm|is damaged"):
+            Record.load(algorithm, "key", whole[:length])
 
 
 @pytest.mark.parametrize("reply", [b"\0" * 31, b"", None, 7, b"\0" * 24, "text"], ids=repr)
@@ -108,47 +108,47 @@ async def client(valkey: Valkey) -> AsyncIterator[Redis]:
         yield client
 
 
-def in_redis(law: Algorithm[Any], *times: float) -> bytes:
-    """What the script writes: the times and the state as doubles, whatever the law."""
+def in_redis(algorithm: Algorithm[Any], *times: float) -> bytes:
+    """What the script writes: the times and the state as doubles, whatever the algorithm."""
     at = [NOW] if not times else list(times)
     head = [*at, 0.0, NOW] if not times else at
     # Three tokens in all; when the last one went in, there was half a token.
     level = [3.0, NOW, NOW - 1, 1.0, NOW, 0.5]
     state: list[float]
-    if isinstance(law, FixedWindow):
+    if isinstance(algorithm, FixedWindow):
         state = [float(int(NOW)), 3.0]
-    elif isinstance(law, SlidingWindow):
-        state = [float(int(NOW / law._width)), 0.0, 0.0, 0.0, 3.0]
-    elif isinstance(law, AllOf):
+    elif isinstance(algorithm, SlidingWindowCounter):
+        state = [float(int(NOW / algorithm._width)), 0.0, 0.0, 0.0, 3.0]
+    elif isinstance(algorithm, AllOf):
         state = [*level, float(int(NOW / 60)), 3.0]
     else:
-        state = [-1.0] if isinstance(law, RollingWindow) else level
-    return seal(law) + struct.pack(f"<{3 + len(state)}d", *head, *state)
+        state = [-1.0] if isinstance(algorithm, SlidingWindowLog) else level
+    return seal(algorithm) + struct.pack(f"<{3 + len(state)}d", *head, *state)
 
 
-@every_law
+@every_algorithm
 @pytest.mark.parametrize("times", NO_TIMES, ids=repr)
 async def test_redis_gives_nothing_for_times_that_cannot_be(
-    client: Redis, law: Algorithm[Any], times: tuple[float, float, float]
+    client: Redis, algorithm: Algorithm[Any], times: tuple[float, float, float]
 ) -> None:
     store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
-    data = in_redis(law, *times)
+    data = in_redis(algorithm, *times)
     await client.set("{aiothrottle:key}", data)
     with pytest.raises(ValueError, match=r"is damaged"):
-        await store.reserve("key", law, [1])
+        await store.reserve("key", algorithm, [1])
     assert await client.get("{aiothrottle:key}") == data
     await store.clear("key")
-    assert (await store.reserve("key", law, [1])).instants == (NOW,)
+    assert (await store.reserve("key", algorithm, [1])).instants == (NOW,)
 
 
-@every_law
-async def test_redis_survives_whatever_is_there(client: Redis, law: Algorithm[Any]) -> None:
+@every_algorithm
+async def test_redis_survives_whatever_is_there(client: Redis, algorithm: Algorithm[Any]) -> None:
     """Torn, longer, with any number in any place: an answer in order, or a clear error."""
     lots = random.Random(8)
     store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
-    whole = in_redis(law)
+    whole = in_redis(algorithm)
     await client.set("{aiothrottle:key}", whole)
-    await store.peek("key", law)  # a record, or nothing here could fail
+    await store.peek("key", algorithm)  # a record, or nothing here could fail
     forms = [whole[:length] for length in range(len(whole))] + [
         whole + b"\0" * 8,
         b"",
@@ -156,16 +156,16 @@ async def test_redis_survives_whatever_is_there(client: Redis, law: Algorithm[An
     ]
     for place in range(8, len(whole), 8):
         forms += [whole[:place] + struct.pack("<d", n) + whole[place + 8 :] for n in NUMBERS]
-    forms += [seal(law) + lots.randbytes(lots.randrange(80)) for _ in range(100)]
+    forms += [seal(algorithm) + lots.randbytes(lots.randrange(80)) for _ in range(100)]
     for data in forms:
         await client.set("{aiothrottle:key}", data)
         try:
-            answer = await store.reserve("key", law, [1, 1, 1, 1, 1])
+            answer = await store.reserve("key", algorithm, [1, 1, 1, 1, 1])
         except ValueError as error:
-            assert "another law" in str(error) or "is damaged" in str(error)  # noqa: PT017
+            assert "another algorithm" in str(error) or "is damaged" in str(error)  # noqa: PT017
             continue
         assert all(math.isfinite(instant) for instant in answer.instants)
-        assert sum(instant == NOW for instant in answer.instants) <= law.capacity
+        assert sum(instant == NOW for instant in answer.instants) <= algorithm.capacity
         assert not math.isnan(answer.retry_after + answer.remaining + answer.reset_after)
 
 
@@ -178,7 +178,7 @@ async def test_redis_has_something_else_under_the_name(client: Redis) -> None:
 
 async def test_redis_has_something_else_in_a_log(client: Redis) -> None:
     store = RedisStore(client)
-    window = RollingWindow("2/h")
+    window = SlidingWindowLog("2/h")
     await store.reserve("key", window, [1, 1])
     await client.lset("{aiothrottle:key}:0", 0, "odd")  # pyright: ignore[reportGeneralTypeIssues]
     with pytest.raises(StoreUnavailable, match="too short"):
@@ -211,12 +211,12 @@ async def test_mongodb_has_other_fields(uri: str) -> None:
             {"level": -1.0, "level_at": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
             {"stamp": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
         ):
-            for law in (stamp, bucket):
+            for algorithm in (stamp, bucket):
                 await records.replace_one(
-                    {"_id": "key"}, {"mark": b"m", "seal": seal(law), **fields}, upsert=True
+                    {"_id": "key"}, {"mark": b"m", "seal": seal(algorithm), **fields}, upsert=True
                 )
-                with pytest.raises(ValueError, match=r"is damaged|another law"):
-                    await store.reserve("key", law, [1])
+                with pytest.raises(ValueError, match=r"is damaged|another algorithm"):
+                    await store.reserve("key", algorithm, [1])
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +233,15 @@ async def test_memcached_has_other_bytes() -> None:
     try:
         async with connect_memcached(server.port) as client:
             store = MemcachedStore(client, "app", clock=lambda: NOW)
-            law = TokenBucket("3/s", burst=2)
-            for data in (b"x", b"\0" * 100, written(law, math.nan, 0.0, 0.0), written(law)[:-1]):
+            algorithm = TokenBucket("3/s", burst=2)
+            for data in (
+                b"x",
+                b"\0" * 100,
+                written(algorithm, math.nan, 0.0, 0.0),
+                written(algorithm)[:-1],
+            ):
                 await client.set(b"app:key", data)
-                with pytest.raises(ValueError, match=r"another law|is damaged"):
-                    await store.reserve("key", law, [1])
+                with pytest.raises(ValueError, match=r"another algorithm|is damaged"):
+                    await store.reserve("key", algorithm, [1])
     finally:
         await asyncio.to_thread(server.stop)

@@ -1,4 +1,4 @@
-"""A new law in place of an old one, and a rate for a law that has none: what goes on."""
+"""What a new algorithm or rate keeps of the state before."""
 
 import math
 
@@ -10,8 +10,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -19,26 +19,26 @@ from aiothrottle.algorithms import (
 
 
 def test_a_window_keeps_the_instants_of_another_one() -> None:
-    old, new = RollingWindow("5/s"), RollingWindow("3/s")
+    old, new = SlidingWindowLog("5/s"), SlidingWindowLog("3/s")
     state = old.start()
     for now in (0.0, 0.2, 0.4):
         old.take(state, now, 1)
     kept = new.inherit(old, state, 0.5)
     assert kept is state
     assert new.delay(kept, 0.5, 1) == 0.5
-    assert not new.admit(kept, 0.5, 1)  # the room under the old law is none under this one
+    assert not new.admit(kept, 0.5, 1)  # the room under the old algorithm is none under this one
     assert new.remaining(kept, 1.2) == 2
 
 
-def test_after_another_law_what_was_spent_was_spent_now() -> None:
-    old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
+def test_after_another_algorithm_what_was_spent_was_spent_now() -> None:
+    old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
     state = old.start()
     old.take(state, 0.0, 4)
     fresh = new.inherit(old, state, 1.0)
     assert new.remaining(fresh, 1.0) == 7
     assert new.reset_after(fresh, 1.0) == 1.0
     # More than ever fits is a full one.
-    small = RollingWindow("2/s")
+    small = SlidingWindowLog("2/s")
     assert small.remaining(small.inherit(old, state, 1.0), 1.0) == 0
     assert small.reset_after(small.inherit(old, state, 1.0), 1.0) == 1.0
 
@@ -51,12 +51,12 @@ def test_after_another_law_what_was_spent_was_spent_now() -> None:
         (TokenBucket("10/s"), TokenBucket("10/1.25s"), 1, 0.0),
         (TokenBucket("10/s"), TokenBucket("10/s", burst=2), 4, 0.1),
         (LeakyBucket("10/s"), LeakyBucket("10/1.25s"), 2, 0.25),
-        (SlidingWindow("4/s", buckets=4), SlidingWindow("4/2s", buckets=4), 5, 2.0),
+        (SlidingWindowCounter("4/s", buckets=4), SlidingWindowCounter("4/2s", buckets=4), 5, 2.0),
         (FixedWindow("4/s"), FixedWindow("4/2s"), 5, 2.0),
         (Cooldown(10, 1), TokenBucket("10/s"), 13, 0.4),
         (WaitUntil(0.1, 1, 2), LeakyBucket("10/s"), 2, 0.2),
-        (RollingWindow("10/s"), TokenBucket("10/s"), 13, 0.4),
-        (TokenBucket("10/s"), RollingWindow("10/s"), 13, 1.0),
+        (SlidingWindowLog("10/s"), TokenBucket("10/s"), 13, 0.4),
+        (TokenBucket("10/s"), SlidingWindowLog("10/s"), 13, 1.0),
     ],
     ids=str,
 )
@@ -74,41 +74,41 @@ def test_as_much_counts_as_before_and_a_debt_stays_one(
 
 
 @pytest.mark.parametrize(
-    "law",
+    "algorithm",
     [
-        RollingWindow("10/s"),
+        SlidingWindowLog("10/s"),
         TokenBucket("10/s"),
         LeakyBucket("10/s"),
         FixedWindow("10/s"),
-        SlidingWindow("10/s"),
+        SlidingWindowCounter("10/s"),
         WaitUntil(0.1, 1, 2),
         Cooldown(10, 1),
-        AllOf(RollingWindow("10/s"), FixedWindow("20/s")),
+        AllOf(SlidingWindowLog("10/s"), FixedWindow("20/s")),
         Unlimited(),
     ],
     ids=str,
 )
-def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(law: TokenBucket) -> None:
-    state = law.start()
-    assert law.used(state, 4.0) == 0.0
-    law.take(state, 4.0, 2)
-    assert law.used(state, 4.0 + law.reset_after(state, 4.0)) == 0.0
-    assert law.used(state, 9.0) == 0.0
+def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(algorithm: TokenBucket) -> None:
+    state = algorithm.start()
+    assert algorithm.used(state, 4.0) == 0.0
+    algorithm.take(state, 4.0, 2)
+    assert algorithm.used(state, 4.0 + algorithm.reset_after(state, 4.0)) == 0.0
+    assert algorithm.used(state, 9.0) == 0.0
 
 
 def test_a_sliding_window_forgets_what_it_goes_on_with_when_it_would_have() -> None:
-    law, other = SlidingWindow("10/s", buckets=4), TokenBucket("10/s")
-    state, spent = law.start(), other.start()
-    law.take(state, 0.1, 4)
-    fresh = law.inherit(law, state, 0.9)
-    assert [law.used(fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
+    algorithm, other = SlidingWindowCounter("10/s", buckets=4), TokenBucket("10/s")
+    state, spent = algorithm.start(), other.start()
+    algorithm.take(state, 0.1, 4)
+    fresh = algorithm.inherit(algorithm, state, 0.9)
+    assert [algorithm.used(fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
     other.take(spent, 0.125, 4)  # of which one has come back since
-    fresh = law.inherit(other, spent, 0.225)
-    assert [law.used(fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
+    fresh = algorithm.inherit(other, spent, 0.225)
+    assert [algorithm.used(fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
 
 
 def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most() -> None:
-    old, new = SlidingWindow("10/s", buckets=10), SlidingWindow("10/1.1s", buckets=10)
+    old, new = SlidingWindowCounter("10/s", buckets=10), SlidingWindowCounter("10/1.1s", buckets=10)
     state = old.start()
     old.take(state, 0.05, 4)  # by 0.1, so they are out at 1.1
     old.take(state, 0.45, 3)  # by 0.5, and the stretch from 0.44 to 0.55 is out at 1.54
@@ -121,14 +121,14 @@ def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most()
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
-def test_of_several_laws_what_counts_is_what_the_one_with_least_left_has_counted() -> None:
-    law = AllOf(RollingWindow("10/s"), LeakyBucket("10/s"))
-    state = law.start()
-    law.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
-    assert law.used(state, 0.0) == 2
+def test_of_several_algorithms_what_counts_is_what_the_one_with_least_left_has_counted() -> None:
+    algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
+    assert algorithm.used(state, 0.0) == 2
     new = LeakyBucket("10/s")
-    assert new.delay(new.inherit(law, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
-    several = AllOf(RollingWindow("10/s"), RollingWindow("12/min"))
+    assert new.delay(new.inherit(algorithm, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
+    several = AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("12/min"))
     state = several.start()
     several.take(state, 0.0, 13)
     assert several.used(state, 0.0) == 13
@@ -136,16 +136,16 @@ def test_of_several_laws_what_counts_is_what_the_one_with_least_left_has_counted
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
 
 
-def test_of_nothing_spent_and_of_an_endless_law_nothing_goes_on() -> None:
-    old, new = TokenBucket("1/s", burst=5), RollingWindow("10/s")
+def test_of_nothing_spent_and_of_an_endless_algorithm_nothing_goes_on() -> None:
+    old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
     assert new.inherit(old, old.start(), 1.0) == new.start()
     assert Unlimited().used(None, 1.0) == 0.0
     assert new.inherit(Unlimited(), None, 1.0) == new.start()
 
 
 def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
-    old = AllOf(RollingWindow("10/s"), FixedWindow("20/min"))
-    new = AllOf(RollingWindow("5/s"), RollingWindow("12/min"))
+    old = AllOf(SlidingWindowLog("10/s"), FixedWindow("20/min"))
+    new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)
     first, second = new.inherit(old, state, 0.5)
@@ -155,31 +155,36 @@ def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
     assert new.delay((first, second), 0.5, 2) == 0.5
 
 
-@pytest.mark.parametrize("old", [AllOf(RollingWindow("10/s")), RollingWindow("10/s")], ids=str)
-def test_of_another_number_it_was_all_spent_now(old: RollingWindow) -> None:
-    new = AllOf(RollingWindow("5/s"), RollingWindow("12/min"))
+@pytest.mark.parametrize(
+    "old", [AllOf(SlidingWindowLog("10/s")), SlidingWindowLog("10/s")], ids=str
+)
+def test_of_another_number_it_was_all_spent_now(old: SlidingWindowLog) -> None:
+    new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)
     fresh = new.inherit(old, state, 0.5)
-    assert [law.remaining(part, 0.5) for law, part in zip(new.algorithms, fresh, strict=True)] == [
+    assert [
+        algorithm.remaining(part, 0.5)
+        for algorithm, part in zip(new.algorithms, fresh, strict=True)
+    ] == [
         1,
         8,
     ]
     assert new.delay(fresh, 0.5, 2) == 1.0
 
 
-def test_a_law_without_a_rate_takes_the_one_it_is_given() -> None:
+def test_a_algorithm_without_a_rate_takes_the_one_it_is_given() -> None:
     rate = Rate(10, 2.0)
-    assert SlidingWindow(buckets=4).with_rate(rate) == SlidingWindow(rate, buckets=4)
+    assert SlidingWindowCounter(buckets=4).with_rate(rate) == SlidingWindowCounter(rate, buckets=4)
     assert TokenBucket(burst=3).with_rate(rate) == TokenBucket(rate, burst=3)
     assert math.isnan(TokenBucket().burst)
 
 
 @pytest.mark.parametrize(
-    "law",
-    [SlidingWindow("1/s"), TokenBucket("1/s"), RollingWindow("1/s"), LeakyBucket("1/s")],
+    "algorithm",
+    [SlidingWindowCounter("1/s"), TokenBucket("1/s"), SlidingWindowLog("1/s"), LeakyBucket("1/s")],
     ids=str,
 )
-def test_two_rates_are_refused(law: RollingWindow) -> None:
+def test_two_rates_are_refused(algorithm: SlidingWindowLog) -> None:
     with pytest.raises(ValueError, match=r"two rates.*give one"):
-        law.with_rate(Rate(2))
+        algorithm.with_rate(Rate(2))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import RateLimiter
-from aiothrottle.algorithms import Algorithm, RollingWindow
+from aiothrottle.algorithms import Algorithm, SlidingWindowLog
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.testing.audit import greatest_count
 from tests.test_shared import Watched, cancel, others, rest
@@ -118,7 +118,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
     async def end() -> float:
         await go()
         await limiter.aclose()
-        return (await store.peek("k", RollingWindow("100/h"))).remaining
+        return (await store.peek("k", SlidingWindowLog("100/h"))).remaining
 
     asyncio.run(go())
     assert asyncio.run(end()) == 92

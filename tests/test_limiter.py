@@ -19,12 +19,12 @@ from aiothrottle import (
     Permit,
     Rate,
     RateLimiter,
-    RollingWindow,
+    SlidingWindowLog,
     ThrottleError,
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms.rolling_window import RollingWindowState
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
@@ -306,7 +306,7 @@ async def test_a_guard_stretches_the_period() -> None:
 async def test_an_algorithm_is_given_as_a_class() -> None:
     limiter = RateLimiter("4/s", algorithm=TokenBucket, clock=now)
     assert await asyncio.gather(*visits(limiter, 6)) == [0, 0, 0, 0, 0.25, 0.5]
-    window = RateLimiter("4/s", algorithm=RollingWindow, clock=now)
+    window = RateLimiter("4/s", algorithm=SlidingWindowLog, clock=now)
     began = now()
     assert await asyncio.gather(*visits(window, 5)) == [began] * 4 + [began + 1]
 
@@ -555,9 +555,9 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     *(({"rate_limit": 10, "guard": bad}, TypeError, "guard") for bad in (True, "1")),
     ({"guard": 0.1}, ValueError, "guard"),
-    ({"algorithm": RollingWindow}, ValueError, "rate_limit"),
+    ({"algorithm": SlidingWindowLog}, ValueError, "rate_limit"),
     ({"algorithm": TokenBucket(burst=3)}, ValueError, "rate"),
-    ({"rate_limit": 10, "algorithm": RollingWindow(5)}, ValueError, "two rates"),
+    ({"rate_limit": 10, "algorithm": SlidingWindowLog(5)}, ValueError, "two rates"),
     ({"rate_limit": 10, "algorithm": TokenBucket(5)}, ValueError, "two rates"),
     *(({"rate_limit": 10, "algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", int, 3)),
     *(({"algorithm": bad}, TypeError, "algorithm") for bad in ("bucket", 3)),
@@ -668,7 +668,7 @@ async def test_the_repr_tells_the_limits_and_the_present() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=3, clock=now)
     waiting = visits(limiter, 5, stay=0.5)
     await turns()
-    limits = "RollingWindow(rate=Rate(limit=2.0, period=1.0))"
+    limits = "SlidingWindowLog(rate=Rate(limit=2.0, period=1.0))"
     assert repr(limiter) == f"<RateLimiter {limits}, 2 of 3 in flight, 3 waiting>"
     limiter.pause(1.5)
     assert repr(limiter) == (
@@ -714,7 +714,7 @@ async def fail(limiter: RateLimiter) -> None:
         raise ZeroDivisionError
 
 
-class Flaky(RollingWindow):
+class Flaky(SlidingWindowLog):
     """A window of 2/s, any step of which fails when told to: once."""
 
     __slots__ = ()
@@ -726,13 +726,13 @@ class Flaky(RollingWindow):
             cls.fails = ""
             raise ArithmeticError(name)
 
-    def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
+    def delay(self, state: SlidingWindowLogState, now: float, cost: float) -> float:
         self._step("delay")
-        return RollingWindow.delay(self, state, now, cost)
+        return SlidingWindowLog.delay(self, state, now, cost)
 
-    def take(self, state: RollingWindowState, now: float, cost: float) -> None:
+    def take(self, state: SlidingWindowLogState, now: float, cost: float) -> None:
         self._step("take")
-        RollingWindow.take(self, state, now, cost)
+        SlidingWindowLog.take(self, state, now, cost)
 
 
 @pytest.mark.parametrize("step", ["delay", "take"])

@@ -92,41 +92,43 @@ async def test_many_keys_over_a_cluster() -> None:
 
 async def test_the_server_is_looked_at_once(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
-        store, law = RedisStore(client), TokenBucket("10/s")
+        store, algorithm = RedisStore(client), TokenBucket("10/s")
         before = server.command("INFO", "commandstats")["cmdstat_info"]["calls"]
-        await asyncio.gather(*(store.peek(f"{place}", law) for place in range(MANY)))
+        await asyncio.gather(*(store.peek(f"{place}", algorithm) for place in range(MANY)))
         after = server.command("INFO", "commandstats")["cmdstat_info"]["calls"]
         assert after - before == 2  # the store's, and the first one here
 
 
 async def test_a_lost_script_is_sent_once_for_a_batch(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
-        store, law = RedisStore(client), TokenBucket("10/s")
-        await store.peek("one", law)
+        store, algorithm = RedisStore(client), TokenBucket("10/s")
+        await store.peek("one", algorithm)
         server.command("SCRIPT", "FLUSH")
         server.command("CONFIG", "RESETSTAT")
-        taken = await asyncio.gather(*(store.reserve(f"{n}", law, [1]) for n in range(MANY)))
+        taken = await asyncio.gather(*(store.reserve(f"{n}", algorithm, [1]) for n in range(MANY)))
         assert all(len(answer.instants) == 1 for answer in taken)
         assert server.command("INFO", "commandstats")["cmdstat_eval"]["calls"] <= 5
 
 
 async def test_a_bad_record_fails_no_other_key(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
-        store, law = RedisStore(client, "bad"), TokenBucket("10/s")
+        store, algorithm = RedisStore(client, "bad"), TokenBucket("10/s")
         await client.set("{bad:7}", b"something else")
         await client.rpush("{bad:8}", "a list")  # pyright: ignore[reportGeneralTypeIssues]
-        asking = [store.reserve(f"{n}", law, [1]) for n in range(20)]
+        asking = [store.reserve(f"{n}", algorithm, [1]) for n in range(20)]
         found = await asyncio.gather(*asking, return_exceptions=True)
         wrong = {place for place, each in enumerate(found) if isinstance(each, Exception)}
         assert wrong == {7, 8}
-        assert "another law" in str(found[7])
+        assert "another algorithm" in str(found[7])
         assert "WRONGTYPE" in str(found[8])
 
 
 async def test_cancelled_keys_harm_no_other(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
-        store, law = RedisStore(client, "cancelled"), TokenBucket("10/s")
-        tasks = [asyncio.create_task(store.reserve(f"{n}", law, [n % 9])) for n in range(MANY)]
+        store, algorithm = RedisStore(client, "cancelled"), TokenBucket("10/s")
+        tasks = [
+            asyncio.create_task(store.reserve(f"{n}", algorithm, [n % 9])) for n in range(MANY)
+        ]
         for place in range(0, MANY, 3):
             await asyncio.sleep(0)
             tasks[place].cancel()

@@ -391,7 +391,7 @@ def test_opentelemetry_names_wrong_arguments() -> None:
 
 
 @virtual
-async def test_the_rates_that_hold_are_read_from_any_law() -> None:
+async def test_the_rates_that_hold_are_read_from_any_algorithm() -> None:
     assert rates(RateLimiter()) == ()
     assert rates(RateLimiter("10/s", burst=2)) == (Rate(10),)
     assert rates(RateLimiter(10, guard=0.5)) == (Rate(10, 1.5),)

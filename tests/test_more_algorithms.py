@@ -1,4 +1,4 @@
-"""The paced, the calendar's and the refusing laws, several at once; who is behind; refunds."""
+"""LeakyBucket, FixedWindow, WaitUntil, Cooldown and AllOf: decisions and refunds."""
 
 import asyncio
 import math
@@ -17,8 +17,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -46,57 +46,57 @@ def test_the_score_of_a_cooldown() -> None:
 
 
 def test_ten_hits_at_one_instant_of_wait_until() -> None:
-    law = WaitUntil(interval=1, raise_after=5, limit=10)
-    state, now = law.start(), 1e6 + 0.1
+    algorithm = WaitUntil(interval=1, raise_after=5, limit=10)
+    state, now = algorithm.start(), 1e6 + 0.1
     waits = list[float]()
     refused = 0
     ahead = 0.0  # who waits in the line, and the refused among them
     for _ in range(14):
-        wait = law.delay_behind(state, now, 1, ahead)
+        wait = algorithm.delay_behind(state, now, 1, ahead)
         waits.append(wait)
-        if wait > law.longest_wait:
+        if wait > algorithm.longest_wait:
             refused += 1
-            ahead += law.cost_of_refusal(state, now, 1, ahead)
+            ahead += algorithm.cost_of_refusal(state, now, 1, ahead)
         elif wait:
             ahead += 1
         else:
-            assert law.admit(state, now, 1)
+            assert algorithm.admit(state, now, 1)
     assert waits == pytest.approx([*range(11), 10, 10, 10])
     assert refused == 8
 
 
 def test_refused_hits_move_the_stamp_up_to_the_limit() -> None:
-    law = WaitUntil(interval=1, raise_after=0, limit=2.5)
-    state = law.start()
-    assert law.admit(state, 0.0, 1)
+    algorithm = WaitUntil(interval=1, raise_after=0, limit=2.5)
+    state = algorithm.start()
+    assert algorithm.admit(state, 0.0, 1)
     for stamp in (2, 2.5, 2.5):
-        law.take(state, 0.0, law.cost_of_refusal(state, 0.0, 1))
-        assert law.reset_after(state, 0.0) == stamp
-    law.take(state, 0.0, 1)
-    assert law.reset_after(state, 0.0) == 2.5
-    law.take(state, -5.0, 1)  # a clock that steps back takes nothing from the stamp
-    assert law.reset_after(state, 0.0) == 2.5
+        algorithm.take(state, 0.0, algorithm.cost_of_refusal(state, 0.0, 1))
+        assert algorithm.reset_after(state, 0.0) == stamp
+    algorithm.take(state, 0.0, 1)
+    assert algorithm.reset_after(state, 0.0) == 2.5
+    algorithm.take(state, -5.0, 1)  # a clock that steps back takes nothing from the stamp
+    assert algorithm.reset_after(state, 0.0) == 2.5
 
 
 class Classic:
     """Wait until, as it is written where each hit sleeps the wait that it is told."""
 
-    def __init__(self, law: WaitUntil) -> None:
-        self.law, self.stamp = law, -math.inf
+    def __init__(self, algorithm: WaitUntil) -> None:
+        self.algorithm, self.stamp = algorithm, -math.inf
 
     def hit(self, now: float) -> float:
         """Give the instant at which the hit starts, infinity if it is refused."""
         wait = max(0.0, self.stamp - now)
-        interval = self.law.interval
-        self.stamp = min(max(self.stamp + interval, now + interval), now + self.law.limit)
-        return now + wait if wait <= self.law.raise_after else math.inf
+        interval = self.algorithm.interval
+        self.stamp = min(max(self.stamp + interval, now + interval), now + self.algorithm.limit)
+        return now + wait if wait <= self.algorithm.raise_after else math.inf
 
 
 class Lined:
     """The same, as a line keeps it: the tokens are taken at the start, the refused wait in line."""
 
-    def __init__(self, law: WaitUntil) -> None:
-        self.law, self.state = law, law.start()
+    def __init__(self, algorithm: WaitUntil) -> None:
+        self.algorithm, self.state = algorithm, algorithm.start()
         self.line: deque[tuple[int, float]] = deque()  # who (-1: refused), cost
         self.starts: dict[int, float] = {}
 
@@ -104,22 +104,22 @@ class Lined:
         """Start all whose turn comes from `now` until `then`."""
         while self.line:
             who, cost = self.line[0]
-            now += self.law.delay(self.state, now, cost)
+            now += self.algorithm.delay(self.state, now, cost)
             if now > then:
                 return
             self.line.popleft()
-            self.law.take(self.state, now, cost)
+            self.algorithm.take(self.state, now, cost)
             if who >= 0:
                 self.starts[who] = now
 
     def hit(self, who: int, now: float) -> None:
         ahead = sum(cost for _, cost in self.line)
-        wait = self.law.delay_behind(self.state, now, 1, ahead)
-        if wait <= self.law.longest_wait:
+        wait = self.algorithm.delay_behind(self.state, now, 1, ahead)
+        if wait <= self.algorithm.longest_wait:
             self.line.append((who, 1))
         else:
             self.starts[who] = math.inf
-            left = self.law.cost_of_refusal(self.state, now, 1, ahead)
+            left = self.algorithm.cost_of_refusal(self.state, now, 1, ahead)
             if left:
                 self.line.append((-1, left))
 
@@ -133,8 +133,8 @@ class Lined:
 def test_the_line_starts_each_hit_when_the_classic_would(
     waits: list[float], raise_after: int, more: float
 ) -> None:
-    law = WaitUntil(1, raise_after, raise_after + 1 + more)
-    classic, lined = Classic(law), Lined(law)
+    algorithm = WaitUntil(1, raise_after, raise_after + 1 + more)
+    classic, lined = Classic(algorithm), Lined(algorithm)
     now, expected = 0.0, list[float]()
     for who, wait in enumerate(waits):
         lined.serve(now, now + wait)
@@ -148,13 +148,13 @@ def test_the_line_starts_each_hit_when_the_classic_would(
 @pytest.mark.parametrize("rate", [20, 1000, 10_000])
 @pytest.mark.parametrize("late", [0.0, 0.0004, 0.0019])
 def test_a_leaky_bucket_keeps_its_schedule_whatever_the_timer(rate: int, late: float) -> None:
-    law = LeakyBucket(rate)
-    state, now, went = law.start(), 0.0, 0
+    algorithm = LeakyBucket(rate)
+    state, now, went = algorithm.start(), 0.0, 0
     while went < rate:
-        if delay := law.delay(state, now, 1):
+        if delay := algorithm.delay(state, now, 1):
             now += delay + late * (went % 7 / 6)
             continue
-        law.take(state, now, 1)
+        algorithm.take(state, now, 1)
         went += 1
         assert went <= rate * (now + 0.002) + 1 + 1e-6
     assert now <= 1.0
@@ -164,17 +164,17 @@ def test_a_leaky_bucket_keeps_its_schedule_whatever_the_timer(rate: int, late: f
 
 BEHIND: list[tuple[Algorithm[Any], float, float, list[tuple[float, float]]]] = [
     # algorithm, what went at 0.25, cost, (ahead, wait)
-    (RollingWindow("3/s"), 1, 1, [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (8, 3)]),
-    (RollingWindow("3/s"), 1, 4, [(1, NEVER)]),
+    (SlidingWindowLog("3/s"), 1, 1, [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (8, 3)]),
+    (SlidingWindowLog("3/s"), 1, 4, [(1, NEVER)]),
     (TokenBucket("4/s", burst=2), 1, 1, [(0, 0), (1, 0.25), (2, 0.5), (9, 2.25)]),
     (TokenBucket("4/s", burst=2), 1, 3, [(1, NEVER)]),
     (LeakyBucket("4/s"), 1, 1, [(0, 0.248), (1, 0.498), (9, 2.498)]),
     (LeakyBucket("1000/s"), 0, 1, [(0, 0), (1, 0), (2, 0), (3, 0.001)]),
     (FixedWindow("3/s"), 1, 1, [(0, 0), (1, 0), (2, 0.75), (4, 0.75), (5, 1.75), (8, 2.75)]),
-    (SlidingWindow("3/s", buckets=2), 1, 1, [(1, 0), (2, 0.75), (3, 0.75), (5, 1.75)]),
+    (SlidingWindowCounter("3/s", buckets=2), 1, 1, [(1, 0), (2, 0.75), (3, 0.75), (5, 1.75)]),
     (Cooldown(3, 60), 1, 1, [(0, 0), (1, 0), (2, 20), (5, 80)]),
     (WaitUntil(1, 5, 10), 1, 1, [(0, 1), (1, 2), (9, 10)]),
-    (AllOf(RollingWindow("3/s"), LeakyBucket("4/s")), 1, 1, [(0, 0.248), (1, 0.498), (3, 1)]),
+    (AllOf(SlidingWindowLog("3/s"), LeakyBucket("4/s")), 1, 1, [(0, 0.248), (1, 0.498), (3, 1)]),
     (Unlimited(), 1, 1, [(99, 0)]),
 ]
 
@@ -222,15 +222,15 @@ def test_the_wait_behind_others_of_cost_1_is_what_it_comes_to(
 # algorithm, (instant, cost) taken, (now, cost, at) refunded, what the state is like afterwards
 Refunds = list[tuple[Algorithm[Any], list[tuple[float, float]], tuple[float, float, float], Any]]
 REFUNDS: Refunds = [
-    (RollingWindow("5/s"), [(0, 1), (0.5, 1)], (0.75, 1, 0.5), [(0, 1)]),
-    (RollingWindow("5/s"), [(0, 1), (0.5, 1)], (0.75, 1, 0), [(0.5, 1)]),
-    (RollingWindow("5/s"), [(0, 1), (0.5, 2)], (0.75, 0.5, 0.5), [(0, 1), (0.5, 1.5)]),
-    (RollingWindow("5/s"), [(0, 1), (0, 1)], (0.5, 0.25, 0), [(0, 1), (0, 0.75)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 1)], (0.75, 1, 0.5), [(0, 1)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 1)], (0.75, 1, 0), [(0.5, 1)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (0.75, 0.5, 0.5), [(0, 1), (0.5, 1.5)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0, 1)], (0.5, 0.25, 0), [(0, 1), (0, 0.75)]),
     # never more than was taken there
-    (RollingWindow("5/s"), [(0, 1), (0.5, 2)], (0.75, 99, 0.5), [(0, 1)]),
-    (RollingWindow("5/s"), [(0, 1), (0.5, 2)], (0.75, 1, 0.25), [(0, 1), (0.5, 2)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (0.75, 99, 0.5), [(0, 1)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (0.75, 1, 0.25), [(0, 1), (0.5, 2)]),
     # its window is gone
-    (RollingWindow("5/s"), [(0, 1), (0.5, 2)], (1, 1, 0), [(0, 1), (0.5, 2)]),
+    (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (1, 1, 0), [(0, 1), (0.5, 2)]),
     (TokenBucket("4/s"), [(0, 1), (0, 2)], (0, 2, 0), [(0, 1)]),
     (TokenBucket("4/s"), [(0, 1), (0, 2)], (0.25, 2, 0), [(0, 1)]),
     # some has drained that would not have, had the bucket been empty
@@ -250,14 +250,14 @@ REFUNDS: Refunds = [
     (FixedWindow("5/s"), [(0.25, 1)], (0.75, 9, 0.25), [(0.25, 0)]),
     (FixedWindow("5/s"), [(0.25, 1), (1, 2)], (1, 1, 0.25), [(1, 2)]),
     (FixedWindow("5/s"), [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
-    (SlidingWindow("5/s", buckets=2), [(0.25, 1), (0.5, 2)], (0.75, 1, 0.25), [(0.5, 2)]),
-    (SlidingWindow("5/s", buckets=2), [(0.25, 1), (0.5, 2)], (0.75, 9, 0.5), [(0.25, 1)]),
-    (SlidingWindow("5/s", buckets=2), [(0.25, 1), (1, 2)], (1, 1, 0.25), [(1, 2)]),
-    (SlidingWindow("5/s", buckets=2), [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
+    (SlidingWindowCounter("5/s", buckets=2), [(0.25, 1), (0.5, 2)], (0.75, 1, 0.25), [(0.5, 2)]),
+    (SlidingWindowCounter("5/s", buckets=2), [(0.25, 1), (0.5, 2)], (0.75, 9, 0.5), [(0.25, 1)]),
+    (SlidingWindowCounter("5/s", buckets=2), [(0.25, 1), (1, 2)], (1, 1, 0.25), [(1, 2)]),
+    (SlidingWindowCounter("5/s", buckets=2), [(0.25, 1)], (1, 1, 1), [(0.25, 1)]),
     (Cooldown(3, 60), [(0, 2)], (0, 1, 0), [(0, 1)]),
     (Cooldown(3, 60), [(0, 2)], (30, 2, 0), [(0, 1.5)]),
     (WaitUntil(1, 5, 10), [(0, 3)], (0, 2, 0), [(0, 1)]),
-    (AllOf(RollingWindow("5/s"), TokenBucket("5/s")), [(0, 2)], (0, 1, 0), [(0, 1)]),
+    (AllOf(SlidingWindowLog("5/s"), TokenBucket("5/s")), [(0, 2)], (0, 1, 0), [(0, 1)]),
     (Unlimited(), [(0, 2)], (0, 1, 0), []),
 ]
 
@@ -290,7 +290,7 @@ def test_a_refund(
 
 @pytest.mark.parametrize(
     "algorithm",
-    [RollingWindow("5/s"), TokenBucket("5/s"), FixedWindow("5/s"), SlidingWindow("5/s")],
+    [SlidingWindowLog("5/s"), TokenBucket("5/s"), FixedWindow("5/s"), SlidingWindowCounter("5/s")],
     ids=repr,
 )
 def test_a_refund_whose_window_is_gone_changes_nothing(algorithm: Algorithm[Any]) -> None:
@@ -302,14 +302,14 @@ def test_a_refund_whose_window_is_gone_changes_nothing(algorithm: Algorithm[Any]
 
 
 def test_a_bucket_is_never_emptier_than_empty() -> None:
-    bucket, law = TokenBucket("4/s"), Cooldown(3, 60)
-    state, score = bucket.start(), law.start()
+    bucket, algorithm = TokenBucket("4/s"), Cooldown(3, 60)
+    state, score = bucket.start(), algorithm.start()
     bucket.take(state, 7.0, 1)
     bucket.refund(state, 7.0, 99, 7.0)
     assert bucket.reset_after(state, 7.0) == 0.0
-    law.take(score, 7.0, 1)
-    law.refund(score, 7.0, 99, 7.0)
-    assert law.reset_after(score, 7.0) == 0.0
+    algorithm.take(score, 7.0, 1)
+    algorithm.refund(score, 7.0, 99, 7.0)
+    assert algorithm.reset_after(score, 7.0) == 0.0
 
 
 def test_a_refund_of_a_token_bucket_does_not_give_back_what_had_drained() -> None:
@@ -322,7 +322,7 @@ def test_a_refund_of_a_token_bucket_does_not_give_back_what_had_drained() -> Non
 
 
 def test_all_of_a_window_can_be_used_again_after_refunds() -> None:
-    window = RollingWindow("300/s")
+    window = SlidingWindowLog("300/s")
     state = window.start()
     for _ in range(300):
         assert window.admit(state, 0.0, 1)
@@ -333,7 +333,7 @@ def test_all_of_a_window_can_be_used_again_after_refunds() -> None:
 
 
 def test_a_refund_does_not_turn_the_clock_back() -> None:
-    window = RollingWindow("2/s")
+    window = SlidingWindowLog("2/s")
     state = window.start()
     for instant in (0.0, 0.0, 1.0):
         assert window.admit(state, instant, 1)
@@ -346,26 +346,26 @@ def test_a_refund_does_not_turn_the_clock_back() -> None:
 
 
 def test_algorithms_are_values() -> None:
-    laws: list[Algorithm[Any]] = [
+    algorithms: list[Algorithm[Any]] = [
         LeakyBucket(10),
         FixedWindow(10),
-        SlidingWindow(10, buckets=10),
-        SlidingWindow(10, buckets=5),
+        SlidingWindowCounter(10, buckets=10),
+        SlidingWindowCounter(10, buckets=5),
         WaitUntil(1, 5, 10),
         Cooldown(3, 60),
-        AllOf(RollingWindow(10), TokenBucket(10)),
-        AllOf(RollingWindow(10)),
+        AllOf(SlidingWindowLog(10), TokenBucket(10)),
+        AllOf(SlidingWindowLog(10)),
     ]
-    assert len(set(laws)) == len(laws)
-    for law in laws:
-        twin = eval(repr(law), globals() | {"Rate": Rate})
-        assert twin == law
-        assert hash(twin) == hash(law)
+    assert len(set(algorithms)) == len(algorithms)
+    for algorithm in algorithms:
+        twin = eval(repr(algorithm), globals() | {"Rate": Rate})
+        assert twin == algorithm
+        assert hash(twin) == hash(algorithm)
         with pytest.raises(FrozenInstanceError):
-            setattr(law, fields(cast("Any", law))[0].name, 3)
+            setattr(algorithm, fields(cast("Any", algorithm))[0].name, 3)
 
 
-@pytest.mark.parametrize("kind", [LeakyBucket, FixedWindow, SlidingWindow])
+@pytest.mark.parametrize("kind", [LeakyBucket, FixedWindow, SlidingWindowCounter])
 def test_a_rate_that_is_none(kind: type[Any]) -> None:
     rate: Any
     for rate in (0, -1, math.nan, "fast"):
@@ -380,10 +380,10 @@ def test_numbers_that_are_none() -> None:
     wrong: Any
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="buckets"):
-            SlidingWindow(1, buckets=wrong)
+            SlidingWindowCounter(1, buckets=wrong)
     for wrong in (True, 1.5, "3"):
         with pytest.raises(TypeError, match="buckets"):
-            SlidingWindow(1, buckets=wrong)
+            SlidingWindowCounter(1, buckets=wrong)
     for n, period in ((0, 60), (0.5, 60), (3, 0), (3, math.inf), (math.nan, 60)):
         with pytest.raises(ValueError, match=r"period|limit|Cooldown"):
             Cooldown(n, period)
@@ -404,38 +404,38 @@ def test_all_of_nothing_or_of_what_is_no_algorithm() -> None:
     with pytest.raises(ValueError, match="one algorithm or more"):
         AllOf()
     wrong: Any
-    for wrong in ("10/s", RollingWindow):
+    for wrong in ("10/s", SlidingWindowLog):
         with pytest.raises(TypeError, match="of algorithms"):
             AllOf(wrong)
 
 
 def test_a_sliding_window_without_a_rate_cannot_start() -> None:
-    assert SlidingWindow(buckets=20).buckets == 20
+    assert SlidingWindowCounter(buckets=20).buckets == 20
     with pytest.raises(ValueError, match="no rate"):
-        SlidingWindow(buckets=20).start()
+        SlidingWindowCounter(buckets=20).start()
 
 
 def test_a_refused_hit_counts_as_far_as_the_limit() -> None:
-    law = WaitUntil(0.5, raise_after=2, limit=4)
-    state = law.start()
-    law.take(state, 0.0, 3)
+    algorithm = WaitUntil(0.5, raise_after=2, limit=4)
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 3)
     # The stamp is 1.5 s ahead, and four wait: two seconds more.
-    assert law.cost_of_refusal(state, 0.0, 1, ahead=4) == 1
-    assert law.cost_of_refusal(state, 0.0, 2, ahead=4) == 1
-    assert law.cost_of_refusal(state, 0.0, 20) == 5
-    assert law.cost_of_refusal(state, 0.0, 1, ahead=9) == 0
+    assert algorithm.cost_of_refusal(state, 0.0, 1, ahead=4) == 1
+    assert algorithm.cost_of_refusal(state, 0.0, 2, ahead=4) == 1
+    assert algorithm.cost_of_refusal(state, 0.0, 20) == 5
+    assert algorithm.cost_of_refusal(state, 0.0, 1, ahead=9) == 0
 
 
 def test_who_refuses_for_good_is_asked_of_all() -> None:
-    both = AllOf(RollingWindow("10/s"), WaitUntil(1, 5, 10))
+    both = AllOf(SlidingWindowLog("10/s"), WaitUntil(1, 5, 10))
     assert both.longest_wait == pytest.approx(5)
     assert both.cost_of_refusal(both.start(), 0.0, 2) == 2
     assert both.cost_of_refusal(both.start(), 0.0, 20) == 10  # nobody is ahead
-    assert AllOf(RollingWindow("10/s")).longest_wait == math.inf
-    assert AllOf(RollingWindow("10/s")).cost_of_refusal(both.start()[:1], 0.0, 2) == 0.0
+    assert AllOf(SlidingWindowLog("10/s")).longest_wait == math.inf
+    assert AllOf(SlidingWindowLog("10/s")).cost_of_refusal(both.start()[:1], 0.0, 2) == 0.0
 
 
-def test_the_delay_of_all_holds_where_a_law_admits_now_and_not_then() -> None:
+def test_the_delay_of_all_holds_where_a_algorithm_admits_now_and_not_then() -> None:
     class Night(Unlimited):
         """Open in even quarters of a second."""
 
@@ -446,10 +446,10 @@ def test_the_delay_of_all_holds_where_a_law_admits_now_and_not_then() -> None:
         def delay(self, state: None, now: float, cost: float) -> float:
             return self.delay_behind(state, now, cost, 0.0)
 
-    law = AllOf(Night(), RollingWindow("1/375ms"))
-    state = law.start()
-    assert law.admit(state, 0.0, 1)
-    assert law.delay(state, 0.0, 1) == 0.5
+    algorithm = AllOf(Night(), SlidingWindowLog("1/375ms"))
+    state = algorithm.start()
+    assert algorithm.admit(state, 0.0, 1)
+    assert algorithm.delay(state, 0.0, 1) == 0.5
 
 
 class LateLoop(VirtualTimeLoop):

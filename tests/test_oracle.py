@@ -1,7 +1,8 @@
 """Each algorithm against a brute-force oracle: the list of all that ever went, added up anew.
 
-The oracle knows nothing but the promise of the law. It gives the tokens that would be left if a
-cost went now, by which law and oracle have to agree, at every instant that a test may think of.
+The oracle knows nothing but the promise of the algorithm. It gives the tokens that would be left if
+a cost went now, by which algorithm and oracle have to agree, at every instant that a test may think
+of.
 """
 
 import math
@@ -26,8 +27,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -122,9 +123,9 @@ class Subject:
 
 
 SUBJECTS = [
-    Subject(RollingWindow("5/s"), 1, rolling(5, 1)),
-    Subject(RollingWindow(Rate(2.5, 0.7)), 0.7, rolling(2.5, 0.7)),
-    Subject(RollingWindow("0.5/s"), 2, rolling(1, 2)),
+    Subject(SlidingWindowLog("5/s"), 1, rolling(5, 1)),
+    Subject(SlidingWindowLog(Rate(2.5, 0.7)), 0.7, rolling(2.5, 0.7)),
+    Subject(SlidingWindowLog("0.5/s"), 2, rolling(1, 2)),
     Subject(TokenBucket("5/s"), 1, bucket(5, 5), remembers=False),
     Subject(TokenBucket("5/s", burst=1), 1, bucket(1, 5), remembers=False),
     Subject(TokenBucket(Rate(3, 0.7), burst=2.5), 0.7, bucket(2.5, 3 / 0.7), remembers=False),
@@ -132,19 +133,19 @@ SUBJECTS = [
     Subject(LeakyBucket("2000/s"), 0.01, paced(2000, 0.002), remembers=False),
     Subject(FixedWindow("5/s"), 1, fixed(5, 1)),
     Subject(FixedWindow(Rate(2.5, 0.7)), 0.7, fixed(2.5, 0.7)),
-    Subject(SlidingWindow("5/s", buckets=4), 1, fixed(5, 1, 4)),
-    Subject(SlidingWindow(Rate(2.5, 0.7)), 0.7, fixed(2.5, 0.7, 10)),
-    Subject(SlidingWindow("5/s", buckets=1), 1, fixed(5, 1)),
+    Subject(SlidingWindowCounter("5/s", buckets=4), 1, fixed(5, 1, 4)),
+    Subject(SlidingWindowCounter(Rate(2.5, 0.7)), 0.7, fixed(2.5, 0.7, 10)),
+    Subject(SlidingWindowCounter("5/s", buckets=1), 1, fixed(5, 1)),
     Subject(WaitUntil(0.5, 3, 10), 1, paced(2, 0), remembers=False, replays=False, owes=False),
     Subject(Cooldown(3, 60), 60, bucket(3, 3 / 60), remembers=False),
     Subject(Cooldown(7, 1), 1, bucket(7, 7), remembers=False),
     Subject(
-        AllOf(RollingWindow("5/s"), FixedWindow(Rate(7, 2)), SlidingWindow(Rate(12, 4))),
+        AllOf(SlidingWindowLog("5/s"), FixedWindow(Rate(7, 2)), SlidingWindowCounter(Rate(12, 4))),
         1,
         all_of(rolling(5, 1), fixed(7, 2), fixed(12, 4, 10)),
     ),
     Subject(
-        AllOf(RollingWindow("5/s"), TokenBucket("5/s", burst=2)),
+        AllOf(SlidingWindowLog("5/s"), TokenBucket("5/s", burst=2)),
         1,
         all_of(rolling(5, 1), bucket(2, 5)),
         remembers=False,
@@ -167,7 +168,7 @@ class History(RuleBasedStateMachine):
         self.state = self.algorithm.start()
         self.grants: list[Grant] = []
         self.now = 0.0
-        self.exact = True  # the law knows as much as the oracle
+        self.exact = True  # the algorithm knows as much as the oracle
         self.steady = True  # the clock has not stepped back
 
     @initialize(start=st.sampled_from([0.0, 0.1, 1e6 + 0.1]))
@@ -235,7 +236,7 @@ class History(RuleBasedStateMachine):
         self.state = loaded
 
     def admits(self, cost: float, now: float) -> bool:
-        """Ask the law, and compare with what the oracle says; on the edge, rounding decides."""
+        """Compare the algorithm with the oracle; on the edge, rounding decides."""
         fits = self.algorithm.delay(self.state, now, cost) == 0.0
         left = self.subject.left(self.grants, now, cost)
         unsure = 1e-5 if now > 1e5 else 1e-6

@@ -257,7 +257,7 @@ async def test_no_more_origins_are_remembered_than_matter() -> None:
 
 
 @pytest.mark.parametrize("front", [*FRONTS[:2], ThrottleMiddleware, transport])
-async def test_only_the_law_will_do(front: Callable[..., Any]) -> None:
+async def test_only_the_algorithm_will_do(front: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=r"overload is a ClientThrottling, such as .*, not 2\.0"):
         async with front(RateLimiter(1), overload=2.0):
             pass

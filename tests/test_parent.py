@@ -360,7 +360,7 @@ async def test_a_closed_parent_turns_the_children_away() -> None:
     assert [counts(limiter) for limiter in (parent, *children)] == [(0, 0)] * 3
 
 
-# --- Time-outs, queues, and laws that refuse ---
+# --- Time-outs, queues, and algorithms that refuse ---
 
 
 @virtual
@@ -407,7 +407,7 @@ async def test_a_child_takes_its_turn_in_a_parents_full_queue() -> None:
 
 
 @virtual
-async def test_a_refusal_by_the_parents_law_counts_in_the_child() -> None:
+async def test_a_refusal_by_the_parents_algorithm_counts_in_the_child() -> None:
     parent = RateLimiter(algorithm=WaitUntil(1, 1, 10))
     child = RateLimiter(None, parent=parent)
     await visit(child)

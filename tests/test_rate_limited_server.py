@@ -23,34 +23,40 @@ from aiothrottle.testing import (
     greatest_count,
     linked_pages,
 )
-from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
+from aiothrottle.testing.algorithms import (
+    FixedWindow,
+    ServerAlgorithm,
+    SlidingWindowLog,
+    TokenBucket,
+)
 from aiothrottle.testing.server import (
     Refusal,
     _retry_after,  # pyright: ignore[reportPrivateUsage]
 )
 
-# --- the laws: time is an argument -----------------------------------------------------------
+# --- the algorithms: time is an argument
+# -----------------------------------------------------------
 
 # Binary fractions, so that the sums and differences below are exact.
 TIMES = st.lists(st.integers(0, 200).map(lambda n: n / 8), max_size=40).map(sorted)
 
 
-def admitted(law: Law, times: list[float]) -> list[float]:
+def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
     went: list[float] = []
     for now in times:
-        if law.ready_at() <= now:
-            law.count(now)
+        if algorithm.ready_at() <= now:
+            algorithm.count(now)
             went.append(now)
     return went
 
 
 @pytest.mark.parametrize(
-    ("law", "times", "expected"),
+    ("algorithm", "times", "expected"),
     [
         # A full period after the first, not after the last.
-        (RollingWindow(2, 1.0), [0, 0.5, 0.875, 1, 1.25, 1.5], [0, 0.5, 1, 1.5]),
+        (SlidingWindowLog(2, 1.0), [0, 0.5, 0.875, 1, 1.25, 1.5], [0, 0.5, 1, 1.5]),
         # What was refused costs nothing.
-        (RollingWindow(1, 1.0), [0, 0.9, 0.95, 1.0], [0, 1.0]),
+        (SlidingWindowLog(1, 1.0), [0, 0.9, 0.95, 1.0], [0, 1.0]),
         # Twice the limit around an edge.
         (FixedWindow(2, 1.0), [0.8, 0.9, 0.95, 1.0, 1.1, 1.2], [0.8, 0.9, 1.0, 1.1]),
         (FixedWindow(1, 1.0, phase=0.75), [0, 0.125, 0.25, 0.5, 1.25], [0, 0.25, 1.25]),
@@ -60,8 +66,10 @@ def admitted(law: Law, times: list[float]) -> list[float]:
         (TokenBucket(1, 1.0, 1), [0, 0.75, 1.75, 2.0, 2.75], [0, 1.75, 2.75]),
     ],
 )
-def test_a_law_admits_and_refuses(law: Law, times: list[float], expected: list[float]) -> None:
-    assert admitted(law, times) == expected
+def test_a_algorithm_admits_and_refuses(
+    algorithm: ServerAlgorithm, times: list[float], expected: list[float]
+) -> None:
+    assert admitted(algorithm, times) == expected
 
 
 @given(limit=st.integers(1, 5), period=st.sampled_from([0.125, 1.0, 2.5]), times=TIMES)
@@ -70,7 +78,7 @@ def test_rolling_window_is_its_definition(limit: int, period: float, times: list
     for now in times:
         if sum(now - period < before <= now for before in expected) < limit:
             expected.append(now)
-    assert admitted(RollingWindow(limit, period), times) == expected
+    assert admitted(SlidingWindowLog(limit, period), times) == expected
 
 
 @given(
@@ -203,15 +211,15 @@ async def test_without_limits_all_is_well(session: aiohttp.ClientSession) -> Non
     ("arguments", "expected"),
     [
         ({"rate": Rate(3, 3600)}, 3),
-        ({"rate": "3/h", "law": "fixed-window"}, 3),
-        ({"rate": "3/h", "law": "token-bucket"}, 3),
-        ({"rate": "3/h", "law": "token-bucket", "burst": 4.5}, 4),
+        ({"rate": "3/h", "algorithm": "fixed-window"}, 3),
+        ({"rate": "3/h", "algorithm": "token-bucket"}, 3),
+        ({"rate": "3/h", "algorithm": "token-bucket", "burst": 4.5}, 4),
         ({"rate": "3.5/h"}, 3),
         ({"rate": "0.5/h"}, 1),
         ({"rate": 1e6}, 6),
     ],
 )
-async def test_the_rate_is_enforced_by_the_law(
+async def test_the_rate_is_enforced_by_the_algorithm(
     session: aiohttp.ClientSession, arguments: dict[str, Any], expected: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
@@ -225,11 +233,11 @@ async def test_the_rate_is_enforced_by_the_law(
     [
         ({"rate": "1/h"}, 3600),
         ({"rate": "0.5/h"}, 7200),
-        ({"rate": "1/h", "law": "fixed-window", "phase": 3000}, 600),
-        ({"rate": "60/h", "law": "token-bucket", "burst": 1}, 60),
+        ({"rate": "1/h", "algorithm": "fixed-window", "phase": 3000}, 600),
+        ({"rate": "60/h", "algorithm": "token-bucket", "burst": 1}, 60),
     ],
 )
-async def test_retry_after_is_when_the_law_has_room(
+async def test_retry_after_is_when_the_algorithm_has_room(
     session: aiohttp.ClientSession, arguments: dict[str, Any], seconds: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
@@ -555,17 +563,37 @@ async def test_a_server_is_started_once(session: aiohttp.ClientSession) -> None:
         ({"rate": "fast"}, ValueError, "fast"),
         ({"rate": 0}, ValueError, "0"),
         ({"rate": b"5/s"}, TypeError, "5/s"),
-        ({"rate": 5, "law": "leaky"}, ValueError, "law is one of 'rolling-window', .*'leaky'"),
+        (
+            {"rate": 5, "algorithm": "leaky"},
+            ValueError,
+            "algorithm is one of 'sliding-window-log', .*'leaky'",
+        ),
         ({"refusal": "418"}, ValueError, "refusal is one of '429-seconds', .*'418'"),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
-        ({"law": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
-        ({"rate": 5, "law": "token-bucket", "burst": 0.5}, ValueError, "burst is .*, 1 or more"),
-        ({"rate": 5, "law": "token-bucket", "burst": "5"}, TypeError, "burst is a finite number"),
-        ({"rate": 0.5, "law": "token-bucket"}, ValueError, "burst is .*, 1 or more"),
+        ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
+        (
+            {"rate": 5, "algorithm": "token-bucket", "burst": 0.5},
+            ValueError,
+            "burst is .*, 1 or more",
+        ),
+        (
+            {"rate": 5, "algorithm": "token-bucket", "burst": "5"},
+            TypeError,
+            "burst is a finite number",
+        ),
+        ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst is .*, 1 or more"),
         ({"rate": 5, "phase": 0.5}, ValueError, "phase belongs to .*fixed-window"),
-        ({"law": "fixed-window", "phase": 0.5}, ValueError, "phase belongs to a rate"),
-        ({"rate": 5, "law": "fixed-window", "phase": 1}, ValueError, "less than the period of 1"),
-        ({"rate": 5, "law": "fixed-window", "phase": -1}, ValueError, "phase is .*, 0 or more"),
+        ({"algorithm": "fixed-window", "phase": 0.5}, ValueError, "phase belongs to a rate"),
+        (
+            {"rate": 5, "algorithm": "fixed-window", "phase": 1},
+            ValueError,
+            "less than the period of 1",
+        ),
+        (
+            {"rate": 5, "algorithm": "fixed-window", "phase": -1},
+            ValueError,
+            "phase is .*, 0 or more",
+        ),
         ({"concurrency_limit": 0}, ValueError, "concurrency_limit is .*1 or more, .*not 0"),
         ({"concurrency_limit": 1.5}, TypeError, "concurrency_limit is a whole .*, not 1.5"),
         ({"concurrency_limit": True}, TypeError, "concurrency_limit is a whole number"),

@@ -7,7 +7,7 @@ import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, SharedConcurrency
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
@@ -57,7 +57,7 @@ def test_no_part_of_a_password_is_shown(address: str, password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 5, "evenly", "10/s", ["a", 1], RollingWindow("10/s")], ids=repr
+    "value", [None, 5, "evenly", "10/s", ["a", 1], SlidingWindowLog("10/s")], ids=repr
 )
 def test_what_is_no_secret_is_shown_as_it_is(value: object) -> None:
     assert shown(value) == repr(value)

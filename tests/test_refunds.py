@@ -46,7 +46,7 @@ LIVES: st.SearchStrategy[Life] = st.lists(
     ),
     max_size=25,
 )
-LAWS: list[tuple[Algorithm[Any], float]] = [
+ALGORITHMS: list[tuple[Algorithm[Any], float]] = [
     (TokenBucket("2/s", burst=10), 2.0),
     (TokenBucket("3/7s", burst=4), 3 / 7),
     (Cooldown(10, 5), 2.0),
@@ -55,7 +55,7 @@ LAWS: list[tuple[Algorithm[Any], float]] = [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "rate"), LAWS, ids=str)
+@pytest.mark.parametrize(("algorithm", "rate"), ALGORITHMS, ids=str)
 @pytest.mark.parametrize("start", [0.0, 1e6 + 0.1])
 @settings(max_examples=150, deadline=None)
 @given(life=LIVES)
@@ -85,7 +85,7 @@ def test_a_level_is_that_of_the_history_with_the_settled_costs(
 @settings(max_examples=100, deadline=None)
 @given(life=LIVES, back=st.lists(st.floats(0, 2), min_size=25, max_size=25))
 def test_a_clock_that_steps_back_gets_nothing_back_too_many(life: Life, back: list[float]) -> None:
-    for algorithm, rate in (LAWS[0], (WaitUntil(0.5, 100, 100), 2.0)):
+    for algorithm, rate in (ALGORITHMS[0], (WaitUntil(0.5, 100, 100), 2.0)):
         state, now, charges, asked = algorithm.start(), 50.0, list[Charge](), list[float]()
         latest = now
         for (wait, cost, settled), step in zip(life, back, strict=False):
@@ -149,28 +149,28 @@ def test_a_take_of_many_notes_what_single_ones_do() -> None:
 
 def test_slots_reserved_one_by_one_give_nothing_to_those_behind() -> None:
     bucket = TokenBucket("1/s", burst=1)
-    laws: list[Algorithm[Any]] = [bucket, WaitUntil(1, 10, 10), AllOf(bucket)]
-    for law in laws:
-        state = law.start()
+    algorithms: list[Algorithm[Any]] = [bucket, WaitUntil(1, 10, 10), AllOf(bucket)]
+    for algorithm in algorithms:
+        state = algorithm.start()
         for instant in (0.0, 1.0, 2.0):
-            law.take(state, instant, 1)
-        law.refund(state, 0.5, 1, 0.0)
-        law.refund(state, 0.5, 1, 1.0)
-        assert law.delay(state, 2.0, 1) == 1.0
-        law.refund(state, 0.5, 1, 2.0)
-        assert law.delay(state, 2.0, 1) == 0.0
+            algorithm.take(state, instant, 1)
+        algorithm.refund(state, 0.5, 1, 0.0)
+        algorithm.refund(state, 0.5, 1, 1.0)
+        assert algorithm.delay(state, 2.0, 1) == 1.0
+        algorithm.refund(state, 0.5, 1, 2.0)
+        assert algorithm.delay(state, 2.0, 1) == 0.0
 
 
 def test_slots_given_back_the_last_first_leave_what_was_before() -> None:
-    for law in (TokenBucket("10/s", burst=1), WaitUntil(0.1, 10, 10)):
-        state = law.start()
+    for algorithm in (TokenBucket("10/s", burst=1), WaitUntil(0.1, 10, 10)):
+        state = algorithm.start()
         for slot in range(6):
-            law.take(state, slot / 10, 1)
+            algorithm.take(state, slot / 10, 1)
         for slot in (5, 4, 3):
-            law.refund(state, 0.0, 1, slot / 10)
-        assert law.reset_after(state, 0.0) == pytest.approx(0.3)
-        law.refund(state, 0.0, 1, 0.1)  # there is one behind it
-        assert law.reset_after(state, 0.0) == pytest.approx(0.3)
+            algorithm.refund(state, 0.0, 1, slot / 10)
+        assert algorithm.reset_after(state, 0.0) == pytest.approx(0.3)
+        algorithm.refund(state, 0.0, 1, 0.1)  # there is one behind it
+        assert algorithm.reset_after(state, 0.0) == pytest.approx(0.3)
 
 
 # --- Through a limiter ---

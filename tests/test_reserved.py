@@ -1,20 +1,20 @@
-"""The law of what a store has let go: what is ready, what was used, and what goes back."""
+"""The algorithm of what a store has let go: what is ready, what was used, and what goes back."""
 
 import math
 
 import pytest
 
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
 
-LAW = Reserved(RollingWindow("10/s"))
+ALGORITHM = Reserved(SlidingWindowLog("10/s"))
 
 
 def holding(*slots: tuple[float, float, float]) -> ReservedState:
     """Give a state with (cost, at, instant) ready."""
-    state = LAW.start()
+    state = ALGORITHM.start()
     for cost, at, instant in slots:
-        LAW.hold(state, at, [cost], [instant], instant)
+        ALGORITHM.hold(state, at, [cost], [instant], instant)
     return state
 
 
@@ -39,38 +39,45 @@ def test_a_cost_that_follows_nothing_is_not_held() -> None:
 def test_it_waits_for_the_last_of_those_that_are_needed() -> None:
     # The second is ready before the first: it goes behind it all the same.
     state = holding((1, 5.0, 1.0), (1, 4.0, 2.0), (2, 8.0, 3.0))
-    assert [LAW.delay(state, 3.0, cost) for cost in (0, 1, 2, 3, 4, 5)] == [0, 2, 2, 5, 5, math.inf]
-    assert LAW.delay_behind(state, 3.0, 1, 1) == 2.0
-    assert LAW.delay_behind(state, 3.0, 2, 1) == 5.0
-    assert LAW.delay_behind(state, 3.0, 0, 99) == 0.0
+    assert [ALGORITHM.delay(state, 3.0, cost) for cost in (0, 1, 2, 3, 4, 5)] == [
+        0,
+        2,
+        2,
+        5,
+        5,
+        math.inf,
+    ]
+    assert ALGORITHM.delay_behind(state, 3.0, 1, 1) == 2.0
+    assert ALGORITHM.delay_behind(state, 3.0, 2, 1) == 5.0
+    assert ALGORITHM.delay_behind(state, 3.0, 0, 99) == 0.0
 
 
 def test_a_rounding_is_no_token() -> None:
     state = holding((0.1 + 0.2, 0.0, 1.0))
-    assert LAW.delay(state, 0.0, 0.3) == 0.0
-    LAW.take(state, 0.0, 0.3)
+    assert ALGORITHM.delay(state, 0.0, 0.3) == 0.0
+    ALGORITHM.take(state, 0.0, 0.3)
     assert ready(state) == []
     state = holding((0.3, 0.0, 1.0))
-    assert LAW.delay(state, 0.0, 0.1 + 0.2) == 0.0
-    LAW.take(state, 0.0, 0.1 + 0.2)
+    assert ALGORITHM.delay(state, 0.0, 0.1 + 0.2) == 0.0
+    ALGORITHM.take(state, 0.0, 0.1 + 0.2)
     assert not state.owed
 
 
 def test_all_that_is_ready_is_allowed_up_to_the_first_that_is_not() -> None:
     state = holding((2, 5.0, 1.0), (0.5, 5.0, 2.0), (4, 6.0, 3.0), (1, 5.0, 4.0))
-    assert LAW.allowance(state, 4.9, 99) == 0
-    assert LAW.allowance(state, 5.0, 99) == 2
-    assert LAW.allowance(state, 6.0, 99) == 7
-    assert LAW.allowance(state, 6.0, 5) == 5
-    assert LAW.allowance(holding(*[(0.1, 0.0, i) for i in range(10)]), 0.0, 9) == 1
+    assert ALGORITHM.allowance(state, 4.9, 99) == 0
+    assert ALGORITHM.allowance(state, 5.0, 99) == 2
+    assert ALGORITHM.allowance(state, 6.0, 99) == 7
+    assert ALGORITHM.allowance(state, 6.0, 5) == 5
+    assert ALGORITHM.allowance(holding(*[(0.1, 0.0, i) for i in range(10)]), 0.0, 9) == 1
 
 
 def test_what_is_used_is_taken_from_the_first_slots_and_what_is_missing_is_owed() -> None:
     state = holding((2, 5.0, 1.0), (2, 5.0, 2.0), (2, 9.0, 3.0))
-    LAW.take(state, 6.0, 3)
+    ALGORITHM.take(state, 6.0, 3)
     assert ready(state) == [(1, 5.0, 2.0), (2, 9.0, 3.0)]
     assert list(state.used) == [(6.0, 2, 1.0), (6.0, 1, 2.0)]
-    LAW.take(state, 7.0, 4)  # the third is not ready yet
+    ALGORITHM.take(state, 7.0, 4)  # the third is not ready yet
     assert ready(state) == [(2, 9.0, 3.0)]
     (owed,) = state.owed
     assert (owed.at, owed.cost) == (7.0, 3)
@@ -79,36 +86,36 @@ def test_what_is_used_is_taken_from_the_first_slots_and_what_is_missing_is_owed(
 
 def test_a_refund_finds_what_was_used_at_that_instant_and_nothing_else() -> None:
     state = holding((1, 0.0, 1.0), (2, 0.0, 2.0), (1, 0.0, 3.0), (1, 0.0, 4.0))
-    LAW.take(state, 5.0, 1)
-    LAW.take(state, 6.0, 3)
-    LAW.take(state, 7.0, 1)
-    LAW.refund(state, 8.0, 2, 6.0)
+    ALGORITHM.take(state, 5.0, 1)
+    ALGORITHM.take(state, 6.0, 3)
+    ALGORITHM.take(state, 7.0, 1)
+    ALGORITHM.refund(state, 8.0, 2, 6.0)
     assert returned(state) == [(1, 3.0), (1, 2.0)]
-    LAW.refund(state, 8.0, 99, 6.0)  # no more comes back than has gone then
+    ALGORITHM.refund(state, 8.0, 99, 6.0)  # no more comes back than has gone then
     assert returned(state) == [(1, 3.0), (1, 2.0), (1, 2.0)]
-    LAW.refund(state, 8.0, 1, 4.0)  # nothing went then
-    LAW.refund(state, 8.0, 0, 7.0)
+    ALGORITHM.refund(state, 8.0, 1, 4.0)  # nothing went then
+    ALGORITHM.refund(state, 8.0, 0, 7.0)
     assert len(state.returned) == 3
-    LAW.refund(state, 8.0, 1, 5.0)
+    ALGORITHM.refund(state, 8.0, 1, 5.0)
     assert returned(state)[3:] == [(1, 1.0)]
 
 
 def test_what_the_store_has_not_counted_yet_need_not_be_paid() -> None:
     state = holding((1, 0.0, 1.0))
-    LAW.take(state, 5.0, 3)
-    LAW.refund(state, 6.0, 1.5, 5.0)
+    ALGORITHM.take(state, 5.0, 3)
+    ALGORITHM.refund(state, 6.0, 1.5, 5.0)
     assert [slot.cost for slot in state.owed] == [0.5]
     assert returned(state) == []
-    LAW.refund(state, 6.0, 1, 5.0)  # half of it is owed, half was used
+    ALGORITHM.refund(state, 6.0, 1, 5.0)  # half of it is owed, half was used
     assert [slot.cost for slot in state.owed] == [0]
     assert returned(state) == [(0.5, 1.0)]
 
 
 def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_counted() -> None:
-    state = LAW.start()
+    state = ALGORITHM.start()
     slot = Slot(5.0, 3.0, math.nan)
     state.charged.append(slot)
-    LAW.refund(state, 6.0, 1, 5.0)
+    ALGORITHM.refund(state, 6.0, 1, 5.0)
     assert returned(state) == []
     state.counted(slot, 3.0, 77.0)
     assert (slot.instant, returned(state)) == (77.0, [(1, 77.0)])
@@ -116,7 +123,7 @@ def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_co
     whole = Slot(6.0, 2.0, math.nan)
     state.counted(whole, 2.0, 78.0)
     assert (whole.instant, len(state.returned)) == (78.0, 1)
-    LAW.refund(state, 7.0, 1, 5.0)  # from now on it is as if it had been used
+    ALGORITHM.refund(state, 7.0, 1, 5.0)  # from now on it is as if it had been used
     assert returned(state)[1:] == [(1, 77.0)]
 
 
@@ -142,35 +149,35 @@ def test_what_is_ready_goes_back_the_latest_first() -> None:
 
 
 def test_what_the_store_said_is_of_interest_for_a_while() -> None:
-    state = LAW.start()
-    assert (LAW.remaining(state, 0.0), LAW.reset_after(state, 0.0)) == (10, 0.0)
+    state = ALGORITHM.start()
+    assert (ALGORITHM.remaining(state, 0.0), ALGORITHM.reset_after(state, 0.0)) == (10, 0.0)
     state.left, state.known_until = 3, 5.0
-    assert (LAW.remaining(state, 4.0), LAW.reset_after(state, 4.0)) == (3, 1.0)
-    assert (LAW.remaining(state, 5.0), LAW.reset_after(state, 6.0)) == (10, 0.0)
+    assert (ALGORITHM.remaining(state, 4.0), ALGORITHM.reset_after(state, 4.0)) == (3, 1.0)
+    assert (ALGORITHM.remaining(state, 5.0), ALGORITHM.reset_after(state, 6.0)) == (10, 0.0)
 
 
-def test_a_new_law_keeps_what_is_reserved_and_takes_over_nothing_else() -> None:
+def test_a_new_algorithm_keeps_what_is_reserved_and_takes_over_nothing_else() -> None:
     state = holding((1, 5.0, 1.0))
-    assert LAW.inherit(Reserved(RollingWindow("5/s")), state, 6.0) is state
-    old = RollingWindow("10/s")
+    assert ALGORITHM.inherit(Reserved(SlidingWindowLog("5/s")), state, 6.0) is state
+    old = SlidingWindowLog("10/s")
     spent = old.start()
     old.take(spent, 0.0, 3)
-    fresh = LAW.inherit(old, spent, 0.0)
+    fresh = ALGORITHM.inherit(old, spent, 0.0)
     assert fresh == ReservedState()
 
 
 @pytest.mark.parametrize("name", ["used", "charged"])
 def test_what_was_used_is_remembered_up_to_a_bound(name: str) -> None:
-    assert getattr(LAW.start(), name).maxlen == 4096
+    assert getattr(ALGORITHM.start(), name).maxlen == 4096
 
 
 def test_many_that_go_after_each_other_use_what_one_by_one_would() -> None:
     slots = [(2.5, 5.0, 1.0), (1, 6.0, 2.0), (3, 9.0, 3.0)]
     at_once, one_by_one = holding(*slots), holding(*slots)
     instants = [5.0, 5.5, 6.0, 6.5, 6.5, 9.0]
-    LAW.take_each(at_once, instants)
+    ALGORITHM.take_each(at_once, instants)
     for now in instants:
-        LAW.take(one_by_one, now, 1.0)
+        ALGORITHM.take(one_by_one, now, 1.0)
     assert ready(at_once) == ready(one_by_one)
     assert list(at_once.used) == list(one_by_one.used)
     owed = [(slot.at, slot.cost) for slot in one_by_one.owed]
@@ -180,5 +187,5 @@ def test_many_that_go_after_each_other_use_what_one_by_one_would() -> None:
 
 def test_where_nothing_is_ready_all_that_go_after_each_other_is_owed() -> None:
     state = holding()
-    LAW.take_each(state, [5.0, 5.5])
+    ALGORITHM.take_each(state, [5.0, 5.5])
     assert [(slot.at, slot.cost) for slot in state.owed] == [(5.0, 1.0), (5.5, 1.0)]

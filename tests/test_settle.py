@@ -12,7 +12,7 @@ from aiothrottle import (
     FixedWindow,
     LeakyBucket,
     RateLimiter,
-    SlidingWindow,
+    SlidingWindowCounter,
     TokenBucket,
 )
 from aiothrottle.permit import make_permit
@@ -95,7 +95,7 @@ async def test_a_refund_after_a_wait_counts_from_the_end_of_the_wait() -> None:
 DEBTS: list[tuple[RateLimiter, float]] = [
     (RateLimiter("10/s"), 1.0),  # one window, however much too full
     (RateLimiter("10/s", algorithm=FixedWindow), 1.0),
-    (RateLimiter("10/s", algorithm=SlidingWindow(buckets=10)), 1.0),
+    (RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=10)), 1.0),
     (RateLimiter("10/s", algorithm=TokenBucket), 1.6),  # 15 too many, and the next one
     (RateLimiter(algorithm=Cooldown(10, 1)), 1.6),
     (RateLimiter(algorithm=TokenBucket("10/s", burst=1)), 2.5),
@@ -106,7 +106,7 @@ DEBTS: list[tuple[RateLimiter, float]] = [
 
 @pytest.mark.parametrize(("limiter", "debt"), DEBTS)
 @virtual
-async def test_a_debt_delays_the_next_one_as_long_as_its_law_says(
+async def test_a_debt_delays_the_next_one_as_long_as_its_algorithm_says(
     limiter: RateLimiter, debt: float
 ) -> None:
     async with limiter.throttle() as permit:
@@ -156,7 +156,9 @@ async def test_a_charge_between_grant_and_start_holds_back_who_was_granted(
 @pytest.mark.parametrize(
     "costs", [(5, 0), (5, 3, 7, 1, 0), (0, 9, 0), (1, 1, 0), (20, 2, 30, 0), (0.5, 0.25, 0)]
 )
-@pytest.mark.parametrize("algorithm", [None, TokenBucket, FixedWindow, SlidingWindow(buckets=4)])
+@pytest.mark.parametrize(
+    "algorithm", [None, TokenBucket, FixedWindow, SlidingWindowCounter(buckets=4)]
+)
 @virtual
 async def test_settled_up_and_down_to_nothing_nothing_is_lost(
     costs: tuple[float, ...], algorithm: Unchecked

@@ -13,7 +13,7 @@ from aiothrottle import (
     FixedWindow,
     Rate,
     RateLimiter,
-    RollingWindow,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -156,7 +156,7 @@ async def test_no_more_than_the_burst_goes_back_to_back_and_the_window_holds_as_
         ({"rate_limit": "10/s", "burst": "5"}, TypeError, "burst"),
         ({"rate_limit": "10/s", "burst": True}, TypeError, "burst"),
         ({"burst": 5}, ValueError, "burst"),
-        ({"rate_limit": ["1/s", "2/s"], "algorithm": RollingWindow(5)}, ValueError, "two rates"),
+        ({"rate_limit": ["1/s", "2/s"], "algorithm": SlidingWindowLog(5)}, ValueError, "two rates"),
         ({"rate_limit": "1/s", "algorithm": Cooldown(3, 60)}, ValueError, "rate"),
         ({"rate_limit": "1/s", "algorithm": WaitUntil(1, 5, 10)}, ValueError, "rate"),
     ],

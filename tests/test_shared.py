@@ -26,7 +26,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms import Algorithm, AllOf, RollingWindow
+from aiothrottle.algorithms import Algorithm, AllOf, SlidingWindowLog
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.stores.redis import RedisStore
@@ -100,8 +100,8 @@ class Watched(MemoryStore):
         await self.answer("record", key)
         return await super().record(key, algorithm, cost)
 
-    async def left(self, law: str) -> float:
-        return (await MemoryStore.peek(self, "k", RollingWindow(law))).remaining
+    async def left(self, algorithm: str) -> float:
+        return (await MemoryStore.peek(self, "k", SlidingWindowLog(algorithm))).remaining
 
 
 def others() -> set[str]:
@@ -515,10 +515,10 @@ async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_o
 
 
 @virtual
-async def test_a_key_of_another_law_is_told_to_those_who_wait() -> None:
+async def test_a_key_of_another_algorithm_is_told_to_those_who_wait() -> None:
     store = Watched()
     await visit(RateLimiter("10/s", store=store, key="k"))
-    with pytest.raises(ValueError, match="another law"):
+    with pytest.raises(ValueError, match="another algorithm"):
         await visit(RateLimiter("10/s", algorithm=TokenBucket, store=store, key="k"))
 
 
@@ -864,7 +864,7 @@ def test_store_without_a_key_is_rejected(
         (("server",), {}, "what a server says .* a store needs a fixed rate"),
         ((AdaptiveRate(1, 1, 1),), {}, "a store needs a fixed rate"),
         (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
-        ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "only share a WaitUntil, alone"),
+        ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "a WaitUntil only, alone"),
         (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
         (("1/s",), {"horizon": -1}, "horizon is a finite number of seconds, 0 or more"),
         (("1/s",), {"horizon": math.nan}, "horizon is a finite number of seconds, 0 or more"),
@@ -891,19 +891,19 @@ def test_wrong_arguments_are_refused() -> None:
         RateLimiter(1, parent=RateLimiter(1, store=MemoryStore(), key="k"))
 
 
-def test_what_is_reserved_is_law() -> None:
-    law = Reserved(RollingWindow("10/s"))
-    state = law.start()
-    law.hold(state, 5.0, [1, 1, 0, 2], [1.0, 1.0, 1.0, 2.0], 1.0)
+def test_what_is_reserved_is_algorithm() -> None:
+    algorithm = Reserved(SlidingWindowLog("10/s"))
+    state = algorithm.start()
+    algorithm.hold(state, 5.0, [1, 1, 0, 2], [1.0, 1.0, 1.0, 2.0], 1.0)
     assert [slot.cost for slot in state.ready] == [2, 2]
-    assert (law.allowance(state, 5.0, 9), law.allowance(state, 6.0, 3)) == (2, 3)
-    assert law.delay_behind(state, 5.0, 1, 2) == 1.0
-    assert law.delay(state, 5.0, 5) == math.inf
-    law.take(state, 6.0, 3)
-    law.refund(state, 6.0, 2, 6.0)
+    assert (algorithm.allowance(state, 5.0, 9), algorithm.allowance(state, 6.0, 3)) == (2, 3)
+    assert algorithm.delay_behind(state, 5.0, 1, 2) == 1.0
+    assert algorithm.delay(state, 5.0, 5) == math.inf
+    algorithm.take(state, 6.0, 3)
+    algorithm.refund(state, 6.0, 2, 6.0)
     assert [(slot.cost, slot.instant) for slot in state.returned] == [(1, 2.0), (1, 1.0)]
-    law.take(state, 6.0, 2)
-    law.refund(state, 6.0, 1, 6.0)
+    algorithm.take(state, 6.0, 2)
+    algorithm.refund(state, 6.0, 1, 6.0)
     assert [slot.cost for slot in state.owed] == [0]
 
 

@@ -15,7 +15,7 @@ import pytest
 from aiothrottle import (
     LimiterClosed,
     RateLimiter,
-    RollingWindow,
+    SlidingWindowLog,
     StoreUnavailable,
     ThrottleTimeout,
     WaitUntil,
@@ -142,12 +142,12 @@ class Processes(InterleavingLoop):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await asyncio.sleep(5)  # more than any horizon
-        answer = await Client(self.server).peek("k", self.law)
-        assert answer.remaining == self.law.capacity
+        answer = await Client(self.server).peek("k", self.algorithm)
+        assert answer.remaining == self.algorithm.capacity
 
     @property
-    def law(self) -> Algorithm[Any]:
-        return RollingWindow(Quota(self.limit))
+    def algorithm(self) -> Algorithm[Any]:
+        return SlidingWindowLog(Quota(self.limit))
 
     def check(self) -> None:
         assert greatest_count(self.entered or [0.0], 1.0 - LATE) <= self.limit
@@ -166,17 +166,21 @@ class Hasty(Processes):
 
 
 class Stamped(Processes):
-    """By a law that refuses, and counts the refused: one in an interval, for all three."""
+    """By an algorithm that refuses, and counts the refused: one in an interval, for all three."""
 
     refusal = ThrottleTimeout
 
     def make(self, store: Client, how: Way) -> RateLimiter:
         return RateLimiter(
-            concurrency_limit=SLOTS, algorithm=self.law, store=store, key="k", on_store_error=how
+            concurrency_limit=SLOTS,
+            algorithm=self.algorithm,
+            store=store,
+            key="k",
+            on_store_error=how,
         )
 
     @property
-    def law(self) -> Algorithm[Any]:
+    def algorithm(self) -> Algorithm[Any]:
         return WaitUntil(0.5, raise_after=1.5, limit=3)
 
     def check(self) -> None:
@@ -191,7 +195,7 @@ class StampedAlone(Stamped):
     def make(self, store: Client, how: Way) -> RateLimiter:  # noqa: ARG002
         alone: list[Literal["local", "open"]] = ["local", "local", "open"]
         return RateLimiter(
-            algorithm=self.law,
+            algorithm=self.algorithm,
             concurrency_limit=SLOTS,
             store=store,
             key="k",

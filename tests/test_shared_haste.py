@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable
+from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable
 from aiothrottle.stores import MemoryStore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.test_shared import Watched, cancel, others, rest
 from tests.virtually import now, turns, virtual, visit, visits
 
 # Of this so many are asked for in one call at the most: those of 30 ms.
-LAW, MOST = "1000/s", 30
+ALGORITHM, MOST = "1000/s", 30
 
 
 async def hurry(limiter: RateLimiter, count: int) -> None:
@@ -31,13 +31,13 @@ async def has_spent(limiter: RateLimiter, store: Watched, tokens: int) -> None:
     """Fail unless, after a rest, so many are spent and none is left of what was asked ahead."""
     await rest()
     assert not limiter._engine.bucket.state.ready
-    assert await store.left(LAW) == 1000 - tokens
+    assert await store.left(ALGORITHM) == 1000 - tokens
 
 
 @virtual
 async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 100)
     assert [len(costs) for costs in store.costs] == [1, 2, 4, 8, 16, MOST, MOST, MOST]
     assert store.most_open == 1
@@ -48,7 +48,7 @@ async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() 
 @virtual
 async def test_one_who_rests_between_two_gets_one_at_a_time() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     for _ in range(5):
         await visit(limiter)
         await turns(3)
@@ -59,7 +59,7 @@ async def test_one_who_rests_between_two_gets_one_at_a_time() -> None:
 @virtual
 async def test_what_was_not_used_within_the_turn_goes_back_and_one_is_asked_for_again() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 4)  # one, two, and the first of four
     await has_spent(limiter, store, 4)
     assert [len(costs) for costs in store.costs] == [1, 2, 4]
@@ -93,9 +93,9 @@ async def test_no_more_is_asked_for_ahead_than_is_left() -> None:
 async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
     """It was not known here: so some of what is asked for ahead may go only later."""
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 3)
-    await MemoryStore.record(store, "k", RollingWindow(LAW), 995)
+    await MemoryStore.record(store, "k", SlidingWindowLog(ALGORITHM), 995)
     await hurry(limiter, 3)
     assert now() == pytest.approx(1.0)
     assert [len(costs) for costs in store.costs] == [1, 2, 4]
@@ -103,7 +103,7 @@ async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
     assert len(store.refunds) == 1
     assert not limiter._engine.bucket.state.ready
     await asyncio.sleep(2)
-    assert await store.left(LAW) == 1000
+    assert await store.left(ALGORITHM) == 1000
 
 
 def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
@@ -113,12 +113,12 @@ def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
     async def work() -> None:
         nonlocal time
         store = Watched()
-        limiter = RateLimiter(LAW, store=store, key="k", clock=lambda: time)
+        limiter = RateLimiter(ALGORITHM, store=store, key="k", clock=lambda: time)
         for _ in range(10):
             async with limiter.throttle():
                 time += 0.015
         await rest()
-        assert await store.left(LAW) == 990
+        assert await store.left(ALGORITHM) == 990
         # The second of each four at the most: the third would be later than 20 ms.
         assert sum(cost for _, cost in store.refunds) > 0
         assert len(store.costs) >= 5
@@ -130,7 +130,7 @@ def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
 @virtual
 async def test_others_who_come_meanwhile_share_what_was_asked_for_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     went: list[int] = []
 
     async def come(name: int) -> None:
@@ -146,7 +146,7 @@ async def test_others_who_come_meanwhile_share_what_was_asked_for_ahead() -> Non
 @virtual
 async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 2)
     await visit(limiter, 5)
     await has_spent(limiter, store, 7)
@@ -156,7 +156,7 @@ async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
 @virtual
 async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     hurrying = asyncio.create_task(hurry(limiter, 100))
     await asked(store, 4)
     await turns(step)
@@ -172,7 +172,7 @@ async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
 @virtual
 async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 4)  # three are left of four
     await turns(step)
     for task in asyncio.all_tasks():
@@ -183,13 +183,13 @@ async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> No
     await visit(limiter)
     await rest()
     # What the talk was just giving back stays spent.
-    assert await store.left(LAW) in {995, 992}
+    assert await store.left(ALGORITHM) in {995, 992}
 
 
 @virtual
 async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     hurrying = asyncio.create_task(hurry(limiter, 100))
     await asked(store, 5)
     store.error = StoreUnavailable("gone")
@@ -207,7 +207,7 @@ async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again()
 @virtual
 async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 6)
     limiter.pause(0.5)
     assert await visit(limiter) == 0.5
@@ -217,7 +217,7 @@ async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
 @virtual
 async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k", max_queue=1)
+    limiter = RateLimiter(ALGORITHM, store=store, key="k", max_queue=1)
     for _ in range(20):
         async with limiter.throttle(timeout=0.1):
             pass
@@ -228,7 +228,7 @@ async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
 @virtual
 async def test_each_is_seen_by_who_observes() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     seen: list[object] = []
     limiter.observe(seen.append)
     await hurry(limiter, 50)
@@ -238,7 +238,7 @@ async def test_each_is_seen_by_who_observes() -> None:
 @virtual
 async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, concurrency_limit=1, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, concurrency_limit=1, store=store, key="k")
     await hurry(limiter, 5)
     async with limiter.throttle():
         (waiting,) = visits(limiter, 1)
@@ -251,7 +251,7 @@ async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() 
 
 def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k")
     first = VirtualTimeLoop()
     hurrying = first.create_task(hurry(limiter, 100))
     while len(store.costs) < 5:
@@ -269,22 +269,22 @@ def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
 @virtual
 async def test_closing_leaves_nothing() -> None:
     store = Watched()
-    async with RateLimiter(LAW, store=store, key="k") as limiter:
+    async with RateLimiter(ALGORITHM, store=store, key="k") as limiter:
         hurrying = asyncio.create_task(hurry(limiter, 100))
         await asked(store, 5)
     await asyncio.gather(hurrying, return_exceptions=True)
     assert not others()
-    assert await store.left(LAW) == 1000 - limiter.statistics().granted
+    assert await store.left(ALGORITHM) == 1000 - limiter.statistics().granted
 
 
 @virtual
 async def test_a_lease_is_what_it_was() -> None:
     store = Watched()
-    limiter = RateLimiter(LAW, store=store, key="k", lease="50/100ms")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k", lease="50/100ms")
     await hurry(limiter, 1)
     await turns()
     await hurry(limiter, 50)
     assert store.costs == [[1.0, 50.0]]
     await cancel(*visits(limiter, 1))
     await limiter.aclose()
-    assert await store.left(LAW) == 949
+    assert await store.left(ALGORITHM) == 949

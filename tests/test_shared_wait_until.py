@@ -22,15 +22,16 @@ from tests.test_shared import Unchecked, Watched, cancel, others, rest
 from tests.test_timeout import outcomes
 from tests.virtually import now, turns, virtual, visit, visits
 
-LAW = WaitUntil(interval=1, raise_after=5, limit=10)
+ALGORITHM = WaitUntil(interval=1, raise_after=5, limit=10)
 TABLE: list[float | str] = [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
 
 
-def limiter_on(store: Store, law: WaitUntil = LAW, **options: Unchecked) -> RateLimiter:
-    return RateLimiter(algorithm=law, store=store, key="k", **options)
+def limiter_on(store: Store, algorithm: WaitUntil = ALGORITHM, **options: Unchecked) -> RateLimiter:
+    return RateLimiter(algorithm=algorithm, store=store, key="k", **options)
 
 
-# ---- the law -------------------------------------------------------------------------------------
+# ---- the algorithm
+# -------------------------------------------------------------------------------------
 
 
 @virtual
@@ -147,7 +148,7 @@ async def test_what_was_waited_for_the_store_is_part_of_the_time_out(
 
 
 @virtual
-async def test_a_time_out_longer_than_the_law_lets_wait_changes_nothing() -> None:
+async def test_a_time_out_longer_than_the_algorithm_lets_wait_changes_nothing() -> None:
     store = Watched()
     assert await outcomes(visits(limiter_on(store), 10, timeout=60)) == TABLE
     assert store.calls == {"reserve": 1, "record": 1}
@@ -166,7 +167,7 @@ async def test_costs_are_intervals_and_what_costs_nothing_is_not_asked_for() -> 
 @virtual
 async def test_a_key_of_its_own_for_each_actor() -> None:
     store = Watched()
-    keyed = KeyedRateLimiter(algorithm=LAW, store=store, key="mail")
+    keyed = KeyedRateLimiter(algorithm=ALGORITHM, store=store, key="mail")
 
     async def hit(actor: str) -> float:
         async with keyed.throttle(actor):
@@ -352,7 +353,7 @@ async def test_closing_turns_all_away_gives_back_and_leaves_no_task() -> None:
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert answers[0] == 0.01
     assert all(isinstance(each, LimiterClosed) for each in answers[1:])
-    assert (await MemoryStore.peek(store, "k", LAW)).reset_after <= 5
+    assert (await MemoryStore.peek(store, "k", ALGORITHM)).reset_after <= 5
     assert {instant for instant, _ in store.refunds} == {1, 2, 3, 4, 5}
 
 
@@ -488,12 +489,12 @@ async def test_shared_slots_beside_it() -> None:
     [
         ({"horizon": 5}, "no horizon and no lease"),
         ({"lease": "2/s"}, "no horizon and no lease"),
-        ({"algorithm": AllOf(TokenBucket("5/s"), LAW)}, "only share a WaitUntil, alone"),
+        ({"algorithm": AllOf(TokenBucket("5/s"), ALGORITHM)}, "only share a WaitUntil, alone"),
         ({"rate_limit": "1/s"}, "two rates"),
     ],
 )
 def test_what_contradicts_it_is_refused(options: dict[str, Unchecked], named: str) -> None:
-    arguments: dict[str, Unchecked] = {"algorithm": LAW, "store": MemoryStore(), "key": "k"}
+    arguments: dict[str, Unchecked] = {"algorithm": ALGORITHM, "store": MemoryStore(), "key": "k"}
     with pytest.raises(ValueError, match=named):
         RateLimiter(**(arguments | options))
 
@@ -503,5 +504,5 @@ async def test_it_stays_what_it_is() -> None:
     limiter = limiter_on(Watched())
     with pytest.raises(ValueError, match="two rates"):
         limiter.update(rate_limit="2/s")
-    limiter.update(rate_limit=None)  # as without a store: the law has its own numbers
+    limiter.update(rate_limit=None)  # as without a store: the algorithm has its own numbers
     assert await outcomes(visits(limiter, 10)) == TABLE

@@ -18,9 +18,11 @@ def rows(printed: str) -> dict[str, list[str]]:
 def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(QUICK) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("A rolling window of 20 in 1 s, 1 client, jitter 0.01 s, 10 s\n\n")
+    assert printed.startswith(
+        "A sliding window log of 20 in 1 s, 1 client, jitter 0.01 s, 10 s\n\n"
+    )
     table = rows(printed)
-    assert list(table) == ["rolling-window, guard 0 s", "rolling-window, guard 0.05 s"]
+    assert list(table) == ["sliding-window-log, guard 0 s", "sliding-window-log, guard 0.05 s"]
     exact, guarded = table.values()
     assert float(exact[1].removesuffix(" %")) > 0
     assert guarded[1] == "0.00 %"
@@ -29,26 +31,39 @@ def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> No
 def test_several_periods_are_watched(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--rate", "10/min", "--guard", "0"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("A rolling window of 10 in 60 s, 1 client, jitter 0.01 s, 300 s\n\n")
-    assert float(rows(printed)["rolling-window, guard 0 s"][1].removesuffix(" %")) > 0
+    assert printed.startswith(
+        "A sliding window log of 10 in 60 s, 1 client, jitter 0.01 s, 300 s\n\n"
+    )
+    assert float(rows(printed)["sliding-window-log, guard 0 s"][1].removesuffix(" %")) > 0
 
 
-def test_laws_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
-    laws = ["rolling-window", "token-bucket", "leaky-bucket", "fixed-window", "sliding-window"]
-    options = [option for law in [*laws, "none"] for option in ("--law", law)]
+def test_algorithms_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
+    algorithms = [
+        "sliding-window-log",
+        "token-bucket",
+        "leaky-bucket",
+        "fixed-window",
+        "sliding-window-counter",
+    ]
+    options = [
+        option for algorithm in [*algorithms, "none"] for option in ("--algorithm", algorithm)
+    ]
     assert main([*QUICK, *options, "--guard", "0.02"]) == 0
     table = rows(capsys.readouterr().out)
-    assert list(table) == [*(f"{law}, guard 0.02 s" for law in laws), "no limiter"]
+    assert list(table) == [
+        *(f"{algorithm}, guard 0.02 s" for algorithm in algorithms),
+        "no limiter",
+    ]
 
 
 def test_the_options_reach_the_world(capsys: pytest.CaptureFixture[str]) -> None:
-    server = ["--rate", "50/500ms", "--server-law", "token-bucket", "--server-burst", "5"]
+    server = ["--rate", "50/500ms", "--server-algorithm", "token-bucket", "--server-burst", "5"]
     clients = ["--clients", "2", "--client-rate", "10/s", "--burst", "3", "--demand", "5"]
     others = ["--jitter", "0", "--latency", "0.01", "--seed", "3", "--retry-after", "exact"]
     assert main([*QUICK, *server, *clients, *others, "--guard", "0"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("A token bucket holding 5 of 50 in 0.5 s, 2 clients, jitter 0 s")
-    (sent, refused, *_) = rows(printed)["rolling-window, guard 0 s"]
+    (sent, refused, *_) = rows(printed)["sliding-window-log, guard 0 s"]
     assert 50 < int(sent) < 150, "two clients, five a second, ten seconds"
     assert refused == "0.00 %"
 
@@ -64,10 +79,23 @@ def test_clients_who_know_nothing_of_each_other_are_refused(
 def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "simulated.svg"
-    assert main([*QUICK, "--law", "none", "--law", "rolling-window", "--plot", str(picture)]) == 0
+    assert (
+        main(
+            [
+                *QUICK,
+                "--algorithm",
+                "none",
+                "--algorithm",
+                "sliding-window-log",
+                "--plot",
+                str(picture),
+            ]
+        )
+        == 0
+    )
     content = picture.read_text(encoding="utf-8")
     assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
-    for name in ("no limiter", "rolling-window, guard 0 s", "rolling-window, guard 0.05 s"):
+    for name in ("no limiter", "sliding-window-log, guard 0 s", "sliding-window-log, guard 0.05 s"):
         assert f"<!-- {name}: " in content
     assert f"The picture is in {picture}." in capsys.readouterr().out
 
@@ -85,9 +113,9 @@ def test_a_picture_that_cannot_be_written_is_a_failure(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--law", "guesswork"], "--law: invalid choice: 'guesswork'"),
+        (["--algorithm", "guesswork"], "--algorithm: invalid choice: 'guesswork'"),
         (["--rate", "0.5"], "--rate: a server admits whole requests"),
-        (["--server-burst", "5"], "--server-burst is of a token bucket: give --server-law"),
+        (["--server-burst", "5"], "--server-burst is of a token bucket: give --server-algorithm"),
         (["--workers", "3", "--demand", "5"], "--demand is in place of the workers"),
         (["--burst", "50"], "burst=50.0 is more than the limit ever admits"),
         (["--burst", "0"], "--burst: must be a number above 0"),

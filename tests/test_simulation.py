@@ -15,9 +15,9 @@ from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate, table
 from aiothrottle.testing import greatest_count
-from aiothrottle.testing.laws import Law, RollingWindow
+from aiothrottle.testing.algorithms import ServerAlgorithm, SlidingWindowLog
 
-WINDOW = Server("20/s", "rolling-window")
+WINDOW = Server("20/s", "sliding-window-log")
 FIXED = Server("20/s", "fixed-window", phase=0.0)
 BUCKET = Server("20/s", "token-bucket")
 
@@ -49,7 +49,7 @@ def test_an_hour_of_a_slow_api_passes_at_once() -> None:
     assert outcome.greatest_count == 100
 
 
-@pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.law)
+@pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.algorithm)
 def test_a_client_of_half_the_rate_is_never_refused_and_uses_half(server: Server) -> None:
     outcome = simulate(window(rate=10), server)
     assert outcome.sent == 600
@@ -57,7 +57,7 @@ def test_a_client_of_half_the_rate_is_never_refused_and_uses_half(server: Server
     assert outcome.utilisation == pytest.approx(0.5, rel=0.02)
 
 
-@pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.law)
+@pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.algorithm)
 def test_a_client_that_is_too_fast_is_refused(server: Server) -> None:
     outcome = simulate(window(rate=40), server, jitter=0.0)
     assert outcome.refused > 0
@@ -316,7 +316,7 @@ def test_a_table_has_a_line_for_each_outcome() -> None:
 # --- The server ---
 
 
-def test_a_law_of_ones_own() -> None:
+def test_a_algorithm_of_ones_own() -> None:
     class OneInTwoSeconds:
         def __init__(self) -> None:
             self.now = 0.0
@@ -333,7 +333,7 @@ def test_a_law_of_ones_own() -> None:
     assert simulate(window(1), server, jitter=0.0).refused > 0
 
 
-def test_a_law_that_limits_nothing_is_found() -> None:
+def test_a_algorithm_that_limits_nothing_is_found() -> None:
     class Generous:
         def ready_at(self) -> float:
             return -math.inf
@@ -350,8 +350,8 @@ def test_a_server_is_a_value() -> None:
     assert hash(Server("20/s", "token-bucket", burst=5)) == hash(
         Server(20, "token-bucket", burst=5)
     )
-    law: Law = Server(20).make_law()
-    assert isinstance(law, RollingWindow)
+    algorithm: ServerAlgorithm = Server(20).make_algorithm()
+    assert isinstance(algorithm, SlidingWindowLog)
     assert "token-bucket" in repr(BUCKET)
 
 
@@ -361,13 +361,19 @@ def test_a_server_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"law": "rolling"}, "law is one of 'rolling-window', "),
+        ({"algorithm": "rolling"}, "algorithm is one of 'sliding-window-log', "),
         ({"retry_after": "soon"}, "retry_after is one of 'seconds', "),
-        ({"burst": 3}, "burst belongs to law='token-bucket'"),
-        ({"law": "token-bucket", "burst": 0.5}, "burst is a finite number of requests, 1 or more"),
-        ({"phase": 0.5}, "phase belongs to law='fixed-window'"),
-        ({"law": "fixed-window", "phase": -0.5}, "phase is a finite number of seconds, 0 or more"),
-        ({"law": "fixed-window", "phase": 1.0}, "phase is below the period"),
+        ({"burst": 3}, "burst belongs to algorithm='token-bucket'"),
+        (
+            {"algorithm": "token-bucket", "burst": 0.5},
+            "burst is a finite number of requests, 1 or more",
+        ),
+        ({"phase": 0.5}, "phase belongs to algorithm='fixed-window'"),
+        (
+            {"algorithm": "fixed-window", "phase": -0.5},
+            "phase is a finite number of seconds, 0 or more",
+        ),
+        ({"algorithm": "fixed-window", "phase": 1.0}, "phase is below the period"),
         ({"rate": "20/1e-9s"}, "the period of a server is a .* of seconds, 0.000001 or more"),
     ],
 )

@@ -14,26 +14,26 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
 from aiothrottle.algorithms.fixed_window import FixedWindowState
 from aiothrottle.algorithms.level import Level
-from aiothrottle.algorithms.rolling_window import RollingWindowState
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
 
 ALGORITHMS: list[Algorithm[Any]] = [
-    RollingWindow("3/s"),
-    RollingWindow("1000/s"),
+    SlidingWindowLog("3/s"),
+    SlidingWindowLog("1000/s"),
     TokenBucket("3/s", burst=2),
     LeakyBucket("3/s"),
     FixedWindow("3/s"),
-    SlidingWindow("3/s", buckets=4),
+    SlidingWindowCounter("3/s", buckets=4),
     WaitUntil(1, 5, 10),
     Cooldown(3, 60),
-    AllOf(RollingWindow("3/s"), AllOf(FixedWindow("20/min"), Unlimited())),
+    AllOf(SlidingWindowLog("3/s"), AllOf(FixedWindow("20/min"), Unlimited())),
     Unlimited(),
 ]
 
@@ -79,11 +79,14 @@ LEVEL = "000000000000f03f 0000000000000040 0000000000000040"
 @pytest.mark.parametrize(
     ("algorithm", "kept"),
     [
-        (RollingWindow("3/s"), "11 0200 0000000000000040 0000000000000000 0000000000000040"),
+        (SlidingWindowLog("3/s"), "11 0200 0000000000000040 0000000000000000 0000000000000040"),
         (TokenBucket("4/s", burst=2), f"21 {LEVEL}"),
         (LeakyBucket("4/s"), f"31 {LEVEL}"),
         (FixedWindow("3/s"), "41 0000000000000040 000000000000f03f"),
-        (SlidingWindow("4/2s", buckets=2), f"51 0000000000000040 {'00' * 8} 000000000000f03f"),
+        (
+            SlidingWindowCounter("4/2s", buckets=2),
+            f"51 0000000000000040 {'00' * 8} 000000000000f03f",
+        ),
         (WaitUntil(1, 5, 10), f"61 {LEVEL}"),
         (Cooldown(3, 60), f"71 {LEVEL}"),
         (
@@ -187,7 +190,7 @@ def test_a_damaged_dump_is_a_state_or_a_clear_error(
 
 @every_algorithm
 @pytest.mark.parametrize("other", ALGORITHMS, ids=repr)
-def test_the_dump_of_another_law_is_refused(
+def test_the_dump_of_another_algorithm_is_refused(
     algorithm: Algorithm[Any], other: Algorithm[Any]
 ) -> None:
     if type(other) is type(algorithm):
@@ -203,8 +206,8 @@ def test_a_dump_is_compact() -> None:
         (Cooldown(3, 60), 25),
         (WaitUntil(1, 5, 10), 25),
         (FixedWindow("3/s"), 17),
-        (SlidingWindow("3/s"), 9 + 10 * 8),
-        (RollingWindow("100/s"), 19 + 50 * 8),
+        (SlidingWindowCounter("3/s"), 9 + 10 * 8),
+        (SlidingWindowLog("100/s"), 19 + 50 * 8),
     ):
         state: Any = algorithm.start()
         for _ in range(50):
@@ -213,7 +216,7 @@ def test_a_dump_is_compact() -> None:
 
 
 def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
-    wide, narrow = RollingWindow("100/s"), RollingWindow("10/s")
+    wide, narrow = SlidingWindowLog("100/s"), SlidingWindowLog("10/s")
     state = wide.start()
     wide.take(state, 0.0, 1)
     assert state.room == 99
@@ -223,7 +226,7 @@ def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("costs", [[1e19, 0.5, 1.5], [0.7, 0.1, 1e-17, 1e-17]])
 def test_a_sum_that_was_rounded_as_something_great_left_is_no_damage(costs: list[float]) -> None:
-    window = RollingWindow("3/s")
+    window = SlidingWindowLog("3/s")
     state = window.start()
     for cost in costs[:2]:
         window.take(state, 0.0, cost)
@@ -239,33 +242,33 @@ def test_a_sum_that_was_rounded_as_something_great_left_is_no_damage(costs: list
 
 
 def test_a_log_out_of_order_is_refused() -> None:
-    window = RollingWindow("10/s")
+    window = SlidingWindowLog("10/s")
     for instants in ([2.0, 1.0], [1.0, 3.0, 2.0]):
-        state = RollingWindowState(array("d", instants), last=3.0)
+        state = SlidingWindowLogState(array("d", instants), last=3.0)
         with pytest.raises(ValueError, match="contradict"):
             window.load(window.dump(state))
 
 
 def test_bytes_too_many_are_refused() -> None:
-    law = AllOf(TokenBucket("3/s"), Cooldown(3, 60))
-    data = law.dump(law.start())
-    assert law.load(data) == law.start()
+    algorithm = AllOf(TokenBucket("3/s"), Cooldown(3, 60))
+    data = algorithm.dump(algorithm.start())
+    assert algorithm.load(data) == algorithm.start()
     with pytest.raises(ValueError, match="2 bytes too many"):
-        law.load(data + b"ab")
+        algorithm.load(data + b"ab")
     with pytest.raises(ValueError, match="ends after 1 of the states"):
-        law.load(data[:33])
+        algorithm.load(data[:33])
     with pytest.raises(ValueError, match="ends in the midst of Cooldown"):
-        law.load(data[:-1])
+        algorithm.load(data[:-1])
 
 
 def test_tokens_of_no_period_are_refused() -> None:
-    law = FixedWindow("3/s")
+    algorithm = FixedWindow("3/s")
     with pytest.raises(ValueError, match="tokens without a period"):
-        law.load(law.dump(FixedWindowState(-math.inf, 1.0)))
+        algorithm.load(algorithm.dump(FixedWindowState(-math.inf, 1.0)))
 
 
 def test_other_counters_are_refused() -> None:
-    ten, four = SlidingWindow("3/s", buckets=10), SlidingWindow("3/s", buckets=4)
+    ten, four = SlidingWindowCounter("3/s", buckets=10), SlidingWindowCounter("3/s", buckets=4)
     with pytest.raises(ValueError, match="89 bytes instead of 41"):
         four.load(ten.dump(ten.start()))
 

@@ -17,7 +17,7 @@ from aiothrottle import (
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.algorithms import Algorithm, LeakyBucket, RollingWindow, TokenBucket
+from aiothrottle.algorithms import Algorithm, LeakyBucket, SlidingWindowLog, TokenBucket
 from aiothrottle.sharing.health import Health
 from aiothrottle.sharing.roll import Roll
 from aiothrottle.sharing.share import Share
@@ -307,9 +307,9 @@ async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> Non
     await asyncio.sleep(2.0)
     assert server.recorded == [9.0]
     await asyncio.sleep(19.0)
-    assert (await server.peek("k", RollingWindow("10/min"))).remaining == 1.0
+    assert (await server.peek("k", SlidingWindowLog("10/min"))).remaining == 1.0
     await asyncio.sleep(2.0)
-    assert (await server.peek("k", RollingWindow("10/min"))).remaining == 7.0
+    assert (await server.peek("k", SlidingWindowLog("10/min"))).remaining == 7.0
     await rest()
     await asyncio.sleep(100.0)
     assert not others()
@@ -401,7 +401,7 @@ async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
         server = Server()
         await server.record("k", TokenBucket("1/min"))
         limiter = limiter_on(server, choice)
-        with pytest.raises(ValueError, match="another law"):
+        with pytest.raises(ValueError, match="another algorithm"):
             await visit(limiter)
         assert limiter.statistics().store_up is True
         # Nor does it hold up the way back.
@@ -413,7 +413,7 @@ async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
             await asyncio.sleep(1.0)
             if not limiter.statistics().store_up:
                 await limiter.peek()
-        with pytest.raises(ValueError, match="another law"):
+        with pytest.raises(ValueError, match="another algorithm"):
             await limiter.peek()
         await limiter.aclose()
 
@@ -546,34 +546,34 @@ def test_wrong_choices_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "law",
-    [RollingWindow("3/s"), TokenBucket("3/s"), LeakyBucket("3/s"), RollingWindow("10/s")],
+    "algorithm",
+    [SlidingWindowLog("3/s"), TokenBucket("3/s"), LeakyBucket("3/s"), SlidingWindowLog("10/s")],
     ids=repr,
 )
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
-def test_shares_add_up_to_the_limit(law: Algorithm[Any], processes: int) -> None:
-    share, went, clock = Share(law), 0, 0.0
+def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -> None:
+    share, went, clock = Share(algorithm), 0, 0.0
     while clock < 80.0:
         wait = share.spend(clock, 1.0, processes)
         went += wait == 0.0
         clock += wait
-    per_second = 10 if law.capacity == 10 else 3
+    per_second = 10 if algorithm.capacity == 10 else 3
     # In a window a share is a whole number of tokens.
     least: float = per_second // processes * processes
     if processes > per_second:
         least = processes / math.ceil(processes / per_second)
-    burst = law.capacity
+    burst = algorithm.capacity
     assert least * 80 - processes <= went * processes <= per_second * 80 + burst + processes
 
 
 def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
-    share = Share(RollingWindow("10/s"))
+    share = Share(SlidingWindowLog("10/s"))
     assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
     assert share.wait(0.5, 1.0, 4) == 1.5
 
 
 def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
-    share = Share(RollingWindow("10/s"))
+    share = Share(SlidingWindowLog("10/s"))
     share.told(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
     assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
     assert share.wait(0.4, 5.0, 1) == 0.0

@@ -17,13 +17,13 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from aiothrottle.algorithms import RollingWindow, TokenBucket
+from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Answer
 from aiothrottle.stores.redis import RedisStore
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need
 
-WINDOW = RollingWindow("10/min")
+WINDOW = SlidingWindowLog("10/min")
 # Seconds: beside "never" only, since a busy machine may take its time.
 PATIENCE = 20.0
 LIBFAKETIME = "vendor/libfaketime/src/libfaketime.so.1"
@@ -230,7 +230,7 @@ async def test_a_clock_of_the_server_that_jumps_grants_at_most_one_limit_more() 
     clock = FakedClock()
     try:
         async with clock.valkey.connect() as client:
-            store, window = RedisStore(client), RollingWindow("10/5s")
+            store, window = RedisStore(client), SlidingWindowLog("10/5s")
             assert len((await store.reserve("key", window, [1] * 20)).instants) == 10
             clock.jump("-20s")
             answer = await store.reserve("key", window, [1] * 20)

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from valkey.asyncio import Valkey as ValkeyClient
 
 from aiothrottle import KeyedRateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
-from aiothrottle.algorithms import Algorithm, RollingWindow, TokenBucket, WaitUntil
+from aiothrottle.algorithms import Algorithm, SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.sharing.standin import CHOICES, OnStoreError
 from aiothrottle.stores import SlotStore
 from aiothrottle.stores.mongo import MongoStore
@@ -37,8 +37,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-LAWS: list[Algorithm[Any]] = [
-    RollingWindow("1000/s"),
+ALGORITHMS: list[Algorithm[Any]] = [
+    SlidingWindowLog("1000/s"),
     TokenBucket("1000/s"),
     WaitUntil(0.001, 5, 10),
 ]
@@ -131,13 +131,13 @@ class Witness:
 
 
 def some_call(store: SlotStore, lots: random.Random) -> Callable[[], Awaitable[object]]:
-    place = lots.randrange(len(LAWS))
-    key, law = f"key {lots.randrange(2)} {place}", LAWS[place]
+    place = lots.randrange(len(ALGORITHMS))
+    key, algorithm = f"key {lots.randrange(2)} {place}", ALGORITHMS[place]
     return lots.choice(
         [
-            lambda: store.reserve(key, law, [1]),
-            lambda: store.peek(key, law),
-            lambda: store.record(key, law),
+            lambda: store.reserve(key, algorithm, [1]),
+            lambda: store.peek(key, algorithm),
+            lambda: store.record(key, algorithm),
             lambda: store.clear(key),
         ]
     )
@@ -170,7 +170,7 @@ async def test_verbs_raise_nothing_but_outages(served: tuple[Connect, int]) -> N
         assert 0 < witness.outages < witness.calls
         assert not witness.baseless
         proxy.mode = "pass"
-        await eventually(lambda: store.reserve("afterwards", LAWS[0], [1]))
+        await eventually(lambda: store.reserve("afterwards", ALGORITHMS[0], [1]))
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -4,7 +4,7 @@
 
 import pytest
 
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Key, Loaded, MemoryStore, SwapStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
@@ -61,7 +61,7 @@ async def test_the_memory_store_lets_go_of_what_is_over() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     for number in range(5000):
-        await store.record(str(number), RollingWindow("10/s"))
+        await store.record(str(number), SlidingWindowLog("10/s"))
         clock.advance(0.01)  # a hundred keys in a second
     assert 100 <= len(store) <= 300
 
@@ -79,12 +79,12 @@ class Beaten(DictStore):
 async def test_who_is_beaten_again_and_again_gives_up() -> None:
     store = Beaten({}, ManualClock())
     with pytest.raises(StoreUnavailable, match="64 times in a row"):
-        await store.record("key", RollingWindow(1))
+        await store.record("key", SlidingWindowLog(1))
     assert store.rounds == 64
 
 
 async def test_nothing_is_swapped_for_a_refusal_or_a_question() -> None:
-    clock, window = ManualClock(), RollingWindow(1)
+    clock, window = ManualClock(), SlidingWindowLog(1)
     records: dict[Key, bytes] = {}
     await DictStore(records, clock).reserve("key", window, [1])
     store = Beaten(records, clock)

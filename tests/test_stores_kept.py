@@ -10,7 +10,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
-from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable, TokenBucket
+from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable, TokenBucket
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
@@ -20,8 +20,8 @@ from tests.test_store_faults import cancel_in_the_midst
 
 Server = Valkey | Cluster | Sentinels
 
-WINDOW = RollingWindow("10/min")
-PLENTY = RollingWindow("1000000/s")
+WINDOW = SlidingWindowLog("10/min")
+PLENTY = SlidingWindowLog("1000000/s")
 
 
 @pytest.fixture(scope="module", params=["single", "cluster", "sentinel"])
@@ -209,8 +209,8 @@ async def test_a_reply_that_comes_too_late_is_taken_for_no_other(valkey: Valkey)
             await store.reserve("key", WINDOW, [1])
         proxy.delay = 0.0
         for place in range(20):
-            law = TokenBucket(f"{100 + place}/s")
-            assert (await store.peek(f"another {place}", law)).remaining == 100 + place
+            algorithm = TokenBucket(f"{100 + place}/s")
+            assert (await store.peek(f"another {place}", algorithm)).remaining == 100 + place
 
 
 async def test_the_drivers_own_time_out_is_heeded(valkey: Valkey) -> None:

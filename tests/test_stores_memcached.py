@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 from tests.servers import Process, connect_memcached, memcached, need_emcache
@@ -40,7 +40,7 @@ async def test_the_contract(client: "Client", check: Check) -> None:
 
 
 async def test_a_machine_whose_clock_is_behind_mints_nothing(client: "Client") -> None:
-    window, ahead, behind = RollingWindow("10/s"), ManualClock(1000), ManualClock(999)
+    window, ahead, behind = SlidingWindowLog("10/s"), ManualClock(1000), ManualClock(999)
     stores = [MemcachedStore(client, "skew", clock=clock) for clock in (ahead, behind)]
     went = 0
     for _ in range(40):
@@ -53,20 +53,20 @@ async def test_a_machine_whose_clock_is_behind_mints_nothing(client: "Client") -
 
 async def test_by_its_own_clock_it_grants_now(client: "Client") -> None:
     store = MemcachedStore(client, "own")
-    assert (await store.reserve("key", RollingWindow("10/h"), [1] * 20)).delays == (0.0,) * 10
+    assert (await store.reserve("key", SlidingWindowLog("10/h"), [1] * 20)).delays == (0.0,) * 10
     # More than thirty days are another thing to memcached.
-    await store.reserve("weeks", RollingWindow("10/8w"), [1])
-    assert (await store.peek("weeks", RollingWindow("10/8w"))).remaining == 9.0
+    await store.reserve("weeks", SlidingWindowLog("10/8w"), [1])
+    assert (await store.peek("weeks", SlidingWindowLog("10/8w"))).remaining == 9.0
 
 
 async def test_a_server_that_is_gone_is_told() -> None:
     server = memcached()
     async with connect_memcached(server.port) as client:
         store = MemcachedStore(client)
-        await store.record("key", RollingWindow(10))
+        await store.record("key", SlidingWindowLog(10))
         server.stop()
         with pytest.raises(StoreUnavailable) as caught:
-            await store.peek("key", RollingWindow(10))
+            await store.peek("key", SlidingWindowLog(10))
         assert caught.value.__cause__ is not None
 
 

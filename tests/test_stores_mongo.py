@@ -19,7 +19,7 @@ from pymongo.monitoring import (
     CommandSucceededEvent,
 )
 
-from aiothrottle.algorithms import RollingWindow, TokenBucket, WaitUntil
+from aiothrottle.algorithms import SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
@@ -70,10 +70,10 @@ class Heard(CommandListener):
 async def test_a_stamp_is_moved_in_one_call_on_the_servers_clock(
     client: AsyncMongoClient[Any], uri: str
 ) -> None:
-    heard, law = Heard(), WaitUntil(1000, 5000, 10_000)
+    heard, algorithm = Heard(), WaitUntil(1000, 5000, 10_000)
     async with AsyncMongoClient[Any](uri, retryWrites=False, event_listeners=[heard]) as watched:
         store = MongoStore(watched, client["aiothrottle_test"].name, timeout=5)
-        answers = [await store.reserve("key", law, [1], horizon=5000) for _ in range(8)]
+        answers = [await store.reserve("key", algorithm, [1], horizon=5000) for _ in range(8)]
     first = ["createIndexes", "findAndModify", "insert"]
     assert heard.commands == [*first, *["findAndModify"] * 8, "endSessions"]
     begin = answers[0].instants[0]
@@ -83,12 +83,14 @@ async def test_a_stamp_is_moved_in_one_call_on_the_servers_clock(
     assert not answers[-1].instants
 
 
-async def test_the_server_moves_a_stamp_as_the_law_does(client: AsyncMongoClient[Any]) -> None:
+async def test_the_server_moves_a_stamp_as_the_algorithm_does(
+    client: AsyncMongoClient[Any],
+) -> None:
     dice, clock = random.Random(7), ManualClock()
     mongo = MongoStore(client, "aiothrottle_test", clock=clock, timeout=5)
     memory = DictStore({}, clock)
-    for law in (WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7)):
-        key, went = repr(law), list[tuple[float, float]]()
+    for algorithm in (WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7)):
+        key, went = repr(algorithm), list[tuple[float, float]]()
         for _ in range(150):
             clock.advance(dice.choice([0.0, 0.05, 0.3, dice.random(), -0.2]))
             cost = dice.choice([1.0, 1.0, 2.0, 0.5, 0.0])
@@ -101,8 +103,8 @@ async def test_the_server_moves_a_stamp_as_the_law_does(client: AsyncMongoClient
                 if not went:
                     continue
                 arguments = went.pop()
-            said = await getattr(memory, verb)(key, law, *arguments, **options)
-            found = await getattr(mongo, verb)(key, law, *arguments, **options)
+            said = await getattr(memory, verb)(key, algorithm, *arguments, **options)
+            found = await getattr(mongo, verb)(key, algorithm, *arguments, **options)
             if verb == "refund":
                 continue
             assert found.now == pytest.approx(said.now, abs=1e-9)
@@ -117,23 +119,28 @@ async def test_many_that_begin_with_the_same_stamp_get_one_each(
 ) -> None:
     async with AsyncMongoClient[Any](uri, retryWrites=False) as other:
         stores = [MongoStore(each, "aiothrottle_test", timeout=5) for each in (client, other)]
-        law = WaitUntil(100, 10_000, 10_000)
+        algorithm = WaitUntil(100, 10_000, 10_000)
         answers = await asyncio.gather(
-            *(stores[place % 2].reserve("key", law, [1], horizon=10_000) for place in range(20))
+            *(
+                stores[place % 2].reserve("key", algorithm, [1], horizon=10_000)
+                for place in range(20)
+            )
         )
     instants = sorted(instant for answer in answers for instant in answer.instants)
     gaps = [later - first for first, later in pairwise(instants)]
     assert gaps == pytest.approx([100.0] * 19)
 
 
-async def test_a_stamp_and_another_law_are_not_mixed_up(client: AsyncMongoClient[Any]) -> None:
+async def test_a_stamp_and_another_algorithm_are_not_mixed_up(
+    client: AsyncMongoClient[Any],
+) -> None:
     store = MongoStore(client, "aiothrottle_test", timeout=5)
-    await store.record("window", RollingWindow(1))
-    with pytest.raises(ValueError, match="another law"):
+    await store.record("window", SlidingWindowLog(1))
+    with pytest.raises(ValueError, match="another algorithm"):
         await store.reserve("window", WaitUntil(1, 5, 10), [1])
     await store.reserve("stamp", WaitUntil(1, 5, 10), [1])
-    with pytest.raises(ValueError, match="another law"):
-        await store.reserve("stamp", RollingWindow(1), [1])
+    with pytest.raises(ValueError, match="another algorithm"):
+        await store.reserve("stamp", SlidingWindowLog(1), [1])
 
 
 async def test_many_that_begin_with_the_same_key_get_the_limit_and_no_more(
@@ -142,7 +149,7 @@ async def test_many_that_begin_with_the_same_key_get_the_limit_and_no_more(
     """On the server's clock; each with a client of its own, as processes have."""
     async with AsyncMongoClient[Any](uri, retryWrites=False) as other:
         stores = [MongoStore(each, "aiothrottle_test", timeout=5) for each in (client, other)]
-        window = RollingWindow("10/h")
+        window = SlidingWindowLog("10/h")
         answers = await asyncio.gather(
             *(stores[place % 2].reserve("key", window, [1]) for place in range(40))
         )
@@ -159,17 +166,17 @@ async def test_the_time_is_the_servers_and_counts_from_2026(client: AsyncMongoCl
 
 async def test_what_is_over_is_purged_and_the_rest_is_not(client: AsyncMongoClient[Any]) -> None:
     store = MongoStore(client, "aiothrottle_test")
-    await store.record("short", RollingWindow("10/10ms"))
-    await store.record("long", RollingWindow("10/h"))
+    await store.record("short", SlidingWindowLog("10/10ms"))
+    await store.record("long", SlidingWindowLog("10/h"))
     await asyncio.sleep(0.05)
     assert await store.purge() == 1
     assert await store.purge() == 0
-    assert (await store.peek("long", RollingWindow("10/h"))).remaining == 9.0
+    assert (await store.peek("long", SlidingWindowLog("10/h"))).remaining == 9.0
 
 
 async def test_the_server_is_told_when_to_remove_a_record(client: AsyncMongoClient[Any]) -> None:
     store = MongoStore(client, "aiothrottle_test")
-    await store.record("key", RollingWindow("10/h"))
+    await store.record("key", SlidingWindowLog("10/h"))
     records = client["aiothrottle_test"]["limits"]
     indexes = await records.index_information()
     assert any(index.get("expireAfterSeconds") == 0 for index in indexes.values())
@@ -184,7 +191,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(
 ) -> None:
     store = MongoStore(client, "aiothrottle_test")
     impatient = MongoStore(client, "aiothrottle_test", timeout=0.2)
-    window = RollingWindow("10/h")
+    window = SlidingWindowLog("10/h")
     await impatient.record("key", window)
     fail = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
     stall = {"failCommands": ["aggregate"], "blockConnection": True, "blockTimeMS": 500}

@@ -21,8 +21,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -68,11 +68,11 @@ async def test_the_contract(server: Server, check: Check) -> None:
 # ---- the script beside the Python ----------------------------------------------------------------
 
 PORTED: list[Algorithm[Any]] = [
-    RollingWindow("3/s"),
-    RollingWindow("20/s"),
-    RollingWindow("2.5/min"),
-    RollingWindow("0.3/s"),
-    RollingWindow("1000/s"),
+    SlidingWindowLog("3/s"),
+    SlidingWindowLog("20/s"),
+    SlidingWindowLog("2.5/min"),
+    SlidingWindowLog("0.3/s"),
+    SlidingWindowLog("1000/s"),
     TokenBucket("3/s", burst=2),
     TokenBucket("1000/s"),
     TokenBucket("100000/s", burst=3),
@@ -80,16 +80,16 @@ PORTED: list[Algorithm[Any]] = [
     LeakyBucket("1000/s"),
     FixedWindow("3/s"),
     FixedWindow("2.5/700ms"),
-    SlidingWindow("3/s", buckets=4),
-    SlidingWindow("20/s"),
-    SlidingWindow("0.3/s", buckets=1),
+    SlidingWindowCounter("3/s", buckets=4),
+    SlidingWindowCounter("20/s"),
+    SlidingWindowCounter("0.3/s", buckets=1),
     WaitUntil(1, 5, 10),
     WaitUntil(0.1, 0.5, 0.7),
     Cooldown(3, 60),
     Cooldown(7, 1),
-    AllOf(RollingWindow("3/s"), RollingWindow("12/min")),
+    AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("12/min")),
     AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2)),
-    AllOf(SlidingWindow("5/s"), Unlimited(), RollingWindow("7/2s"), Cooldown(5, 1)),
+    AllOf(SlidingWindowCounter("5/s"), Unlimited(), SlidingWindowLog("7/2s"), Cooldown(5, 1)),
     Unlimited(),
 ]
 
@@ -164,8 +164,10 @@ async def test_the_script_decides_as_the_python_does_to_the_last_bit(valkey: Val
                 decisions += 1
 
 
-@pytest.mark.parametrize("law", [TokenBucket("1/s", burst=1000), Cooldown(1000, 1000)], ids=repr)
-async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, law: Any) -> None:  # noqa: ANN401
+@pytest.mark.parametrize(
+    "algorithm", [TokenBucket("1/s", burst=1000), Cooldown(1000, 1000)], ids=repr
+)
+async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, algorithm: Any) -> None:  # noqa: ANN401
     """More rising levels than are kept: where they become fewer, too."""
     dice, clock = random.Random(3), ManualClock(1e9)
     went = list[float]()
@@ -174,14 +176,14 @@ async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, law: A
         script, python = RedisStore(client, "settled", clock=clock, timeout=5), DictStore({}, clock)
         for _ in range(400):
             clock.advance(dice.choice([0.01, 0.5, dice.random()]))
-            said = await python.reserve("key", law, [2])
-            assert await script.reserve("key", law, [2]) == said
+            said = await python.reserve("key", algorithm, [2])
+            assert await script.reserve("key", algorithm, [2]) == said
             went += said.instants
             if dice.random() < 0.2:
                 instant = went.pop(dice.randrange(len(went)))
-                await python.refund("key", law, 1.5, instant)
-                await script.refund("key", law, 1.5, instant)
-            assert await script.peek("key", law) == await python.peek("key", law)
+                await python.refund("key", algorithm, 1.5, instant)
+                await script.refund("key", algorithm, 1.5, instant)
+            assert await script.peek("key", algorithm) == await python.peek("key", algorithm)
 
 
 NUMBERS = [0.1, 1 / 3, 1.0, 3.0, 1e16, 2.0**53, 1.0 + 2**-52, 2.0**-53, 2.0**-60, 1e-300, 7e5]
@@ -189,7 +191,7 @@ NUMBERS = [0.1, 1 / 3, 1.0, 3.0, 1e16, 2.0**53, 1.0 + 2**-52, 2.0**-53, 2.0**-60
 
 async def test_the_arithmetic_of_the_script_is_that_of_python(valkey: Valkey) -> None:
     """Sums that are rounded once, and the edges of periods, from just below to just above."""
-    laws = RECORD.text.partition("-- What stores/ledger.py")[0]
+    algorithms = RECORD.text.partition("-- What stores/ledger.py")[0]
     code = """
         local numbers = {}
         for place, packed in ipairs(ARGV) do numbers[place] = struct.unpack('<d', packed) end
@@ -198,7 +200,7 @@ async def test_the_arithmetic_of_the_script_is_that_of_python(valkey: Valkey) ->
     """
     dice = random.Random(6)
     async with valkey.connect() as client:
-        script = client.register_script(laws + code)
+        script = client.register_script(algorithms + code)
         for _ in range(2000):
             index, width = (
                 float(dice.randint(-(10**6), 10**9)),
@@ -239,7 +241,7 @@ async def test_a_record_expires_when_it_may_be_forgotten(valkey: Valkey) -> None
 
 async def test_the_time_is_the_servers_and_counts_from_2026(valkey: Valkey) -> None:
     async with valkey.connect() as client:
-        answer = await RedisStore(client).peek("key", RollingWindow(1))
+        answer = await RedisStore(client).peek("key", SlidingWindowLog(1))
         seconds, microseconds = await client.time()
         assert 0 <= seconds + microseconds / 1e6 - 1767225600 - answer.now < 1
 
@@ -249,7 +251,7 @@ async def test_a_script_that_the_server_has_lost_is_sent_again(valkey: Valkey) -
         store = RedisStore(client, "lost")
         for left in (9.0, 8.0):
             await client.script_flush()
-            assert (await store.reserve("key", RollingWindow(10), [1])).remaining == left
+            assert (await store.reserve("key", SlidingWindowLog(10), [1])).remaining == left
 
 
 async def test_a_decision_costs_the_same_however_long_the_window(valkey: Valkey) -> None:
@@ -259,7 +261,7 @@ async def test_a_decision_costs_the_same_however_long_the_window(valkey: Valkey)
         async with valkey.connect() as client:
             clock = ManualClock()
             store = RedisStore(client, "long", clock=clock, timeout=5)
-            window = RollingWindow(f"{limit}/s")
+            window = SlidingWindowLog(f"{limit}/s")
             await client.flushall()
             for _ in range(limit // 10):
                 await store.reserve("key", window, [1] * 10)
@@ -278,7 +280,7 @@ async def test_a_decision_costs_the_same_however_long_the_window(valkey: Valkey)
 
 # ---- what a driver does --------------------------------------------------------------------------
 
-HOURLY = RollingWindow("10/h")
+HOURLY = SlidingWindowLog("10/h")
 
 
 @pytest.mark.parametrize("window", [HOURLY, AllOf(AllOf(HOURLY))], ids=repr)
@@ -307,7 +309,7 @@ async def test_what_the_driver_sends_twice_counts_once(
 
 def test_a_forked_child_has_ids_of_its_own() -> None:
     requests = Requests("prefix", 1.0)
-    one, other = (requests.make("peek", "key", RollingWindow(1), 1) for _ in range(2))
+    one, other = (requests.make("peek", "key", SlidingWindowLog(1), 1) for _ in range(2))
     assert one is not None
     assert other is not None
     assert f"#{os.getpid():x}-" in one.id
@@ -324,9 +326,9 @@ async def test_a_client_that_decodes_its_replies_is_as_good(valkey: Valkey) -> N
 async def test_a_client_that_was_closed_connects_again(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, "closed")
-        await store.record("key", RollingWindow(10))
+        await store.record("key", SlidingWindowLog(10))
         await client.aclose()
-        assert (await store.peek("key", RollingWindow(10))).remaining == 9.0
+        assert (await store.peek("key", SlidingWindowLog(10))).remaining == 9.0
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -347,7 +349,7 @@ async def test_what_valkey_py_raises_is_told_of() -> None:
     client: Any = Client(port=free_port())
     async with client:
         with pytest.raises(StoreUnavailable) as caught:
-            await RedisStore(client).peek("key", RollingWindow(1))
+            await RedisStore(client).peek("key", SlidingWindowLog(1))
     assert type(caught.value.__cause__).__module__.startswith("valkey.")
 
 
@@ -373,8 +375,8 @@ async def test_an_eviction_policy_that_forgets_limits_is_warned_of_once() -> Non
         async with server.connect() as client:
             store = RedisStore(client)
             with pytest.warns(RuntimeWarning, match="allkeys-lru.*noeviction"):
-                await store.peek("key", RollingWindow(1))
-            await store.peek("key", RollingWindow(1))
+                await store.peek("key", SlidingWindowLog(1))
+            await store.peek("key", SlidingWindowLog(1))
     finally:
         server.stop()
 
@@ -387,7 +389,7 @@ async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
 
         client.info = info
         with pytest.raises(StoreUnavailable, match=r"6\.0\.16 is too old"):
-            await RedisStore(client).peek("key", RollingWindow(1))
+            await RedisStore(client).peek("key", SlidingWindowLog(1))
 
 
 async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: Valkey) -> None:
@@ -401,7 +403,7 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
             await admin.flushall()
             clock = ManualClock()
             await check(partial(RedisStore, client, clock=clock, timeout=5), clock)
-        for algorithm in (*PORTED, AllOf(AllOf(RollingWindow(1)))):
+        for algorithm in (*PORTED, AllOf(AllOf(SlidingWindowLog(1)))):
             store = RedisStore(client)
             answer = await store.reserve(repr(algorithm), algorithm, [0.5, 0.5], horizon=1)
             await store.refund(repr(algorithm), algorithm, 0.5, answer.instants[-1])
@@ -435,7 +437,7 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
 
 
 async def test_verbs_join_a_transaction_of_the_callers(server: Server) -> None:
-    window = RollingWindow(2)
+    window = SlidingWindowLog(2)
     async with server.connect() as client:
         store = RedisStore(client, "joined")
         pipe = client.pipeline() if isinstance(client, RedisCluster) else client.pipeline(True)
@@ -460,18 +462,18 @@ async def test_nothing_of_a_transaction_that_fails_is_spent(valkey: Valkey) -> N
         async with client.pipeline() as pipe:
             await pipe.watch("mine")
             pipe.multi()
-            store.pipeline(pipe).reserve("key", RollingWindow(2), [1])
+            store.pipeline(pipe).reserve("key", SlidingWindowLog(2), [1])
             await other.set("mine", "changed")
             with pytest.raises(Exception, match="Watched variable changed"):
                 await pipe.execute()
-        assert (await store.peek("key", RollingWindow(2))).remaining == 2.0
+        assert (await store.peek("key", SlidingWindowLog(2))).remaining == 2.0
 
 
-async def test_a_pipeline_takes_no_law_that_the_script_does_not_know(valkey: Valkey) -> None:
+async def test_a_pipeline_takes_no_algorithm_that_the_script_does_not_know(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         joined = RedisStore(client).pipeline(client.pipeline())
-        with pytest.raises(TypeError, match="laws of this package"):
-            joined.peek("key", AllOf(AllOf(RollingWindow(1))))
+        with pytest.raises(TypeError, match="algorithms of this package"):
+            joined.peek("key", AllOf(AllOf(SlidingWindowLog(1))))
 
 
 # ---- many at once --------------------------------------------------------------------------------
@@ -479,7 +481,7 @@ async def test_a_pipeline_takes_no_law_that_the_script_does_not_know(valkey: Val
 
 async def test_many_on_one_key_get_the_limit_and_no_more(server: Server) -> None:
     """On the server's clock, for a real second, with slots taken ahead."""
-    window = RollingWindow("200/s")
+    window = SlidingWindowLog("200/s")
 
     async def worker(store: RedisStore) -> list[float]:
         went: list[float] = []

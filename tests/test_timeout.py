@@ -311,7 +311,7 @@ async def test_asking_a_closed_limiter_is_told() -> None:
             await ask()
 
 
-# --- A law that refuses by itself ---
+# --- An algorithm that refuses by itself ---
 
 
 async def outcomes(tasks: list[asyncio.Task[float]]) -> list[float | str]:

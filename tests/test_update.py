@@ -59,7 +59,7 @@ async def test_the_last_of_many_changes_counts() -> None:
 
 
 @virtual
-async def test_burst_and_law_are_kept() -> None:
+async def test_burst_and_algorithm_are_kept() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket, burst=2)
     assert await asyncio.gather(*visits(limiter, 3)) == [0, 0, pytest.approx(0.1)]
     await asyncio.sleep(10)
@@ -264,7 +264,7 @@ def test_before_any_loop_runs_it_is_as_if_it_had_been_made_so() -> None:
 
 
 @virtual
-async def test_no_rate_limit_any_more_whatever_the_law_was() -> None:
+async def test_no_rate_limit_any_more_whatever_the_algorithm_was() -> None:
     for limiter in (
         RateLimiter("1/h", algorithm=TokenBucket),
         RateLimiter("2/h", burst=1),
@@ -276,7 +276,7 @@ async def test_no_rate_limit_any_more_whatever_the_law_was() -> None:
 
 
 @virtual
-async def test_without_a_rate_a_law_with_numbers_of_its_own_stays() -> None:
+async def test_without_a_rate_a_algorithm_with_numbers_of_its_own_stays() -> None:
     limiter = RateLimiter(algorithm=Cooldown(3, 60))
     for _ in range(3):
         assert await limiter.try_acquire()

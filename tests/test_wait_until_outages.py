@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from aiothrottle import RateLimiter, RollingWindow, StoreUnavailable
+from aiothrottle import RateLimiter, SlidingWindowLog, StoreUnavailable
 from aiothrottle.events import StoreUp
 from aiothrottle.testing import VirtualTimeLoop
 from tests.failing import Client, Server
@@ -39,7 +39,7 @@ async def test_if_that_raises_all_who_come_get_it_and_who_was_let_in_goes() -> N
 
 
 @virtual
-async def test_without_a_store_the_share_refuses_as_the_law_does() -> None:
+async def test_without_a_store_the_share_refuses_as_the_algorithm_does() -> None:
     _, limiter = await gone_after_one()
     tasks = visits(limiter, 9)
     answers = await outcomes(tasks)
@@ -167,13 +167,13 @@ async def test_open_all_go() -> None:
 
 
 @virtual
-async def test_another_law_under_the_key_is_told_to_those_who_come() -> None:
+async def test_another_algorithm_under_the_key_is_told_to_those_who_come() -> None:
     store = Watched()
-    await store.record("k", RollingWindow(5))
+    await store.record("k", SlidingWindowLog(5))
     limiter = limiter_on(store)
     for outcome in await asyncio.gather(*visits(limiter, 2), return_exceptions=True):
         assert isinstance(outcome, ValueError)
-        assert "another law" in str(outcome)
+        assert "another algorithm" in str(outcome)
 
 
 def test_on_the_next_loop_nobody_waits_for_an_instant_of_the_last_one() -> None:

@@ -117,8 +117,8 @@ async def hits(limiter: RateLimiter, count: int) -> tuple[list[float], list[floa
 async def test_ten_hits_at_one_instant(connect: Connect) -> None:
     async with connect() as store:
         noting = Noting(store)
-        law = WaitUntil(0.2, raise_after=1, limit=2)
-        async with RateLimiter(algorithm=law, store=noting, key="ten") as limiter:
+        algorithm = WaitUntil(0.2, raise_after=1, limit=2)
+        async with RateLimiter(algorithm=algorithm, store=noting, key="ten") as limiter:
             begin = time.monotonic()
             went, told = await hits(limiter, 10)
     assert told == pytest.approx([1.2, 1.4, 1.6, 1.8])
@@ -130,8 +130,11 @@ async def test_ten_hits_at_one_instant(connect: Connect) -> None:
 
 
 async def test_the_refused_count_until_the_limit(connect: Connect) -> None:
-    law = WaitUntil(100, raise_after=0, limit=1000)
-    async with connect() as store, RateLimiter(algorithm=law, store=store, key="r") as limiter:
+    algorithm = WaitUntil(100, raise_after=0, limit=1000)
+    async with (
+        connect() as store,
+        RateLimiter(algorithm=algorithm, store=store, key="r") as limiter,
+    ):
         went, told = await hits(limiter, 5)
         assert len(went) == 1
         assert told == pytest.approx([100, 200, 300, 400])
@@ -148,14 +151,14 @@ async def test_the_refused_count_until_the_limit(connect: Connect) -> None:
 
 async def test_processes_together_let_one_go_in_an_interval(connect: Connect) -> None:
     """Each has a client and a limiter of its own, as processes have."""
-    law, instants = WaitUntil(0.05, raise_after=1, limit=4), list[float]()
+    algorithm, instants = WaitUntil(0.05, raise_after=1, limit=4), list[float]()
     refused = 0
 
     async def process() -> None:
         nonlocal refused
         async with (
             connect() as store,
-            RateLimiter(algorithm=law, store=Noting(store, instants), key="k") as limiter,
+            RateLimiter(algorithm=algorithm, store=Noting(store, instants), key="k") as limiter,
         ):
             for _ in range(4):
                 _, told = await hits(limiter, 10)

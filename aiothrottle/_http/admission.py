@@ -45,7 +45,8 @@ class Admission:
         default_key: The same, where `key` is None.
         queue_timeout: Seconds that a request waits at the most. None: no limit.
         retry: Says what a pause may be, and what further attempts may cost.
-        overload: The law by which requests to a server that fails are rejected here; None: never.
+        overload: The algorithm by which requests to a server that fails are rejected here; None:
+            never.
         heed: What is done with what servers say is left, see `Announcements`.
         profiles: Of servers that the package does not know, or knows otherwise.
 

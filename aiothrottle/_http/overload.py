@@ -42,7 +42,7 @@ class Overloads:
         self._states: OrderedDict[str, OverloadState] = OrderedDict()
 
     def check(self, origin: str) -> None:
-        """Reject the request by chance, as the law says.
+        """Reject the request by chance, as the algorithm says.
 
         Raises:
             Overloaded: It is rejected.

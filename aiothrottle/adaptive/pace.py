@@ -1,4 +1,4 @@
-"""The even pace of an adaptive rate: a law whose rate is part of its state."""
+"""The even pace of an adaptive rate: an algorithm whose rate is part of its state."""
 
 import math
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Pace(Algorithm[PaceState]):
         return state.level.empty_in(now, state.rate, 1.0)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> PaceState:  # noqa: ARG002
-        """Begin a schedule: what went under another law delays no more than one token."""
+        """Begin a schedule: what went under another algorithm delays no more than one token."""
         fresh = self.start()
         fresh.level.put_in(now, 1.0, fresh.rate, 1.0)
         return fresh

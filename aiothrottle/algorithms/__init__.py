@@ -5,8 +5,8 @@ from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.cooldown import Cooldown
 from aiothrottle.algorithms.fixed_window import FixedWindow
 from aiothrottle.algorithms.leaky_bucket import LeakyBucket
-from aiothrottle.algorithms.rolling_window import RollingWindow
-from aiothrottle.algorithms.sliding_window import SlidingWindow
+from aiothrottle.algorithms.sliding_window_counter import SlidingWindowCounter
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 from aiothrottle.algorithms.token_bucket import TokenBucket
 from aiothrottle.algorithms.unlimited import Unlimited
 from aiothrottle.algorithms.wait_until import WaitUntil
@@ -17,8 +17,8 @@ __all__ = [
     "Cooldown",
     "FixedWindow",
     "LeakyBucket",
-    "RollingWindow",
-    "SlidingWindow",
+    "SlidingWindowCounter",
+    "SlidingWindowLog",
     "TokenBucket",
     "Unlimited",
     "WaitUntil",

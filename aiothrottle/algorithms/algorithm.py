@@ -3,7 +3,7 @@
 Strategy: no algorithm knows a clock, an event loop or another process. Time is an argument, the
 state is handed in, so the same few lines decide in memory, in a test and behind a store. Instants
 are float seconds of whatever clock the caller uses; only their differences mean anything, except
-to the laws that count in periods of the calendar (`FixedWindow`, `SlidingWindow`).
+to the algorithms that count in periods of the calendar (`FixedWindow`, `SlidingWindowCounter`).
 
 Below the contract stand the few lines that several algorithms share: what is the same for all that
 count in aligned periods, and for all dumps. What drains at a constant rate is in `level`.
@@ -114,7 +114,7 @@ class Algorithm(ABC, Generic[State]):
         return self.delay(state, now, ahead + cost)
 
     def with_rate(self, rate: Rate) -> "Algorithm[State]":
-        """Give the same law at that rate, if it has none of its own yet.
+        """Give the same algorithm at that rate, if it has none of its own yet.
 
         Raises:
             ValueError: It has one.
@@ -155,13 +155,13 @@ class Algorithm(ABC, Generic[State]):
     ) -> float:
         """Tokens that a refused `cost` takes all the same, behind the `ahead` that wait.
 
-        It is 0.0 for every law but `WaitUntil`. Who keeps the line takes them, when those before
-        them have gone; at once if nobody waits.
+        It is 0.0 for every algorithm but `WaitUntil`. Who keeps the line takes them, when those
+        before them have gone; at once if nobody waits.
         """
         return 0.0
 
     def dump(self, state: State) -> bytes:
-        """Write the state as bytes. The first of them says of which law, and in which version."""
+        """Write the state as bytes. The first byte names the algorithm and the version."""
         raise NotImplementedError(f"{type(self).__name__} has no dump(state): no store can keep it")
 
     def load(self, data: bytes) -> State:
@@ -215,18 +215,23 @@ def edge(index: float, width: float) -> float:
 # ---- dumps --------------------------------------------------------------------------------------
 
 
-def unpack(layout: struct.Struct, kind: int, data: bytes, law: str) -> tuple[Any, ...]:
+def unpack(layout: struct.Struct, kind: int, data: bytes, algorithm: str) -> tuple[Any, ...]:
     """Read a dump whose first byte is `kind`; gives what follows it."""
     if not data or data[0] != kind:
         begin = f"begin with {data[0]:#04x}, not {kind:#04x}" if data else "are none at all"
-        raise ValueError(f"no dump of a {law}: the bytes {begin}")
+        raise ValueError(f"no dump of a {algorithm}: the bytes {begin}")
     if len(data) != layout.size:
-        raise ValueError(f"no dump of a {law}: {len(data)} bytes instead of {layout.size}")
+        raise ValueError(f"no dump of a {algorithm}: {len(data)} bytes instead of {layout.size}")
     return layout.unpack(data)[1:]
 
 
 def check_dumped(
-    number: float, law: str, *, least: float = -math.inf, fresh: bool = False, whole: bool = False
+    number: float,
+    algorithm: str,
+    *,
+    least: float = -math.inf,
+    fresh: bool = False,
+    whole: bool = False,
 ) -> None:
     """Refuse what no state holds: NaN, infinity (but minus infinity if `fresh`), and so on."""
     if fresh and number == -math.inf:
@@ -236,4 +241,4 @@ def check_dumped(
         # Beyond 2 to the 53rd a float cannot tell a whole number from the next.
         or (whole and not (number.is_integer() and abs(number) < 2**53))
     ):
-        raise ValueError(f"no dump of a {law}: {number!r} cannot be in it")
+        raise ValueError(f"no dump of a {algorithm}: {number!r} cannot be in it")

@@ -30,8 +30,8 @@ class AllOf(Algorithm[tuple[Any, ...]]):
         TypeError: One of them is no algorithm.
         ValueError: There is none.
 
-    >>> from aiothrottle.algorithms.rolling_window import RollingWindow
-    >>> both = AllOf(RollingWindow("10/s"), RollingWindow("12/min"))
+    >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
+    >>> both = AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("12/min"))
     >>> state = both.start()
     >>> sum(both.admit(state, 0.0, 1) for _ in range(20)), both.delay(state, 0.0, 1)
     (10, 1.0)
@@ -46,7 +46,9 @@ class AllOf(Algorithm[tuple[Any, ...]]):
             raise ValueError("AllOf is of one algorithm or more")
         for algorithm in algorithms:
             if not isinstance(algorithm, Algorithm):
-                raise TypeError(f"AllOf is of algorithms, such as RollingWindow(10): {algorithm!r}")
+                raise TypeError(
+                    f"AllOf is of algorithms, such as SlidingWindowLog(10): {algorithm!r}"
+                )
         object.__setattr__(self, "algorithms", algorithms)  # frozen
 
     def __repr__(self) -> str:
@@ -78,7 +80,8 @@ class AllOf(Algorithm[tuple[Any, ...]]):
         )
         if ahead:
             return delay
-        # A law may admit now and not then, and an instant be off by a rounding: look again there.
+        # An algorithm may admit now and not then, and an instant be off by a rounding: look again
+        # there.
         while 0.0 < delay < math.inf:
             more = max(
                 algorithm.delay(part, now + delay, cost)
@@ -125,11 +128,12 @@ class AllOf(Algorithm[tuple[Any, ...]]):
     def used(self, state: tuple[Any, ...], now: float) -> float:
         """What counts where least is left; what is left is less than nothing where there is a debt.
 
-        Some laws have all or nothing left, so it is not told from that.
+        Some algorithms have all or nothing left, so it is not told from that.
         """
         left = min(
-            law.capacity - (law.used(part, now) if law.capacity < math.inf else 0.0)
-            for law, part in zip(self.algorithms, state, strict=True)
+            algorithm.capacity
+            - (algorithm.used(part, now) if algorithm.capacity < math.inf else 0.0)
+            for algorithm, part in zip(self.algorithms, state, strict=True)
         )
         return 0.0 if math.isinf(left) else self.capacity - left
 

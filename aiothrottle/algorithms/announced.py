@@ -35,17 +35,17 @@ class AnnouncedState:
 class Announced(Algorithm[AnnouncedState]):
     """No more than the server has said is left, until it starts to count anew.
 
-    Before it has said anything, and after that instant, everything may go: this law stands beside
-    one that holds in any case (`AllOf`), and only makes it tighter.
+    Before it has said anything, and after that instant, everything may go: this algorithm stands
+    beside one that holds in any case (`AllOf`), and only makes it tighter.
 
     Args:
         evenly: Whether what is left is spread over the time until then. Otherwise it may be used up
             at once, after which there is nothing to be had until then.
 
-    >>> law = Announced()
-    >>> state = law.start()
-    >>> law.learn(state, now=100.0, left=2, reset_after=30.0, sent_at=99.9)
-    >>> [law.admit(state, now, cost=1) for now in (100.0, 101.0, 102.0, 130.0)]
+    >>> algorithm = Announced()
+    >>> state = algorithm.start()
+    >>> algorithm.learn(state, now=100.0, left=2, reset_after=30.0, sent_at=99.9)
+    >>> [algorithm.admit(state, now, cost=1) for now in (100.0, 101.0, 102.0, 130.0)]
     [True, True, False, True]
     """
 
@@ -122,7 +122,7 @@ class Announced(Algorithm[AnnouncedState]):
         """Nothing comes back: only the server knows what it has counted."""
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> AnnouncedState:  # noqa: ARG002
-        """Keep what was heard; what was spent under another law the server has counted itself."""
+        """Keep the quota; the server has counted what was spent under another algorithm."""
         return state if isinstance(state, AnnouncedState) else self.start()
 
     def _interval(self, state: AnnouncedState, now: float) -> float:

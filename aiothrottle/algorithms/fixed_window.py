@@ -33,8 +33,8 @@ class FixedWindow(Algorithm[FixedWindowState]):
 
     The periods are aligned to the zero of the clock: an instant is in period
     ``floor(instant / period)``, so with a wall clock a minute begins when the clock says so. That
-    is how many servers count; where it is not known when their periods begin, use `RollingWindow`.
-    A clock that steps back stays in the later period.
+    is how many servers count; where it is not known when their periods begin, use
+    `SlidingWindowLog`. A clock that steps back stays in the later period.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per

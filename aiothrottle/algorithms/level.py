@@ -245,21 +245,23 @@ class Draining(Algorithm[Level]):
 
     def load(self, data: bytes) -> Level:
         """Read all numbers of the level."""
-        law = type(self).__name__
+        algorithm = type(self).__name__
         size = _HEAD.size
-        tokens, at, since = unpack(_HEAD, self._kind, data[:size], law)
+        tokens, at, since = unpack(_HEAD, self._kind, data[:size], algorithm)
         rest = data[size:]
         if len(rest) % 16 or len(rest) > 2 * _MANY * 16:
-            raise ValueError(f"no dump of a {law}: {len(data)} bytes are too many, or half a pair")
+            raise ValueError(
+                f"no dump of a {algorithm}: {len(data)} bytes are too many, or half a pair"
+            )
         numbers = struct.unpack(f"<{len(rest) // 8}d", rest)
         ends, lows = list(numbers[::2]), list(numbers[1::2])
         for amount in (tokens, *lows):
-            check_dumped(amount, law, least=0.0)
+            check_dumped(amount, algorithm, least=0.0)
         for instant in (at, since):
-            check_dumped(instant, law, fresh=True)
+            check_dumped(instant, algorithm, fresh=True)
         for instant in ends:
-            check_dumped(instant, law)
+            check_dumped(instant, algorithm)
         known = [since, *ends, at]
         if known != sorted(known) or lows != sorted(lows):
-            raise ValueError(f"no dump of a {law}: its numbers contradict each other")
+            raise ValueError(f"no dump of a {algorithm}: its numbers contradict each other")
         return Level(tokens, at, since, ends, lows)

@@ -1,4 +1,4 @@
-"""What a store has let go, and when: a law that is fed from outside."""
+"""What a store has let go, and when: an algorithm that is fed from outside."""
 
 import math
 from collections import deque
@@ -84,32 +84,32 @@ class ReservedState:
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Algorithm[ReservedState]):
-    """Lets go what was reserved elsewhere under a law, as soon as it is ready, and nothing else.
+    """Admits what was reserved elsewhere, as soon as it is ready, and nothing else.
 
     Args:
-        law: By which it was reserved.
+        algorithm: By which it was reserved.
 
-    >>> from aiothrottle.algorithms.rolling_window import RollingWindow
-    >>> law = Reserved(RollingWindow("2/s"))
-    >>> state = law.start()
-    >>> law.delay(state, 7.0, cost=1)
+    >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
+    >>> algorithm = Reserved(SlidingWindowLog("2/s"))
+    >>> state = algorithm.start()
+    >>> algorithm.delay(state, 7.0, cost=1)
     inf
-    >>> law.hold(state, 7.0, costs=[1, 1], instants=[100.0, 100.5], there=100.0)
-    >>> law.delay(state, 7.0, cost=1), law.delay(state, 7.0, cost=2)
+    >>> algorithm.hold(state, 7.0, costs=[1, 1], instants=[100.0, 100.5], there=100.0)
+    >>> algorithm.delay(state, 7.0, cost=1), algorithm.delay(state, 7.0, cost=2)
     (0.0, 0.5)
     """
 
-    law: Algorithm[Any]
+    algorithm: Algorithm[Any]
 
     @property
     def capacity(self) -> float:
-        """That of the law."""
-        return self.law.capacity
+        """That of the algorithm."""
+        return self.algorithm.capacity
 
     @property
     def longest_wait(self) -> float:
-        """That of the law."""
-        return self.law.longest_wait
+        """That of the algorithm."""
+        return self.algorithm.longest_wait
 
     def start(self) -> ReservedState:
         """Give the state of one for whom nothing was reserved."""

@@ -27,7 +27,7 @@ class TokenBucket(Draining):
     close ones count as one: then some percent of the highest less may come back, never too much.
 
     A server that counts in windows may see up to ``burst + limit`` within one period. Where that
-    is too much, use `RollingWindow`.
+    is too much, use `SlidingWindowLog`.
 
     Args:
         rate: What drains: tokens per second, a string or a `Rate`. May be left out where a
@@ -68,7 +68,7 @@ class TokenBucket(Draining):
         set_field(self, "_most", burst + ROUNDING)
 
     def with_rate(self, rate: Rate) -> "TokenBucket":
-        """Give the same law at that rate, if it has none of its own yet."""
+        """Give the same algorithm at that rate, if it has none of its own yet."""
         if self.rate is not None:
             raise two_rates(rate, self)
         return TokenBucket(rate, burst=self.burst)

@@ -35,8 +35,8 @@ class WaitUntil(Draining):
     refusal too: who would wait longer than `longest_wait` behind all who wait (`delay_behind`) is
     refused.
 
-    This is the one law in which a refusal counts: it takes `cost_of_refusal`, and the limit is
-    what cuts that. If nobody waits, the keeper of the line takes it at once; otherwise it joins
+    This is the one algorithm in which a refusal counts: it takes `cost_of_refusal`, and the limit
+    is what cuts that. If nobody waits, the keeper of the line takes it at once; otherwise it joins
     the line as an entry that wakes nobody, and is taken in its turn. So those who came before
     a refused hit start as they were told, and those who come after it wait for it too. A question
     and a hit that would rather not wait (`admit`) are no refused hits.
@@ -53,13 +53,13 @@ class WaitUntil(Draining):
         TypeError: One of them is not a number.
         ValueError: One of them is out of range, or they contradict each other.
 
-    >>> law = WaitUntil(interval=1, raise_after=5, limit=10)
-    >>> state = law.start()
-    >>> law.admit(state, now=0.0, cost=1)
+    >>> algorithm = WaitUntil(interval=1, raise_after=5, limit=10)
+    >>> state = algorithm.start()
+    >>> algorithm.admit(state, now=0.0, cost=1)
     True
-    >>> [law.delay_behind(state, now=0.0, cost=1, ahead=n) for n in range(6)]
+    >>> [algorithm.delay_behind(state, now=0.0, cost=1, ahead=n) for n in range(6)]
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    >>> law.cost_of_refusal(state, now=0.0, cost=1, ahead=5)
+    >>> algorithm.cost_of_refusal(state, now=0.0, cost=1, ahead=5)
     1
     """
 

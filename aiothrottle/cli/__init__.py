@@ -13,7 +13,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "fetch": "fetch lists of URLs, under limits",
     "probe": "ask a server for its limits, and get the line of Python that keeps to them",
-    "simulate": "see how a law and a guard get on with a server, before anything is sent",
+    "simulate": "see how an algorithm and a guard get on with a server, before anything is sent",
     "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
 }
 # What a shell reports of a program that Ctrl-C has ended: 128 and the number of SIGINT.

@@ -9,8 +9,8 @@ from aiothrottle.algorithms import (
     Algorithm,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
 )
 from aiothrottle.cli.arguments import (
@@ -27,7 +27,7 @@ from aiothrottle.picture import SUFFIXES, Panel, save
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
 from aiothrottle.suggestion import usual_guard
-from aiothrottle.testing.server import LawName
+from aiothrottle.testing.server import AlgorithmName
 
 __all__ = ["execute", "fill"]
 
@@ -35,19 +35,19 @@ _NO_LIMITER = "none"
 _WORKERS = 20
 # A picture shows so many periods: of more of them one would see none.
 _SHOWN = 12
-# In a single period no law differs from another.
+# In a single period no algorithm differs from another.
 _LEAST_SECONDS, _LEAST_PERIODS = 60.0, 5
-_LAWS: dict[str, type[Algorithm[Any]]] = {
-    "rolling-window": RollingWindow,
+_ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
+    "sliding-window-log": SlidingWindowLog,
     "token-bucket": TokenBucket,
     "leaky-bucket": LeakyBucket,
     "fixed-window": FixedWindow,
-    "sliding-window": SlidingWindow,
+    "sliding-window-counter": SlidingWindowCounter,
 }
 
 _DESCRIPTION = """\
 Let clients ask a server that has a limit, on a clock that waits for nobody, and see how many
-requests are refused, under each law and with each guard.
+requests are refused, under each algorithm and with each guard.
 """
 
 _EPILOG = """\
@@ -56,8 +56,8 @@ in a period: the most requests, refused or not, in any window of the server's pe
 fairness: 1 if all clients got the same, 1/n if one of n got everything.
 
 examples:
-  aiothrottle simulate --rate 100/min --law rolling-window --law token-bucket
-  aiothrottle simulate --server-law fixed-window --guard 0 --guard 0.01 --plot guards.png
+  aiothrottle simulate --rate 100/min --algorithm sliding-window-log --algorithm token-bucket
+  aiothrottle simulate --server-algorithm fixed-window --guard 0 --guard 0.01 --plot guards.png
   aiothrottle simulate --clients 4 --client-rate 5/s
 """
 
@@ -96,9 +96,9 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
         help="what it admits: 20 (per second), 20/s, 300/min (default: 20/s)",
     )
     group.add_argument(
-        "--server-law",
-        choices=get_args(LawName),
-        default="rolling-window",
+        "--server-algorithm",
+        choices=get_args(AlgorithmName),
+        default="sliding-window-log",
         help="how it counts (default: %(default)s)",
     )
     group.add_argument(
@@ -132,10 +132,10 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
 
 def _add_clients(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--law",
-        choices=[*_LAWS, _NO_LIMITER],
+        "--algorithm",
+        choices=[*_ALGORITHMS, _NO_LIMITER],
         action="append",
-        help="how they count; several are compared (default: rolling-window)",
+        help="how they count; several are compared (default: sliding-window-log)",
     )
     group.add_argument(
         "--guard",
@@ -191,13 +191,15 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
-    if options.server_burst and options.server_law != "token-bucket":
-        raise ValueError("--server-burst is of a token bucket: give --server-law token-bucket")
+    if options.server_burst and options.server_algorithm != "token-bucket":
+        raise ValueError(
+            "--server-burst is of a token bucket: give --server-algorithm token-bucket"
+        )
     if options.workers and options.demand:
         raise ValueError("--demand is in place of the workers: leave out --workers")
     server = Server(
         options.rate,
-        options.server_law,
+        options.server_algorithm,
         burst=options.server_burst,
         retry_after=options.retry_after,
     )
@@ -222,13 +224,17 @@ def _limiters(options: argparse.Namespace) -> "dict[str, partial[RateLimiter]]":
     kept_to: Rate = options.client_rate or options.rate
     guards = options.guard or [0.0, usual_guard([kept_to])]
     limiters: dict[str, partial[RateLimiter]] = {}
-    for law in options.law or ["rolling-window"]:
-        if law == _NO_LIMITER:
+    for algorithm in options.algorithm or ["sliding-window-log"]:
+        if algorithm == _NO_LIMITER:
             limiters["no limiter"] = partial(RateLimiter)
             continue
         for guard in guards:
-            limiters[f"{law}, guard {texts.number(guard)} s"] = partial(
-                RateLimiter, kept_to, algorithm=_LAWS[law], burst=options.burst, guard=guard
+            limiters[f"{algorithm}, guard {texts.number(guard)} s"] = partial(
+                RateLimiter,
+                kept_to,
+                algorithm=_ALGORITHMS[algorithm],
+                burst=options.burst,
+                guard=guard,
             )
     return limiters
 
@@ -238,9 +244,9 @@ def _setting(options: argparse.Namespace) -> str:
     holding = f" holding {burst}" if burst else ""
     clients = "1 client" if options.clients == 1 else f"{options.clients} clients"
     return (
-        f"A {options.server_law.replace('-', ' ')}{holding} of {texts.number(rate_.limit)} in "
-        f"{texts.number(rate_.period)} s, {clients}, jitter {texts.number(options.jitter)} s, "
-        f"{texts.number(options.seconds)} s"
+        f"A {options.server_algorithm.replace('-', ' ')}{holding} of "
+        f"{texts.number(rate_.limit)} in {texts.number(rate_.period)} s, {clients}, "
+        f"jitter {texts.number(options.jitter)} s, {texts.number(options.seconds)} s"
     )
 
 

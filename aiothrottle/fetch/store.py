@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.redact import redact
 from aiothrottle.stores import Store
 
@@ -56,7 +56,7 @@ class StoreAddress:
             ValueError: The driver cannot read the URL.
         """
         async with _OPENERS[self._scheme](self.url) as store:
-            await store.peek("aiothrottle fetch", RollingWindow(1))
+            await store.peek("aiothrottle fetch", SlidingWindowLog(1))
             yield store
 
 

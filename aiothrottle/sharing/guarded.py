@@ -78,7 +78,7 @@ class GuardedStore(Store):
         self.is_down: bool = False
         self._down_since: float = 0.0
         self._asked = False
-        # What the errands are about: the key and the law of whoever asked last.
+        # What the errands are about: the key and the algorithm of whoever asked last.
         self._what: tuple[Key, Algorithm[Any]] | None = None
         # What is done beside those who ask: see whether the store is back, and so on.
         self._errand: asyncio.Task[None] | None = None
@@ -188,8 +188,10 @@ class GuardedStore(Store):
         """Have the store keep a connection."""
         return self._guarded.keep()
 
-    def _instead(self, law: Algorithm[Any], costs: Sequence[float], horizon: float = 0) -> Answer:
-        return self._stand_in.reserve(law, self._clock(), costs, horizon)
+    def _instead(
+        self, algorithm: Algorithm[Any], costs: Sequence[float], horizon: float = 0
+    ) -> Answer:
+        return self._stand_in.reserve(algorithm, self._clock(), costs, horizon)
 
     # ---- away and back ---------------------------------------------------------------------------
 

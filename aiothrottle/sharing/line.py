@@ -1,9 +1,9 @@
 """A line whose budget is in a store that other processes share.
 
-Strategy. The line stays as it is, and knows only what is reserved: its law (`Reserved`) lets go
-what the store has let go, as soon as it is ready. Beside the consumer there is one more task, which
-reserves for those who wait (`aiothrottle.sharing.talk`). When the line is empty the rest is given
-back.
+Strategy. The line stays as it is, and knows only what is reserved: its algorithm (`Reserved`) lets
+go what the store has let go, as soon as it is ready. Beside the consumer there is one more task,
+which reserves for those who wait (`aiothrottle.sharing.talk`). When the line is empty the rest is
+given back.
 """
 
 import asyncio
@@ -203,14 +203,14 @@ class SharedLine(Talk):
     async def _peek(self, waiter: "Waiter") -> Verdict:
         if not self._has_room():
             return await self._rejection(waiter)
-        answer = await self._told(self._store.peek(self._key, self._law, waiter.cost))
+        answer = await self._told(self._store.peek(self._key, self._algorithm, waiter.cost))
         self._note(answer)
         return _verdict(answer, allowed=answer.retry_after == 0.0)
 
     async def record(self, cost: float) -> None:
         """Count in the store what has happened already."""
         self.bind()
-        self._note(await self._told(self._store.record(self._key, self._law, cost)))
+        self._note(await self._told(self._store.record(self._key, self._algorithm, cost)))
 
     def _has_room(self) -> bool:
         """Tell whether all but the store would let somebody start now."""
@@ -222,12 +222,12 @@ class SharedLine(Talk):
         """Reject a request that would not be the next to start."""
         waiter.at = now = self.now()
         wait = self.estimate(now, waiter)
-        answer = await self._told(self._store.peek(self._key, self._law, waiter.cost))
+        answer = await self._told(self._store.peek(self._key, self._algorithm, waiter.cost))
         return _verdict(answer, allowed=False, wait=wait)
 
     async def _ask(self, cost: float) -> "Answer":
         """Reserve what may go now. Who is cancelled meanwhile gets nothing, and nothing is lost."""
-        reserve = self._store.reserve(self._key, self._law, [cost])
+        reserve = self._store.reserve(self._key, self._algorithm, [cost])
         asking = asyncio.create_task(reserve, name="aiothrottle store")
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)

@@ -24,8 +24,8 @@ _SECONDS_OF_SLOTS = 0.5
 class Pace:
     """What follows from the rate.
 
-    >>> from aiothrottle.algorithms import RollingWindow
-    >>> Pace.of(RollingWindow("1000/s"), horizon=None)
+    >>> from aiothrottle.algorithms import SlidingWindowLog
+    >>> Pace.of(SlidingWindowLog("1000/s"), horizon=None)
     Pace(batch=30, horizon=1.016, soon=500)
     """
 
@@ -37,33 +37,35 @@ class Pace:
     soon: int
 
     @classmethod
-    def of(cls, law: Algorithm[Any], horizon: float | None) -> Self:
-        """Find out what suits the law; the horizon may be given."""
-        interval = _interval(law)
+    def of(cls, algorithm: Algorithm[Any], horizon: float | None) -> Self:
+        """Find out what suits the algorithm; the horizon may be given."""
+        interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         if horizon is None:
-            horizon = _wait_when_spent(law) + _PROCESSES * interval
+            horizon = _wait_when_spent(algorithm) + _PROCESSES * interval
             horizon = min(max(_LEAST_HORIZON, horizon), _MOST_HORIZON)
-        if law.longest_wait < math.inf:  # all are asked for at once: who gets no instant is refused
-            batch, horizon = _MOST_PER_CALL, law.longest_wait
+        if (
+            algorithm.longest_wait < math.inf
+        ):  # all are asked for at once: who gets no instant is refused
+            batch, horizon = _MOST_PER_CALL, algorithm.longest_wait
         seconds = min(horizon, _SECONDS_OF_SLOTS)
         return cls(batch, horizon, int(min(max(1.0, seconds / interval), _MOST_PER_CALL)))
 
 
 def _interval(algorithm: Algorithm[Any]) -> float:
     """Seconds between two tokens, on average, at the pace of the fastest limit."""
-    laws = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
-    return min(_drained_in(law) / law.capacity for law in laws)
+    algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    return min(_drained_in(algorithm) / algorithm.capacity for algorithm in algorithms)
 
 
-def _wait_when_spent(law: Algorithm[Any]) -> float:
+def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
     """Seconds until one more may go, when all that may has gone."""
-    state = law.start()
-    law.take(state, 0.0, law.capacity)
-    return law.delay(state, 0.0, min(1.0, law.capacity))
+    state = algorithm.start()
+    algorithm.take(state, 0.0, algorithm.capacity)
+    return algorithm.delay(state, 0.0, min(1.0, algorithm.capacity))
 
 
-def _drained_in(law: Algorithm[Any]) -> float:
-    state = law.start()
-    law.take(state, 0.0, law.capacity)
-    return law.reset_after(state, 0.0)
+def _drained_in(algorithm: Algorithm[Any]) -> float:
+    state = algorithm.start()
+    algorithm.take(state, 0.0, algorithm.capacity)
+    return algorithm.reset_after(state, 0.0)

@@ -1,11 +1,11 @@
-"""A line in front of a store whose law refuses by the wait: `WaitUntil`.
+"""A line in front of a store whose algorithm refuses by the wait: `WaitUntil`.
 
-Strategy. Such a law decides on a hit when it comes, and the stamp that it decides by is in the
-store. So the store is asked at once for all who come, as far ahead as the law lets anybody wait
-(`longest_wait`). Who is given an instant waits for it in line, as everywhere; the first one who is
-not, and all who came behind, are refused, and what they cost is then recorded: refused hits count.
-That is a call of its own. Between the two nobody goes who may not, as a stamp only moves on; the
-others hear of those refused here that much later.
+Strategy. Such an algorithm decides on a hit when it comes, and the stamp that it decides by is in
+the store. So the store is asked at once for all who come, as far ahead as the algorithm lets
+anybody wait (`longest_wait`). Who is given an instant waits for it in line, as everywhere; the
+first one who is not, and all who came behind, are refused, and what they cost is then recorded:
+refused hits count. That is a call of its own. Between the two nobody goes who may not, as a stamp
+only moves on; the others hear of those refused here that much later.
 
 One slot is for one hit here, in order. Who leaves the line leaves the last slot over, or, where the
 costs differ, slots that fit nobody: they go back. Who was let in is not refused any more: if its
@@ -163,15 +163,15 @@ class RefusingLine(SharedLine):
         horizon = self._patience_of(asked[0], self.now())
         costs = [waiter.cost for waiter in asked]
         try:
-            answer = await self._store.reserve(self._key, self._law, costs, horizon=horizon)
+            answer = await self._store.reserve(self._key, self._algorithm, costs, horizon=horizon)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who came are to hear of it
             for waiter in asked:
                 self._undecided.pop(waiter, None)
                 fail(waiter, twin(error, self.key))
             return
         now, taken = self._note(answer), len(answer.instants)
-        law = cast("Reserved", self.bucket.own[0])
-        law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
+        algorithm = cast("Reserved", self.bucket.own[0])
+        algorithm.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
         for waiter in asked[:taken]:
             self._undecided.pop(waiter, None)
         self._unfit = True  # some may have left meanwhile, or lack a slot further in front
@@ -197,22 +197,22 @@ class RefusingLine(SharedLine):
         return asked
 
     def _patience_of(self, waiter: "Waiter", now: float) -> float:
-        """Seconds that the permit may still wait, by the law and its own time-out."""
+        """Seconds that the permit may still wait, by the algorithm and its own time-out."""
         if waiter.timeout is None:
-            return self._law.longest_wait
-        return max(0.0, min(self._law.longest_wait, waiter.timeout - (now - waiter.at)))
+            return self._algorithm.longest_wait
+        return max(0.0, min(self._algorithm.longest_wait, waiter.timeout - (now - waiter.at)))
 
     def _refuse_some(self, rest: list["Waiter"], now: float, wait: float) -> None:
         """Refuse those of the rest who would wait too long, the first of them for so many seconds.
 
-        Each one refused by the law counts, and makes the wait of the next one longer. Who only has
-        less patience than the law does not count.
+        Each one refused by the algorithm counts, and makes the wait of the next one longer. Who
+        only has less patience than the algorithm does not count.
         """
-        law = cast("WaitUntil", self._law)
+        algorithm = cast("WaitUntil", self._algorithm)
         refused_cost = 0.0
         for waiter in rest:
-            told = max(wait, min(wait + refused_cost * law.interval, law.limit))
-            if wait > law.longest_wait:
+            told = max(wait, min(wait + refused_cost * algorithm.interval, algorithm.limit))
+            if wait > algorithm.longest_wait:
                 refused_cost += waiter.cost
             elif wait <= self._patience_of(waiter, now):
                 # What stands in for the store tells when to ask it again.
@@ -222,7 +222,7 @@ class RefusingLine(SharedLine):
             if waiter in self._undecided:  # else it has left meanwhile
                 del self._undecided[waiter]
                 self.reject("timeout")
-                timeout = law.longest_wait
+                timeout = algorithm.longest_wait
                 if waiter.timeout is not None:
                     timeout = min(timeout, waiter.timeout)
                 fail(waiter, ThrottleTimeout(told, timeout=timeout, key=self.key))

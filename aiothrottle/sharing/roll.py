@@ -11,7 +11,7 @@ __all__ = ["Roll"]
 
 @dataclass(frozen=True, slots=True)
 class Roll(Algorithm[dict[str, float]]):
-    """Counts who has signed lately. A law, since any store can keep the record of any law.
+    """Counts who has signed lately. An algorithm, since any store can keep its record.
 
     Args:
         name: Who signs.

@@ -54,7 +54,7 @@ class StandIn:
         return self._share is not None and self._share.reserves_ahead
 
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
-        """Go by that law from now on."""
+        """Go by that algorithm from now on."""
         if self._choice == "local":
             if self._share is None:
                 self._share = Share(algorithm)

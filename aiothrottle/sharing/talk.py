@@ -87,7 +87,7 @@ class Talk(Engine):
         self._learn_pace(algorithm)
 
     def _learn_pace(self, algorithm: Algorithm[Any]) -> None:
-        """Find out how much to ask for, and forget what the store said of another law."""
+        """Find out how much to ask for, and forget what the store said of another algorithm."""
         self._pace = Pace.of(algorithm, self._given_horizon)
         # So many are asked for beside the one who is alone: see `_learn_haste`.
         self._hasty = 0
@@ -96,8 +96,8 @@ class Talk(Engine):
         self._refused_cost, self._refused_until, self._ask_at = 0.0, -math.inf, -math.inf
 
     @property
-    def _law(self) -> Algorithm[Any]:
-        return cast("Reserved", self.bucket.own[0]).law
+    def _algorithm(self) -> Algorithm[Any]:
+        return cast("Reserved", self.bucket.own[0]).algorithm
 
     @property
     def _reserved(self) -> ReservedState:
@@ -215,12 +215,12 @@ class Talk(Engine):
         try:
             if reserved.returned:
                 slot = reserved.returned.popleft()
-                await self._store.refund(self._key, self._law, slot.cost, slot.instant)
+                await self._store.refund(self._key, self._algorithm, slot.cost, slot.instant)
             else:
                 slot = reserved.owed.popleft()
                 reserved.charged.append(slot)
                 cost = slot.cost
-                answer = await self._store.record(self._key, self._law, cost)
+                answer = await self._store.record(self._key, self._algorithm, cost)
                 reserved.counted(slot, cost, answer.now)
         except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
             reserved.returned.clear()
@@ -228,18 +228,20 @@ class Talk(Engine):
 
     async def _reserve(self, costs: list[float]) -> None:
         """Ask for the costs, and have the line look at what it was given."""
-        law, horizon = cast("Reserved", self.bucket.own[0]), self._pace.horizon
+        algorithm, horizon = cast("Reserved", self.bucket.own[0]), self._pace.horizon
         wanted = len(costs)
         costs += self._ahead(costs)
         try:
-            answer = await self._store.reserve(self._key, law.law, costs, horizon=horizon)
+            answer = await self._store.reserve(
+                self._key, algorithm.algorithm, costs, horizon=horizon
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are to hear of it
             self._hasty = 0
             self.fail_all(error)
             return
         now = self._note(answer)
         taken = len(answer.instants)
-        law.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
+        algorithm.hold(self._reserved, now, costs[:taken], answer.instants, answer.now)
         if taken > wanted:
             if self._lease is not None:
                 self._watch_lease()

@@ -37,8 +37,8 @@ class Outcome:
     Attributes:
         sent: Requests that arrived, refused or not; one that is tried again counts again.
         refused: Requests that were one too many.
-        utilisation: Admitted requests, as a part of the most that the law could have admitted in
-            the time.
+        utilisation: Admitted requests, as a part of the most that the algorithm could have admitted
+            in the time.
         waits: Of the admitted requests: from being wanted to being sent, for the last time.
         fairness: Jain's index over the admitted requests x of the n clients,
             ``sum(x)**2 / (n * sum(x**2))``: 1 if all got the same, 1/n if one got everything.

@@ -1,4 +1,4 @@
-"""The server of a simulation: a law, and what is said to whom it refuses."""
+"""The server of a simulation: an algorithm, and what is said to whom it refuses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,8 +6,13 @@ from typing import Literal, TypeAlias, get_args
 
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
-from aiothrottle.testing.server import LawName
+from aiothrottle.testing.algorithms import (
+    FixedWindow,
+    ServerAlgorithm,
+    SlidingWindowLog,
+    TokenBucket,
+)
+from aiothrottle.testing.server import AlgorithmName
 from aiothrottle.texts import duration
 
 __all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
@@ -26,14 +31,15 @@ _NO_LIMIT = 1_000_000
 class Server:
     """What a simulated server admits, and what it says to whom it refuses.
 
-    What it refuses costs the client nothing under the law.
+    What it refuses costs the client nothing under the algorithm.
 
     Args:
         rate: Requests per period, of all clients together.
-        law: How the rate is meant, as in `aiothrottle.testing.RateLimitedServer`:
-            ``"rolling-window"``, ``"fixed-window"`` or ``"token-bucket"``. Or what makes a law of
-            your own, with the methods of `aiothrottle.testing.laws.Law`: it is called without
-            arguments, and `rate` then only tells the period.
+        algorithm: How the rate is meant, as in `aiothrottle.testing.RateLimitedServer`:
+            ``"sliding-window-log"``, ``"fixed-window"`` or ``"token-bucket"``. Or what makes an
+            algorithm of your own, with the methods of
+            `aiothrottle.testing.algorithms.ServerAlgorithm`: it is called without arguments, and
+            `rate` then only tells the period.
         burst: How many requests the token bucket holds; by default the limit of the rate.
         phase: How far into a fixed window the simulation begins, in seconds. A client can't know;
             by default the seed of the simulation decides.
@@ -45,12 +51,12 @@ class Server:
         TypeError: `rate` is of a kind that is no rate.
         ValueError: An argument is out of range, or makes no sense together with the others.
 
-    >>> Server("100/min", law="fixed-window").period
+    >>> Server("100/min", algorithm="fixed-window").period
     60.0
     """
 
     rate: Rate
-    law: LawName | Callable[[], Law]
+    algorithm: AlgorithmName | Callable[[], ServerAlgorithm]
     burst: float | None
     phase: float | None
     retry_after: RetryAfter
@@ -58,26 +64,26 @@ class Server:
     def __init__(
         self,
         rate: RateLike,
-        law: LawName | Callable[[], Law] = "rolling-window",
+        algorithm: AlgorithmName | Callable[[], ServerAlgorithm] = "sliding-window-log",
         *,
         burst: float | None = None,
         phase: float | None = None,
         retry_after: RetryAfter = "seconds",
     ) -> None:
-        if not callable(law):
-            check_choice("law", law, get_args(LawName))
+        if not callable(algorithm):
+            check_choice("algorithm", algorithm, get_args(AlgorithmName))
         check_choice("retry_after", retry_after, get_args(RetryAfter))
         if burst is not None:
-            if law != "token-bucket":
-                raise ValueError("burst belongs to law='token-bucket'")
+            if algorithm != "token-bucket":
+                raise ValueError("burst belongs to algorithm='token-bucket'")
             check_number("burst", burst, "requests", least=1)
         if phase is not None:
-            if law != "fixed-window":
-                raise ValueError("phase belongs to law='fixed-window'")
+            if algorithm != "fixed-window":
+                raise ValueError("phase belongs to algorithm='fixed-window'")
             check_number("phase", phase, "seconds")
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", as_rate(rate))
-        set_field(self, "law", law)
+        set_field(self, "algorithm", algorithm)
         set_field(self, "burst", burst)
         set_field(self, "phase", phase)
         set_field(self, "retry_after", retry_after)
@@ -87,35 +93,35 @@ class Server:
 
     @property
     def period(self) -> float:
-        """Seconds in which the law counts; a rate below one request is one in as much more."""
+        """Seconds of a window; a rate below one request per period is one in a longer period."""
         return self.rate.period / min(1.0, self.rate.limit)
 
-    def make_law(self, phase: float = 0.0) -> Law:
-        """Make the law, with nothing counted yet, so far into a fixed window."""
+    def make_algorithm(self, phase: float = 0.0) -> ServerAlgorithm:
+        """Make the algorithm, with nothing counted yet, so far into a fixed window."""
         # A window counts whole requests. Not even one would be none for ever.
         limit = max(1, int(self.rate.limit))
-        match self.law:
-            case "rolling-window":
-                return RollingWindow(limit, self.period)
+        match self.algorithm:
+            case "sliding-window-log":
+                return SlidingWindowLog(limit, self.period)
             case "fixed-window":
                 return FixedWindow(limit, self.period, phase)
             case "token-bucket":
                 burst = max(1.0, self.rate.limit) if self.burst is None else self.burst
                 return TokenBucket(self.rate.limit, self.rate.period, burst)
-            case make_law:
-                return make_law()
+            case make_algorithm:
+                return make_algorithm()
 
 
-def most_admitted(law: Law, seconds: float) -> int:
-    """Count what a law admits to somebody who asks at every instant."""
+def most_admitted(algorithm: ServerAlgorithm, seconds: float) -> int:
+    """Count what an algorithm admits to somebody who asks at every instant."""
     count, now = 0, 0.0
     at_once = 0
     while at_once < _NO_LIMIT:
-        ready_at = law.ready_at()
+        ready_at = algorithm.ready_at()
         at_once = 0 if ready_at > now else at_once + 1
         now = max(now, ready_at)
         if now >= seconds - ROUNDING:
             return count
-        law.count(now)
+        algorithm.count(now)
         count += 1
     raise ValueError(f"a server that admits {_NO_LIMIT} requests at one instant limits nothing")

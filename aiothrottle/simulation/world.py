@@ -15,7 +15,7 @@ from aiothrottle.simulation.server import ROUNDING, Server, most_admitted
 from aiothrottle.testing.audit import greatest_count
 
 if TYPE_CHECKING:
-    from aiothrottle.testing.laws import Law
+    from aiothrottle.testing.algorithms import ServerAlgorithm
 
 __all__ = ["World"]
 
@@ -45,15 +45,15 @@ class World:
         self._back_off = self._chance("back-off")
         phase = self._chance("phase").random()
         instants = sorted(at for at in servers if at < seconds)
-        # Each server with its law, made twice: how much it admits is asked of the other one.
-        self._to_come: list[tuple[float, Server, Law]] = []
+        # Each server with its algorithm, made twice: how much it admits is asked of the other one.
+        self._to_come: list[tuple[float, Server, ServerAlgorithm]] = []
         self._most = 0
         for at, until in zip(instants, [*instants[1:], seconds], strict=True):
             server = servers[at]
             begun = phase * server.period if server.phase is None else server.phase
-            self._to_come.append((at, server, server.make_law(begun)))
-            self._most += most_admitted(server.make_law(begun), until - at)
-        self._begun_at, self._server, self._law = self._to_come.pop(0)
+            self._to_come.append((at, server, server.make_algorithm(begun)))
+            self._most += most_admitted(server.make_algorithm(begun), until - at)
+        self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
         self._arrivals: list[Arrival] = []
         self._waits: list[float] = []
         self._given_up = 0
@@ -145,8 +145,8 @@ class World:
 
     def _arrive(self, client: int, now: float, waited: float) -> float | None:
         while self._to_come and now >= self._to_come[0][0]:
-            self._begun_at, self._server, self._law = self._to_come.pop(0)
-        ready_at = self._begun_at + self._law.ready_at()
+            self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
+        ready_at = self._begun_at + self._algorithm.ready_at()
         refused = ready_at > now + ROUNDING
         if now < self._seconds - ROUNDING:
             self._arrivals.append(Arrival(now, client, refused))
@@ -154,7 +154,7 @@ class World:
                 self._waits.append(waited)
         if refused:
             return ready_at - now
-        self._law.count(max(now, ready_at) - self._begun_at)
+        self._algorithm.count(max(now, ready_at) - self._begun_at)
         return None
 
     def _refused(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, SlidingWindow
+from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowCounter, SlidingWindowLog
 from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, until
 from aiothrottle.stores.store import Answer
 from aiothrottle.texts import number
 
-__all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_law", "seal"]
+__all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_algorithm", "seal"]
 
 EPOCH = 1767225600
 """What a shared clock counts from, in seconds since 1970: 2026-01-01T00:00:00Z.
@@ -33,7 +33,7 @@ LATEST = 1e10
 """Seconds: three hundred years. Of an instant beyond a double cannot tell the next fraction of a
 second, and beyond 1e16 not the next second: where time stands still, nothing is ever spent."""
 
-# The seal of the law; then seen, ahead, last. The dump of the state follows.
+# The seal of the algorithm; then seen, ahead, last. The dump of the state follows.
 HEAD = struct.Struct("<8s3d")
 
 
@@ -56,7 +56,8 @@ class Record:
     def reset_after(self, algorithm: Algorithm[Any], now: float) -> float:
         """Seconds until the record may be forgotten: not while any is let go later.
 
-        A law that counts in periods has forgotten this one when it has counted in a later one.
+        An algorithm that counts in periods has forgotten this one when it has counted in a later
+        one.
         """
         return max(algorithm.reset_after(self.state, now), until(self.last, now))
 
@@ -135,13 +136,13 @@ class Record:
 
     @classmethod
     def load(cls, algorithm: Algorithm[Any], key: object, data: bytes) -> "Record":
-        """Read what a record of the same law has written.
+        """Read what a record of the same algorithm has written.
 
         Raises:
-            ValueError: It is of another law, or damaged.
+            ValueError: It is of another algorithm, or damaged.
         """
         if len(data) < HEAD.size or not data.startswith(seal(algorithm)):
-            raise other_law(key, algorithm)
+            raise other_algorithm(key, algorithm)
         _, *times = HEAD.unpack_from(data)
         return cls.restored(key, lambda: algorithm.load(data[HEAD.size :]), *times)
 
@@ -166,9 +167,9 @@ class Record:
         return record
 
 
-def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever law
+def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever algorithm
     """Take out of the state what is true for the numbers of this algorithm alone."""
-    if isinstance(algorithm, RollingWindow):
+    if isinstance(algorithm, SlidingWindowLog):
         state.room = 0
     elif isinstance(algorithm, AllOf):
         for each, part in zip(algorithm.algorithms, state, strict=True):
@@ -188,16 +189,16 @@ def _shape(algorithm: Algorithm[Any]) -> str:
     # Their state counts in periods: in those of another length it would be nonsense.
     if isinstance(algorithm, FixedWindow):
         return f"{name}({float(algorithm._period)!r})"
-    if isinstance(algorithm, SlidingWindow):
+    if isinstance(algorithm, SlidingWindowCounter):
         return f"{name}({algorithm._width!r},{algorithm.buckets})"
     return name
 
 
-def other_law(key: object, algorithm: Algorithm[Any]) -> ValueError:
-    """Make the error of a key that two laws want."""
+def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
+    """Make the error of a key that two algorithms want."""
     return ValueError(
-        f"the record of {key!r} is not one of {algorithm!r}: another law has written it, or the "
-        "same with windows of another period; give each a key of its own, or clear(key)"
+        f"the record of {key!r} is not one of {algorithm!r}: another algorithm has written it, or "
+        "the same with windows of another period; give each a key of its own, or clear(key)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Limits in memcached: every law by compare and swap, on the clocks of those who ask."""
+"""Limits in memcached: every algorithm by compare and swap, on the clocks of those who ask."""
 
 import math
 import time
@@ -34,11 +34,11 @@ _CALLS = 2
 
 
 class MemcachedStore(SwapStore):
-    """Keeps the records in memcached, with `emcache` as the driver. Every law by compare and swap.
+    """Keeps the records in memcached, by compare and swap, with `emcache` as the driver.
 
     memcached tells whole seconds only, so the clocks of the machines count, and have to agree:
     time is what the fastest of them says. It forgets what it has no memory for, and all of it when
-    it is restarted; what is forgotten may be spent again. A `RollingWindow` is eight bytes for
+    it is restarted; what is forgotten may be spent again. A `SlidingWindowLog` is eight bytes for
     each token of its limit, of a megabyte at the most; others are small.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.stores.keeper import Keeper, Step
-from aiothrottle.stores.ledger import Record, other_law, portable, seal
+from aiothrottle.stores.ledger import Record, other_algorithm, portable, seal
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable
 from aiothrottle.stores.store import Answer, Key, name_of
 
@@ -39,9 +39,9 @@ class MemoryStore(Keeper, SlotStore):
             (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
     >>> import asyncio
-    >>> from aiothrottle.algorithms import RollingWindow
+    >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> store = MemoryStore(clock=lambda: 0.0)
-    >>> mails = RollingWindow("1/min")
+    >>> mails = SlidingWindowLog("1/min")
     >>> asyncio.run(store.reserve(("mail", "ann"), mails, [1, 1], horizon=60)).delays
     (0.0, 60.0)
     """
@@ -85,7 +85,7 @@ class MemoryStore(Keeper, SlotStore):
             entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
         elif entry.algorithm != algorithm:
             if seal(entry.algorithm) != seal(algorithm):
-                raise other_law(key, algorithm)
+                raise other_algorithm(key, algorithm)
             portable(entry.algorithm, entry.record.state)
             entry.algorithm = algorithm
         answer = step(entry.record, clock)

@@ -105,13 +105,15 @@ class MongoStore(SwapStore):
                 return answer
         return await super().reserve(key, algorithm, costs, horizon=horizon)
 
-    async def _move(self, key: Key, law: WaitUntil, cost: float, horizon: float) -> Answer | None:
-        """Have the server move the stamp; None if there is a record of another law."""
+    async def _move(
+        self, key: Key, algorithm: WaitUntil, cost: float, horizon: float
+    ) -> Answer | None:
+        """Have the server move the stamp; None if there is a record of another algorithm."""
         name, mark = name_of(key), secrets.token_bytes(8)
         this = {"_id": name, **SOUND}
         for _ in range(2):
             clock = None if self._clock is None else self._clock()
-            steps = move(law, cost, horizon, mark=mark, clock=clock)
+            steps = move(algorithm, cost, horizon, mark=mark, clock=clock)
             update = partial(
                 self._records.find_one_and_update,
                 *(this, steps),
@@ -119,7 +121,7 @@ class MongoStore(SwapStore):
             )
             found: _Document | None = await self._calls.ask(update)
             if found is not None:
-                return answer_of(key, law, found)
+                return answer_of(key, algorithm, found)
             # No upsert: of several first ones all but one might be told of nothing.
             await self._insert(fresh(name, mark))
         return None

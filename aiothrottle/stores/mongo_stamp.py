@@ -1,7 +1,7 @@
 """The stamp of `WaitUntil` as a document of MongoDB, which the server itself moves.
 
 What `Record` does to such a record, once more, as a pipeline of an update: one call, atomic, on the
-server's clock. All other laws, and all other verbs, see it as bytes.
+server's clock. All other algorithms, and all other verbs, see it as bytes.
 """
 
 import math
@@ -54,7 +54,7 @@ def _record(key: object, document: Document) -> Record:
     return Record.restored(key, state, *times)
 
 
-def answer_of(key: object, law: WaitUntil, document: Document) -> Answer:
+def answer_of(key: object, algorithm: WaitUntil, document: Document) -> Answer:
     """Give the answer to a reservation, from what the update has left.
 
     Raises:
@@ -63,11 +63,11 @@ def answer_of(key: object, law: WaitUntil, document: Document) -> Answer:
     record = _record(key, document)  # which are numbers: so are those that were made of them
     now, at, went = document["now"], document["goes"], document["went"]
     wait = 0.0 if went else until(at, now)
-    return record.answer(law, now, (at,) if went else (), wait)
+    return record.answer(algorithm, now, (at,) if went else (), wait)
 
 
 def move(
-    law: WaitUntil, cost: float, horizon: float, *, mark: bytes, clock: float | None
+    algorithm: WaitUntil, cost: float, horizon: float, *, mark: bytes, clock: float | None
 ) -> list[Document]:
     """Make the update that reserves the cost, if it may go within the horizon.
 
@@ -76,13 +76,13 @@ def move(
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
-    passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, law.interval]}
+    passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, algorithm.interval]}
     level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
-    # A wait that is but a rounding is none, as in the law; and it is rounded up.
+    # A wait that is but a rounding is none, as in the algorithm; and it is rounded up.
     waits = {"$gt": [level, ROUNDING]}
-    stamp = {"$add": ["$goes", {"$multiply": [level, law.interval]}]}
+    stamp = {"$add": ["$goes", {"$multiply": [level, algorithm.interval]}]}
     later = {"$add": ["$goes", {"$multiply": [{"$abs": "$goes"}, 2**-52]}]}
-    moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, law.capacity]}]}
+    moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, algorithm.capacity]}]}
 
     stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
 
@@ -105,7 +105,7 @@ def move(
         ),
     ]
     if clock is None:
-        stamp = {"$add": ["$level_at", {"$multiply": ["$level", law.interval]}]}
+        stamp = {"$add": ["$level_at", {"$multiply": ["$level", algorithm.interval]}]}
         over = {"$subtract": [{"$max": [stamp, "$last"]}, "$now"]}
         milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [over, 0.0]}]}}
         steps.append({"$set": {"expires": {"$add": ["$$NOW", milliseconds]}}})

@@ -1,4 +1,4 @@
-"""The numbers of a law, as `laws.lua` reads them."""
+"""The numbers of an algorithm, as `algorithms.lua` reads them."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -23,24 +23,24 @@ __all__ = ["numbers_of"]
 _LEVEL, _ROLLING, _FIXED, _SLIDING = 1, 2, 3, 4
 
 
-def _token_bucket(law: TokenBucket) -> list[float]:
-    return _level(law, law.burst, 1, law.burst)
+def _token_bucket(algorithm: TokenBucket) -> list[float]:
+    return _level(algorithm, algorithm.burst, 1, algorithm.burst)
 
 
-def _leaky_bucket(law: LeakyBucket) -> list[float]:
-    return _level(law, law.capacity, 0, law._brim, whole=1)
+def _leaky_bucket(algorithm: LeakyBucket) -> list[float]:
+    return _level(algorithm, algorithm.capacity, 0, algorithm._brim, whole=1)
 
 
-def _wait_until(law: WaitUntil) -> list[float]:
-    return _level(law, law.capacity, 0, 0, top=law.capacity, whole=1, last_only=1)
+def _wait_until(algorithm: WaitUntil) -> list[float]:
+    return _level(algorithm, algorithm.capacity, 0, 0, top=algorithm.capacity, whole=1, last_only=1)
 
 
-def _cooldown(law: Cooldown) -> list[float]:
-    return _level(law, law.n, 1, law.n)
+def _cooldown(algorithm: Cooldown) -> list[float]:
+    return _level(algorithm, algorithm.n, 1, algorithm.n)
 
 
 def _level(
-    law: Draining,
+    algorithm: Draining,
     capacity: float,
     own: float,
     brim: float,
@@ -49,20 +49,20 @@ def _level(
     whole: float = 0,
     last_only: float = 0,
 ) -> list[float]:
-    rate = (law._limit, law._period)
+    rate = (algorithm._limit, algorithm._period)
     return [_LEVEL, *rate, capacity, own, brim, top, whole, last_only]
 
 
-def _rolling_window(law: RollingWindow) -> list[float]:
-    return [_ROLLING, law._limit, law._period, law._rounding]
+def _sliding_window_log(algorithm: SlidingWindowLog) -> list[float]:
+    return [_ROLLING, algorithm._limit, algorithm._period, algorithm._rounding]
 
 
-def _fixed_window(law: FixedWindow) -> list[float]:
-    return [_FIXED, law._limit, law._period, law._rounding]
+def _fixed_window(algorithm: FixedWindow) -> list[float]:
+    return [_FIXED, algorithm._limit, algorithm._period, algorithm._rounding]
 
 
-def _sliding_window(law: SlidingWindow) -> list[float]:
-    return [_SLIDING, law._limit, law._width, law._rounding, law.buckets]
+def _sliding_window_counter(algorithm: SlidingWindowCounter) -> list[float]:
+    return [_SLIDING, algorithm._limit, algorithm._width, algorithm._rounding, algorithm.buckets]
 
 
 _PORTED: dict[type[Any], Callable[[Any], list[float]]] = {
@@ -70,9 +70,9 @@ _PORTED: dict[type[Any], Callable[[Any], list[float]]] = {
     LeakyBucket: _leaky_bucket,
     WaitUntil: _wait_until,
     Cooldown: _cooldown,
-    RollingWindow: _rolling_window,
+    SlidingWindowLog: _sliding_window_log,
     FixedWindow: _fixed_window,
-    SlidingWindow: _sliding_window,
+    SlidingWindowCounter: _sliding_window_counter,
     Unlimited: lambda _: [],
 }
 
@@ -80,12 +80,13 @@ _PORTED: dict[type[Any], Callable[[Any], list[float]]] = {
 def numbers_of(algorithm: Algorithm[Any]) -> list[float] | None:
     """Give the numbers of the algorithm, several limits at once too; None if the script has none.
 
-    It has none of a law of somebody's own, also not of one that is derived from one of these.
+    It has none of an algorithm of somebody's own, also not of one that is derived from one of
+    these.
     """
     numbers: list[float] = [float(type(algorithm) is AllOf)]
-    for law in algorithm.algorithms if type(algorithm) is AllOf else (algorithm,):
-        ported = _PORTED.get(type(law))
+    for part in algorithm.algorithms if type(algorithm) is AllOf else (algorithm,):
+        ported = _PORTED.get(type(part))
         if ported is None:
             return None
-        numbers += ported(law)
+        numbers += ported(part)
     return numbers

@@ -1,7 +1,7 @@
 """Limits in Redis or Valkey: one script call, on the server's clock, for everybody who waits.
 
-The built-in laws, several at once too, are decided by a script (`lua/laws.lua`, `lua/record.lua`).
-A law of one's own lives there as well, by compare and swap.
+The built-in algorithms, several at once too, are decided by a script (`lua/algorithms.lua`,
+`lua/record.lua`). An algorithm of one's own lives there as well, by compare and swap.
 """
 
 import warnings
@@ -183,7 +183,7 @@ class RedisStore(SwapStore):
     async def _decide(
         self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
     ) -> Answer | None:
-        """Have the script decide; None if it does not know the law."""
+        """Have the script decide; None if it does not know the algorithm."""
         request = self._requests.make(verb, key, algorithm, *numbers)
         if request is None:
             return None
@@ -207,7 +207,8 @@ class RedisStore(SwapStore):
         """Have it not called any more."""
         self._wakes.unlisten(owner)
 
-    # ---- a law that the script does not know -----------------------------------------------------
+    # ---- an algorithm that the script does not know
+    # -----------------------------------------------------
 
     async def load(self, key: Key) -> Loaded:
         """Give what is there, which is the mark too, and the server's time."""
@@ -334,7 +335,7 @@ class RedisPipeline:
     """The verbs of `RedisStore`, queued on a pipeline or a transaction of the caller's.
 
     Each gives a `Queued`, whose answer is in what ``execute()`` gives. The script is sent in full,
-    since nobody can send it again in the midst of a transaction. Only for the built-in laws.
+    since nobody can send it again in the midst of a transaction. Only for the built-in algorithms.
     """
 
     __slots__ = ("_pipe", "_requests")
@@ -380,7 +381,7 @@ class RedisPipeline:
         # The client may be one that decodes what it gets.
         request = self._requests.make(verb, key, algorithm, *numbers, as_text=True)
         if request is None:
-            raise TypeError(f"a pipeline can only take laws of this package: {algorithm!r}")
+            raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm)
         self._pipe.execute_command("EVAL", RECORD.text, *request.arguments)
         return queued
@@ -399,6 +400,6 @@ class Queued:
         """Give the answer, from what ``execute()`` gave.
 
         Raises:
-            ValueError: The record of the key is of another law.
+            ValueError: The record of the key is of another algorithm.
         """
         return read_text(replies[self.place], self.key, self.algorithm)

@@ -10,10 +10,10 @@ from hashlib import sha1
 from itertools import count
 from typing import Any, NamedTuple
 
-from aiothrottle.algorithms import AllOf, RollingWindow
+from aiothrottle.algorithms import AllOf, SlidingWindowLog
 from aiothrottle.algorithms.algorithm import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.ledger import damaged, other_law, seal
+from aiothrottle.stores.ledger import damaged, other_algorithm, seal
 from aiothrottle.stores.port import numbers_of
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, name_of
@@ -50,7 +50,7 @@ class Script:
         self.digest: str = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-RECORD = Script("arithmetic.lua", "laws.lua", "record.lua")
+RECORD = Script("arithmetic.lua", "algorithms.lua", "record.lua")
 LOAD = Script("load.lua")
 SWAP = Script("swap.lua")
 SLOTS = Script("slots.lua")
@@ -64,27 +64,27 @@ class _Frame:
     #: Names of the record and of its logs, with the count of all keys before them.
     name: str
     logs: tuple[str, ...]
-    #: The seal of the law and its numbers.
-    law: bytes
+    #: The seal of the algorithm and its numbers.
+    sealed: bytes
     head: bytes
     tail: bytes
 
     @classmethod
     def of(cls, name: str, verb: str, algorithm: Algorithm[Any], more: int) -> "_Frame | None":
-        """Make one; None if the script does not know the law."""
+        """Make one; None if the script does not know the algorithm."""
         numbers = numbers_of(algorithm)
         if numbers is None:
             return None
-        law = seal(algorithm) + _packed(numbers)
+        sealed = seal(algorithm) + _packed(numbers)
         logs = tuple(f"{name}:{place}" for place in range(_windows(algorithm)))
         head = ["EVALSHA", RECORD.digest, str(2 + len(logs)), name]
-        tail = [*map(str.encode, [*logs, verb]), law]
+        tail = [*map(str.encode, [*logs, verb]), sealed]
         count = len(head) + 1 + len(tail) + 1 + more
         return cls(
             algorithm,
             name,
             logs,
-            law,
+            sealed,
             b"*%d\r\n%b" % (count, b"".join([_argument(part.encode()) for part in head])),
             b"".join(map(_argument, tail)),
         )
@@ -104,7 +104,7 @@ class Request(NamedTuple):
         """The count of the keys, the keys and the arguments, as a driver wants them."""
         frame = self.frame
         keys = [frame.name, self.id, *frame.logs]
-        return [len(keys), *keys, self.verb, frame.law, *self.rest]
+        return [len(keys), *keys, self.verb, frame.sealed, *self.rest]
 
     @property
     def command(self) -> bytes:
@@ -151,7 +151,7 @@ class Requests:
         *numbers: float,
         as_text: bool = False,
     ) -> Request | None:
-        """Give a request; None for a law of one's own."""
+        """Give a request; None for an algorithm of one's own."""
         frame = self._frames.get((verb, key, id(algorithm)))
         if frame is None:
             frame = self._frame(verb, key, algorithm)
@@ -192,7 +192,7 @@ def read_answer(reply: bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
     """Read what the script says.
 
     Raises:
-        ValueError: The record is of another law, or damaged.
+        ValueError: The record is of another algorithm, or damaged.
         StoreUnavailable: It is no reply of the script.
     """
     _raise_if_told(reply, key, algorithm)
@@ -239,8 +239,11 @@ def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer
 
 
 def _raise_if_told(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> None:
-    if reply in (b"other law", "other law"):  # no set: whatever a server says may have no hash
-        raise other_law(key, algorithm)
+    if reply in (
+        b"other algorithm",
+        "other algorithm",
+    ):  # no set: whatever a server says may have no hash
+        raise other_algorithm(key, algorithm)
     if reply in (b"damaged", "damaged"):
         raise damaged(key, "it is no dump, or has a number in it that cannot be")
 
@@ -261,5 +264,5 @@ def _packed(numbers: "tuple[float, ...] | list[float]") -> bytes:
 
 def _windows(algorithm: Algorithm[Any]) -> int:
     if isinstance(algorithm, AllOf):
-        return sum(isinstance(law, RollingWindow) for law in algorithm.algorithms)
-    return int(isinstance(algorithm, RollingWindow))
+        return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
+    return int(isinstance(algorithm, SlidingWindowLog))

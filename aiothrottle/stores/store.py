@@ -66,13 +66,13 @@ class Answer:
 class Store(ABC):
     """Where the states are that many limiters share. Each verb is atomic.
 
-    One key is for one law. Limiters that share a key should have equal limits: if they have not,
-    each is held to its own limit when it asks, by what all of them have spent; but what the
+    One key is for one algorithm. Limiters that share a key should have equal limits: if they have
+    not, each is held to its own limit when it asks, by what all of them have spent; but what the
     shorter period has forgotten is forgotten for the longer one too.
 
     Every verb raises `StoreUnavailable` if the store does not answer in time or at all,
-    `ValueError` if a number is out of range, or if the record of the key is of another law, or of
-    windows of another period, and `TypeError` if a key is none.
+    `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
+    or of windows of another period, and `TypeError` if a key is none.
     """
 
     # What the limiters of this process know of it together, once there are any: see `Health`.
@@ -95,7 +95,7 @@ class Store(ABC):
 
         Args:
             key: Of the record.
-            algorithm: Whose law decides.
+            algorithm: Whose algorithm decides.
             costs: Tokens of each, 0 or more. A cost of 0 may always go.
             horizon: Seconds. With 0.0 only what may go now is taken.
         """
@@ -115,7 +115,7 @@ class Store(ABC):
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Tell what `reserve` would say of the cost, and spend nothing.
 
-        A `RollingWindow` of a lower limit or a shorter period may be asked about the record of
+        A `SlidingWindowLog` of a lower limit or a shorter period may be asked about the record of
         another one.
         """
 

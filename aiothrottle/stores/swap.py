@@ -31,7 +31,7 @@ Loaded: TypeAlias = tuple[bytes | None, Any, float]
 class SwapStore(Keeper, SlotStore):
     """A store that can load bytes and swap them, if nobody else has in the meantime.
 
-    Who writes a store of one's own gives `load`, `swap` and `clear`; the laws come with it.
+    Who writes a store of one's own gives `load`, `swap` and `clear`; the algorithms come with it.
     """
 
     __slots__ = ()

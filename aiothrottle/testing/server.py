@@ -15,12 +15,17 @@ from yarl import URL
 
 from aiothrottle.checks import check_choice, check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.testing.algorithms import (
+    FixedWindow,
+    ServerAlgorithm,
+    SlidingWindowLog,
+    TokenBucket,
+)
 from aiothrottle.testing.audit import Audit, RecordedRequest
-from aiothrottle.testing.laws import FixedWindow, Law, RollingWindow, TokenBucket
 
-__all__ = ["LawName", "RateLimitedServer", "Refusal", "linked_pages"]
+__all__ = ["AlgorithmName", "RateLimitedServer", "Refusal", "linked_pages"]
 
-LawName: TypeAlias = Literal["rolling-window", "fixed-window", "token-bucket"]
+AlgorithmName: TypeAlias = Literal["sliding-window-log", "fixed-window", "token-bucket"]
 Refusal: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 
 
@@ -28,17 +33,17 @@ class RateLimitedServer:
     """An HTTP server on a free port of 127.0.0.1 that refuses requests beyond its limits.
 
     Use it as `async with RateLimitedServer(...) as server:`, or call `start` and `close`. A server
-    is started once. What it refuses costs the client nothing under the law. All durations are in
-    seconds.
+    is started once. What it refuses costs the client nothing under the algorithm. All durations are
+    in seconds.
 
     Args:
         rate: The rate limit: a number of requests per second, a string such as `"50/s"`, or a
             `Rate`. None is no rate limit.
-        law: How the rate is meant. `"rolling-window"`: never more than the limit in any window of
-            the period. `"fixed-window"`: windows follow each other, from the start of the server
-            on, so up to twice the limit can pass around an edge. `"token-bucket"`: up to `burst`
-            requests at once, in the long run the rate. A window counts whole requests: `"2.5/s"`
-            is 2 in a second, but `"0.5/s"` is 1 in two.
+        algorithm: How the rate is meant. `"sliding-window-log"`: never more than the limit in any
+            window of the period. `"fixed-window"`: windows follow each other, from the start of the
+            server on, so up to twice the limit can pass around an edge. `"token-bucket"`: up to
+            `burst` requests at once, in the long run the rate. A window counts whole requests:
+            `"2.5/s"` is 2 in a second, but `"0.5/s"` is 1 in two.
         burst: How many requests the token bucket holds; by default the limit of the rate.
         phase: How far into its first fixed window the server starts.
         concurrency_limit: How many exchanges may be open at once. An exchange is open from the
@@ -50,7 +55,7 @@ class RateLimitedServer:
             seconds. `"silence"`: no answer, ever. A request that is refused for concurrency is
             told to come back in one second: nobody can know when an exchange will end.
         latency: How long each request is on its way before the server sees it.
-        jitter: At most so much longer it takes, by chance: the law sees jittered arrivals.
+        jitter: At most so much longer it takes, by chance: the algorithm sees jittered arrivals.
         seed: Of the chance in `jitter`. The delays are the same for the same seed.
         handler: What answers the admitted requests, an aiohttp handler; by default a short text, at
             once: to see exchanges overlap, give a handler that takes its time.
@@ -80,7 +85,7 @@ class RateLimitedServer:
         self,
         rate: RateLike | None = None,
         *,
-        law: LawName = "rolling-window",
+        algorithm: AlgorithmName = "sliding-window-log",
         burst: float | None = None,
         phase: float = 0.0,
         concurrency_limit: int | None = None,
@@ -90,7 +95,7 @@ class RateLimitedServer:
         seed: int = 0,
         handler: Handler | None = None,
     ) -> None:
-        check_choice("law", law, get_args(LawName))
+        check_choice("algorithm", algorithm, get_args(AlgorithmName))
         check_choice("refusal", refusal, get_args(Refusal))
         check_whole("concurrency_limit", concurrency_limit, none="None for no limit")
         check_number("latency", latency, "seconds")
@@ -98,7 +103,9 @@ class RateLimitedServer:
         check_whole("seed", seed, least=-math.inf)
         if handler is not None and not callable(handler):
             raise TypeError(f"handler must be an aiohttp handler, not {handler!r}")
-        self._law = _make_law(None if rate is None else as_rate(rate), law, burst, phase)
+        self._algorithm = _make_algorithm(
+            None if rate is None else as_rate(rate), algorithm, burst, phase
+        )
         self._concurrency_limit = concurrency_limit
         self._refusal: Refusal = refusal
         self._latency = latency
@@ -125,7 +132,7 @@ class RateLimitedServer:
         return self._url
 
     async def start(self) -> None:
-        """Start to serve. The law's time begins now.
+        """Start to serve. The algorithm's time begins now.
 
         Raises:
             RuntimeError: The server has been started before.
@@ -216,11 +223,11 @@ class RateLimitedServer:
             admitted = sum(not record.refused for record in self._open)
             if admitted >= self._concurrency_limit:
                 return 1.0
-        if self._law is not None:
-            ready_at = self._law.ready_at()
+        if self._algorithm is not None:
+            ready_at = self._algorithm.ready_at()
             if ready_at > now:
                 return ready_at - now
-            self._law.count(now)
+            self._algorithm.count(now)
         return None
 
     async def _refuse(self, wait: float) -> web.StreamResponse:
@@ -290,12 +297,14 @@ def _retry_after(refusal: Refusal, wait: float, now: float) -> str | None:
             return None
 
 
-def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: float) -> Law | None:
+def _make_algorithm(
+    rate: Rate | None, name: AlgorithmName, burst: float | None, phase: float
+) -> ServerAlgorithm | None:
     check_number("phase", phase, "seconds")
     if burst is not None and (rate is None or name != "token-bucket"):
-        raise ValueError("burst belongs to a rate with law='token-bucket'")
+        raise ValueError("burst belongs to a rate with algorithm='token-bucket'")
     if phase and (rate is None or name != "fixed-window"):
-        raise ValueError("phase belongs to a rate with law='fixed-window'")
+        raise ValueError("phase belongs to a rate with algorithm='fixed-window'")
     if rate is None:
         return None
     if name == "token-bucket":
@@ -305,8 +314,8 @@ def _make_law(rate: Rate | None, name: LawName, burst: float | None, phase: floa
     # A window counts whole requests. Not even one would be none for ever.
     limit = max(1, int(rate.limit))
     period = rate.period / min(1.0, rate.limit)
-    if name == "rolling-window":
-        return RollingWindow(limit, period)
+    if name == "sliding-window-log":
+        return SlidingWindowLog(limit, period)
     if phase >= period:
         raise ValueError(f"phase must be less than the period of {period} s, not {phase!r}")
     return FixedWindow(limit, period, phase)

@@ -37,7 +37,7 @@ class Line:
     Attributes:
         waiters: In order; "waiting", "granted", or "cancelled" in one of these before its task ran.
         inside: How many hold a permit.
-        spent: Ages of the tokens that the law has taken.
+        spent: Ages of the tokens that the algorithm has taken.
         seen: Ages of the requests, as an observer outside sees them go.
         timer: Ticks until the consumer looks again; None: no timer.
         looking: Whether the consumer is about to look.

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle._core.bucket import LocalBucket
-from aiothrottle.algorithms import RollingWindow, TokenBucket
+from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
 
 
 def bucket_of(limit: float = 4) -> LocalBucket:
-    return LocalBucket(RollingWindow(limit), lambda: 0.0)
+    return LocalBucket(SlidingWindowLog(limit), lambda: 0.0)
 
 
 def start_on_credit(bucket: LocalBucket, *instants: float) -> None:
@@ -77,7 +77,7 @@ QUESTIONS: dict[str, Callable[[LocalBucket], object]] = {
     "take": lambda bucket: bucket.take(0.5, 2.0),
     "charge": lambda bucket: bucket.charge(0.5, 2.0),
     "refund": lambda bucket: bucket.refund(0.5, 1.0, 0.25),
-    "use": lambda bucket: bucket.use(RollingWindow(5), 0.5),
+    "use": lambda bucket: bucket.use(SlidingWindowLog(5), 0.5),
     "update_quota": lambda bucket: report(bucket, 1.0, now=0.5),
     "restart": lambda bucket: bucket.restart(lambda: 7.0),
 }
@@ -130,15 +130,15 @@ def test_refund_counts_from_when_it_was_taken() -> None:
 def test_another_algorithm_keeps_what_was_spent() -> None:
     bucket = bucket_of(4)
     bucket.take(0.0, 3.0)
-    bucket.use(RollingWindow(5), 0.0)
+    bucket.use(SlidingWindowLog(5), 0.0)
     assert (bucket.capacity, bucket.remaining(0.0)) == (5, 2)
 
 
 def test_another_algorithm_keeps_the_server_quota() -> None:
     bucket = bucket_of(4)
     report(bucket, 1.0)
-    bucket.use(RollingWindow(50), 0.0)
-    assert (bucket.own[0], bucket.capacity) == (RollingWindow(50), 50)
+    bucket.use(SlidingWindowLog(50), 0.0)
+    assert (bucket.own[0], bucket.capacity) == (SlidingWindowLog(50), 50)
     assert (bucket.quota_remaining(0.0), bucket.delay(0.0, 2.0)) == (1, 10.0)
 
 

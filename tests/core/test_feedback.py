@@ -7,7 +7,7 @@ import pytest
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle._core.feedback import Change, Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.adaptive import SelfTuningGuard
-from aiothrottle.algorithms import RollingWindow
+from aiothrottle.algorithms import SlidingWindowLog
 
 
 def adaptive_rate() -> RateControl:
@@ -21,7 +21,7 @@ def adaptive_slots() -> SlotsControl:
 def tuned_guard(*, of_children: bool = False) -> GuardControl:
     return GuardControl(
         SelfTuningGuard(1.0),
-        lambda guard: RollingWindow(f"1/{1 + guard}s"),
+        lambda guard: SlidingWindowLog(f"1/{1 + guard}s"),
         of_children=of_children,
     )
 

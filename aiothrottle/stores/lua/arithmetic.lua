@@ -1,5 +1,5 @@
 -- Doubles, reckoned with as Python does it (aiothrottle/algorithms/algorithm.py, math.fsum), to the
--- last bit: laws.lua and record.lua follow, in the same script.
+-- last bit: algorithms.lua and record.lua follow, in the same script.
 
 local floor, ceil, abs, huge = math.floor, math.ceil, math.abs, math.huge
 

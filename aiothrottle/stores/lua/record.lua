@@ -1,7 +1,7 @@
 -- What stores/ledger.py does to a record, once more, on the server's clock and atomically.
 --
 -- KEYS: the record, the answer to this request, a log for each rolling window
--- ARGV: verb; seal and numbers of the law; milliseconds for which the answer is kept, and numbers of
+-- ARGV: verb; seal and numbers of the algorithm; milliseconds for which the answer is kept, and numbers of
 --       the verb; the time, if it is not '' for the server's; 'text' for an answer that survives a
 --       client which decodes it. All numbers, there and here, are packed doubles.
 --
@@ -58,7 +58,7 @@ end
 -- ---- the record ----------------------------------------------------------------------------------
 
 local kept = call('GET', KEYS[1])
-if kept and string.sub(kept, 1, SEAL) ~= seal then return 'other law' end
+if kept and string.sub(kept, 1, SEAL) ~= seal then return 'other algorithm' end
 local seen, ahead, last = -huge, 0, -huge
 local state = {}
 if kept then
@@ -67,42 +67,42 @@ if kept then
   seen, ahead, last = state[1], state[2], state[3]
 end
 
-local law_numbers = unpacked(ARGV[2], SEAL)
-local all_of = law_numbers[1] == 1
-local laws, windows, logs = {}, {}, {}
+local algorithm_numbers = unpacked(ARGV[2], SEAL)
+local all_of = algorithm_numbers[1] == 1
+local algorithms, windows, logs = {}, {}, {}
 local periods = {}  -- those that count in periods, by the place in `state` of which one
 
 local function last_taken() return last end
 
 local place, at = 2, 4  -- the state follows the three times
-while law_numbers[place] do
-  local kind, law, count = law_numbers[place]
+while algorithm_numbers[place] do
+  local kind, algorithm, count = algorithm_numbers[place]
   if kind == 1 then
     count = 8
-    law = level_law(state, at, unpack(law_numbers, place + 1, place + count))
-    if not law then return 'damaged' end
+    algorithm = level_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+    if not algorithm then return 'damaged' end
   elseif kind == 2 then
     count = 3
     logs[#logs + 1] = KEYS[3 + #logs]
-    law = rolling_law(state, at, logs[#logs], last_taken,
-      unpack(law_numbers, place + 1, place + count))
-    windows[#logs] = law
+    algorithm = rolling_algorithm(state, at, logs[#logs], last_taken,
+      unpack(algorithm_numbers, place + 1, place + count))
+    windows[#logs] = algorithm
   elseif kind == 3 then
     count = 3
-    law = fixed_law(state, at, unpack(law_numbers, place + 1, place + count))
+    algorithm = fixed_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
   else
     count = 4
-    law = sliding_law(state, at, unpack(law_numbers, place + 1, place + count))
+    algorithm = sliding_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
   end
-  if not law.keep then
-    local first, final = at, at + law.size - 1
-    function law.keep(numbers)
+  if not algorithm.keep then
+    local first, final = at, at + algorithm.size - 1
+    function algorithm.keep(numbers)
       for place = first, final do numbers[#numbers + 1] = state[place] end
     end
   end
-  laws[#laws + 1] = law
-  if kind > 2 then periods[at] = law end
-  place, at = place + 1 + count, at + law.size
+  algorithms[#algorithms + 1] = algorithm
+  if kind > 2 then periods[at] = algorithm end
+  place, at = place + 1 + count, at + algorithm.size
 end
 
 -- What none of us has written is neither read nor written over: who waits for a NaN, goes, and to
@@ -110,17 +110,17 @@ end
 if kept then
   local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0 and max(seen, ahead) <= LATEST
   for place = 1, at - 1 do sound = sound and state[place] < huge end
-  for first, law in pairs(periods) do
+  for first, algorithm in pairs(periods) do
     local index = state[first]
     sound = sound and (index == -huge or (floor(index) == index and abs(index) < 2 ^ 53))
-    for place = first + 1, first + law.size - 1 do sound = sound and state[place] >= 0 end
+    for place = first + 1, first + algorithm.size - 1 do sound = sound and state[place] >= 0 end
   end
   if not sound then return 'damaged' end
 end
 
-local function greatest(verb_of_law, ...)
+local function greatest(verb_of_algorithm, ...)
   local most = 0
-  for _, law in ipairs(laws) do most = max(most, law[verb_of_law](...)) end
+  for _, algorithm in ipairs(algorithms) do most = max(most, algorithm[verb_of_algorithm](...)) end
   return most
 end
 
@@ -134,7 +134,7 @@ local function delay_of_all(now, cost)
   return wait
 end
 
-local delay = #laws == 1 and laws[1].delay or delay_of_all
+local delay = #algorithms == 1 and algorithms[1].delay or delay_of_all
 
 -- ---- the verbs -----------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ end
 
 local function take(instant, cost)
   see()
-  for place = 1, #laws do laws[place].take(instant, cost) end
+  for place = 1, #algorithms do algorithms[place].take(instant, cost) end
   last = max(last, instant)
 end
 
@@ -181,7 +181,7 @@ elseif verb == 'peek' then
 elseif verb == 'record' then
   if given[2] ~= 0 then take(now, given[2]) end
 elseif verb == 'refund' then
-  for _, law in ipairs(laws) do law.refund(now, given[2], given[3]) end
+  for _, algorithm in ipairs(algorithms) do algorithm.refund(now, given[2], given[3]) end
   see()
 end
 
@@ -190,7 +190,7 @@ end
 local remaining = 0
 if last <= now then
   remaining = huge
-  for _, law in ipairs(laws) do remaining = min(remaining, law.remaining(now)) end
+  for _, algorithm in ipairs(algorithms) do remaining = min(remaining, algorithm.remaining(now)) end
 end
 local reset_after = max(greatest('reset_after', now), wait_until(last, now))
 
@@ -206,7 +206,7 @@ end
 
 if changed then
   local record = {seen, ahead, last}
-  for _, law in ipairs(laws) do law.keep(record) end
+  for _, algorithm in ipairs(algorithms) do algorithm.keep(record) end
   -- An injected clock is not the one by which keys expire.
   local expires = given_time == ''
   local milliseconds = min(ceil(reset_after * 1000) + 1, LONGEST)

@@ -1,4 +1,4 @@
--- Compare and swap: for the laws that laws.lua does not know.
+-- Compare and swap: for the algorithms that algorithms.lua does not know.
 -- KEYS: the record, that this request was done.  ARGV: what has to be there ('' for nothing), what is
 -- to be ('' for nothing), milliseconds for which it is, and for which it is known that it was done.
 

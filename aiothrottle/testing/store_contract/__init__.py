@@ -14,12 +14,12 @@ They raise `AssertionError` for what is wrong.
 """
 
 from aiothrottle.testing.manual_clock import ManualClock
+from aiothrottle.testing.store_contract.algorithms import ALGORITHMS, OneByOne
 from aiothrottle.testing.store_contract.check import Check as Check
 from aiothrottle.testing.store_contract.decisions import DECISIONS
-from aiothrottle.testing.store_contract.laws import LAWS, OneByOne
 from aiothrottle.testing.store_contract.records import RECORDS
 
-__all__ = ["CHECKS", "LAWS", "ManualClock", "OneByOne"]
+__all__ = ["ALGORITHMS", "CHECKS", "ManualClock", "OneByOne"]
 
 CHECKS: list[Check] = [*DECISIONS, *RECORDS]
 """The checks: async functions of what makes a store, and of its clock."""

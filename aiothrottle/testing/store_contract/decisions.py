@@ -5,10 +5,10 @@ import math
 import random
 from typing import TYPE_CHECKING, cast
 
-from aiothrottle.algorithms import AllOf, FixedWindow, RollingWindow, TokenBucket, WaitUntil
+from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.testing.manual_clock import ManualClock
+from aiothrottle.testing.store_contract.algorithms import ALGORITHMS, TEN
 from aiothrottle.testing.store_contract.check import Check, Make, about, close, listed_in, raises
-from aiothrottle.testing.store_contract.laws import LAWS, TEN
 
 if TYPE_CHECKING:
     from aiothrottle.stores import Key
@@ -22,13 +22,13 @@ DECISIONS: list[Check] = []
 async def what_fits_is_taken_and_the_rest_is_told_when(make: Make, clock: ManualClock) -> None:
     """Three of five may go now, the fourth in a second."""
     store = make()
-    answer = await store.reserve("key", RollingWindow("3/s"), [1, 1, 1, 1, 1])
+    answer = await store.reserve("key", SlidingWindowLog("3/s"), [1, 1, 1, 1, 1])
     assert answer.delays == (0.0, 0.0, 0.0), answer
     about(answer, retry_after=1.0, remaining=0.0, reset_after=1.0)
     clock.advance(0.5)
-    about(await store.peek("key", RollingWindow("3/s")), retry_after=0.5, remaining=0.0)
+    about(await store.peek("key", SlidingWindowLog("3/s")), retry_after=0.5, remaining=0.0)
     clock.advance(0.6)
-    about(await store.reserve("key", RollingWindow("3/s"), [1]), remaining=2.0, retry_after=0.0)
+    about(await store.reserve("key", SlidingWindowLog("3/s"), [1]), remaining=2.0, retry_after=0.0)
 
 
 @listed_in(DECISIONS)
@@ -68,29 +68,29 @@ async def nobody_goes_before_who_asked_earlier(make: Make, clock: ManualClock) -
 async def a_refusal_spends_nothing(make: Make, clock: ManualClock) -> None:
     """However often it is refused, it may go when it was told."""
     store = make()
-    for law in LAWS:
-        answer = await store.reserve(repr(law), law, [1] * 200)
+    for algorithm in ALGORITHMS:
+        answer = await store.reserve(repr(algorithm), algorithm, [1] * 200)
         if answer.retry_after == 0.0:
             continue  # no limit
         for _ in range(3):
-            again = await store.reserve(repr(law), law, [1] * 200)
-            assert not again.instants, (law, again)
+            again = await store.reserve(repr(algorithm), algorithm, [1] * 200)
+            assert not again.instants, (algorithm, again)
             about(again, retry_after=answer.retry_after)
     clock.advance(60.0)
-    for law in LAWS:
-        assert (await store.reserve(repr(law), law, [1])).delays == (0.0,), law
+    for algorithm in ALGORITHMS:
+        assert (await store.reserve(repr(algorithm), algorithm, [1])).delays == (0.0,), algorithm
 
 
 @listed_in(DECISIONS)
 async def a_question_spends_nothing_and_is_answered_right(make: Make, clock: ManualClock) -> None:
     """What `peek` says of a cost is what `reserve` says of it then."""
     store = make()
-    for law in LAWS:
+    for algorithm in ALGORITHMS:
         for _ in range(12):
-            await store.peek(repr(law), law, 1)
-            told = await store.peek(repr(law), law, 1)
-            answer = await store.reserve(repr(law), law, [1], horizon=1000)
-            assert close(answer.delays, (told.retry_after,)), (law, told, answer)
+            await store.peek(repr(algorithm), algorithm, 1)
+            told = await store.peek(repr(algorithm), algorithm, 1)
+            answer = await store.reserve(repr(algorithm), algorithm, [1], horizon=1000)
+            assert close(answer.delays, (told.retry_after,)), (algorithm, told, answer)
             clock.advance(0.1)
     about(await store.peek("fresh", TEN, 7), retry_after=0.0, remaining=10.0, reset_after=0.0)
 
@@ -142,18 +142,23 @@ async def what_makes_no_sense_is_refused(make: Make, clock: ManualClock) -> None
 async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Sixty-four tasks with four stores between them: ten go."""
     stores = [make() for _ in range(4)]
-    for law in (TEN, TokenBucket("10/s"), AllOf(TEN, FixedWindow("50/min")), AllOf(AllOf(TEN))):
+    for algorithm in (
+        TEN,
+        TokenBucket("10/s"),
+        AllOf(TEN, FixedWindow("50/min")),
+        AllOf(AllOf(TEN)),
+    ):
         answers = await asyncio.gather(
-            *(stores[place % 4].reserve(repr(law), law, [1]) for place in range(64))
+            *(stores[place % 4].reserve(repr(algorithm), algorithm, [1]) for place in range(64))
         )
-        assert sum(len(answer.instants) for answer in answers) == 10, law
+        assert sum(len(answer.instants) for answer in answers) == 10, algorithm
 
 
 @listed_in(DECISIONS)
 async def several_limits_are_all_taken_or_none(make: Make, clock: ManualClock) -> None:
     """What one of them refuses costs nothing of the other."""
     store = make()
-    both = AllOf(RollingWindow("2/s"), RollingWindow("5/min"))
+    both = AllOf(SlidingWindowLog("2/s"), SlidingWindowLog("5/min"))
     for _ in range(2):
         assert len((await store.reserve("key", both, [1] * 9)).instants) == 2
         clock.advance(1.0)
@@ -163,44 +168,44 @@ async def several_limits_are_all_taken_or_none(make: Make, clock: ManualClock) -
 
 
 @listed_in(DECISIONS)
-async def it_decides_as_the_law_in_memory_does(make: Make, clock: ManualClock) -> None:
-    """Of every law, whatever is asked of it, in whatever order."""
+async def it_decides_as_the_algorithm_in_memory_does(make: Make, clock: ManualClock) -> None:
+    """Of every algorithm, whatever is asked of it, in whatever order."""
     dice = random.Random(6)
-    for law in LAWS:
-        store, state, last = make(), law.start(), -math.inf
+    for algorithm in ALGORITHMS:
+        store, state, last = make(), algorithm.start(), -math.inf
         for _ in range(40):
             clock.advance(dice.choice([0.0, 0.0, 0.05, 0.3, 1.1]))
             now, cost = max(clock(), last), dice.choice([1.0, 1.0, 1.0, 0.5, 2.0])
-            wait = now + law.delay(state, now, cost) - clock()
+            wait = now + algorithm.delay(state, now, cost) - clock()
             horizon = dice.choice([0.0, 0.0, 1.0])
-            answer = await store.reserve(repr(law), law, [cost], horizon=horizon)
+            answer = await store.reserve(repr(algorithm), algorithm, [cost], horizon=horizon)
             if wait > horizon + 1e-6:
-                assert not answer.instants, (law, wait, answer)
+                assert not answer.instants, (algorithm, wait, answer)
                 about(answer, retry_after=wait)
             else:
-                assert close(answer.delays, (wait,)), (law, wait, answer)
+                assert close(answer.delays, (wait,)), (algorithm, wait, answer)
                 last = clock() + wait
-                law.take(state, last, cost)
-            about(answer, reset_after=max(law.reset_after(state, clock()), last - clock()))
+                algorithm.take(state, last, cost)
+            about(answer, reset_after=max(algorithm.reset_after(state, clock()), last - clock()))
 
 
 @listed_in(DECISIONS)
-async def refused_hits_accumulate_where_the_law_says_so(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+async def rejected_hits_accumulate(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Ten hits at once on `WaitUntil`: one goes, five wait, four are refused; then it is 10 s."""
-    store, law = make(), WaitUntil(1, 5, 10)
+    store, algorithm = make(), WaitUntil(1, 5, 10)
     waits: list[float] = []
     for _ in range(12):
-        answer = await store.reserve("key", law, [1], horizon=law.longest_wait)
+        answer = await store.reserve("key", algorithm, [1], horizon=algorithm.longest_wait)
         waits.append(answer.delays[0] if answer.instants else answer.retry_after)
         if not answer.instants:
-            await store.record("key", law)
+            await store.record("key", algorithm)
     assert close(waits, (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10)), waits
 
 
 @listed_in(DECISIONS)
 async def a_long_line_is_one_question(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Ten thousand costs, of which a hundred go each second."""
-    answer = await make().reserve("key", RollingWindow("100/s"), [1] * 10_000, horizon=98.5)
+    answer = await make().reserve("key", SlidingWindowLog("100/s"), [1] * 10_000, horizon=98.5)
     assert len(answer.instants) == 9900, len(answer.instants)
     assert close(answer.delays[-1:], (98.0,)), answer.delays[-1]
     about(answer, retry_after=99.0)

@@ -8,22 +8,22 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
 from aiothrottle.stores import Answer, Key, Store
 from aiothrottle.testing.manual_clock import ManualClock
+from aiothrottle.testing.store_contract.algorithms import ALGORITHMS, TEN, OneByOne
 from aiothrottle.testing.store_contract.check import Check, Make, about, close, listed_in, raises
-from aiothrottle.testing.store_contract.laws import LAWS, TEN, OneByOne
 
 __all__ = ["RECORDS"]
 
 RECORDS: list[Check] = []
 
-_LIMITS = [law for law in LAWS if law != Unlimited()]
+_LIMITS = [algorithm for algorithm in ALGORITHMS if algorithm != Unlimited()]
 
 
 @listed_in(RECORDS)
@@ -65,23 +65,25 @@ async def what_others_go_on_the_strength_of_is_not_given_back(
 ) -> None:
     """Where one goes at a time and some are to go later, an earlier slot makes no room."""
     store = make()
-    for law in (WaitUntil(1, 5, 10), LeakyBucket("1/s"), TokenBucket("1/s", burst=1)):
-        one, both = repr(law), AllOf(RollingWindow("9/s"), law)
-        answer = await store.reserve(one, law, [1, 1, 1], horizon=5)
+    for algorithm in (WaitUntil(1, 5, 10), LeakyBucket("1/s"), TokenBucket("1/s", burst=1)):
+        one, both = repr(algorithm), AllOf(SlidingWindowLog("9/s"), algorithm)
+        answer = await store.reserve(one, algorithm, [1, 1, 1], horizon=5)
         await store.reserve("both" + one, both, [1, 1, 1], horizon=5)
         clock.advance(0.25)
-        for key, asked in ((one, law), ("both" + one, both)):
+        for key, asked in ((one, algorithm), ("both" + one, both)):
             await store.refund(key, asked, 1, answer.instants[0])
             told = await store.peek(key, asked)
             assert told.retry_after > 2.7, (asked, told)
         # The last one does, and what had not drained when nobody is behind it.
-        await store.refund(one, law, 1, answer.instants[2])
-        about(await store.reserve(one, law, [1], horizon=0), retry_after=answer.delays[2] - 0.25)
+        await store.refund(one, algorithm, 1, answer.instants[2])
+        about(
+            await store.reserve(one, algorithm, [1], horizon=0), retry_after=answer.delays[2] - 0.25
+        )
         await store.clear(one)
-        answer = await store.reserve(one, law, [1])
+        answer = await store.reserve(one, algorithm, [1])
         clock.advance(0.5)
-        await store.refund(one, law, 1, answer.instants[0])
-        about(await store.peek(one, law), retry_after=0.0)
+        await store.refund(one, algorithm, 1, answer.instants[0])
+        about(await store.peek(one, algorithm), retry_after=0.0)
 
 
 @listed_in(RECORDS)
@@ -101,14 +103,14 @@ async def a_refund_does_not_forget_the_present(make: Make, clock: ManualClock) -
 async def a_record_can_be_cleared(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """Then it is as if nothing had been."""
     store = make()
-    for law in LAWS:
-        fresh = await store.peek("key", law)
-        once = await store.reserve("key", law, [1])
-        told = await store.peek("key", law)
+    for algorithm in ALGORITHMS:
+        fresh = await store.peek("key", algorithm)
+        once = await store.reserve("key", algorithm, [1])
+        told = await store.peek("key", algorithm)
         await make().clear("key")
-        assert await store.peek("key", law) == fresh, law
-        assert await store.reserve("key", law, [1]) == once, law
-        assert await store.peek("key", law) == told, law
+        assert await store.peek("key", algorithm) == fresh, algorithm
+        assert await store.reserve("key", algorithm, [1]) == once, algorithm
+        assert await store.peek("key", algorithm) == told, algorithm
         await store.clear("key")
     await store.clear("nobody")
 
@@ -117,40 +119,40 @@ async def a_record_can_be_cleared(make: Make, clock: ManualClock) -> None:  # no
 async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) -> None:
     """What was spent is spent until as much time has passed as before."""
     store = make()
-    for law in _LIMITS:
+    for algorithm in _LIMITS:
         clock.advance(100.0)
-        answer = await _spend_all(store, law)
+        answer = await _spend_all(store, algorithm)
         clock.advance(-20.0)
-        again = await store.reserve(repr(law), law, [1])
-        assert not again.instants, (law, again)
+        again = await store.reserve(repr(algorithm), algorithm, [1])
+        assert not again.instants, (algorithm, again)
         about(again, retry_after=answer.retry_after)
         clock.advance(answer.retry_after / 2)
-        assert not (await store.reserve(repr(law), law, [1])).instants, law
+        assert not (await store.reserve(repr(algorithm), algorithm, [1])).instants, algorithm
 
 
 @listed_in(RECORDS)
 async def nobody_waits_for_a_clock_that_stepped_back(make: Make, clock: ManualClock) -> None:
     """Time goes on from where it was; but not where each machine has its own: see `one_clock`."""
     store = make()
-    for law in _LIMITS:
+    for algorithm in _LIMITS:
         clock.advance(100.0)
-        answer = await _spend_all(store, law)
+        answer = await _spend_all(store, algorithm)
         clock.advance(-20.0)
-        assert not (await store.reserve(repr(law), law, [1])).instants, law
+        assert not (await store.reserve(repr(algorithm), algorithm, [1])).instants, algorithm
         clock.advance(answer.retry_after + 1e-5)
-        assert (await store.reserve(repr(law), law, [1])).delays == (0.0,), law
+        assert (await store.reserve(repr(algorithm), algorithm, [1])).delays == (0.0,), algorithm
 
 
 @listed_in(RECORDS)
 async def what_is_over_is_forgotten(make: Make, clock: ManualClock) -> None:
     """After `reset_after` the record is as good as none."""
     store = make()
-    for law in LAWS:
-        fresh = await store.peek(repr(law), law)
-        answer = await store.reserve(repr(law), law, [1, 1], horizon=2)
-        assert answer.reset_after > 0.0 or law == Unlimited(), law
+    for algorithm in ALGORITHMS:
+        fresh = await store.peek(repr(algorithm), algorithm)
+        answer = await store.reserve(repr(algorithm), algorithm, [1, 1], horizon=2)
+        assert answer.reset_after > 0.0 or algorithm == Unlimited(), algorithm
         clock.advance(answer.reset_after + 1e-5)
-        again = await store.peek(repr(law), law)
+        again = await store.peek(repr(algorithm), algorithm)
         about(again, remaining=fresh.remaining, retry_after=0.0, reset_after=0.0)
 
 
@@ -186,16 +188,16 @@ async def any_text_is_a_key_of_its_own(make: Make, clock: ManualClock) -> None: 
 @listed_in(RECORDS)
 async def a_lower_limit_may_be_asked_of_the_same_record(make: Make, clock: ManualClock) -> None:
     """Of a rolling window, a shorter period too, without changing what it is."""
-    store, minute = make(), RollingWindow("100/min")
+    store, minute = make(), SlidingWindowLog("100/min")
     for _ in range(6):
         await store.reserve("key", minute, [1, 1])
         clock.advance(1.0)
     for asked, retry_after, remaining in (
-        (RollingWindow("100/min"), 0.0, 88.0),
-        (RollingWindow("12/min"), 54.0, 0.0),
-        (RollingWindow("3/2.5s"), 0.5, 0.0),
-        (RollingWindow("5/2.5s"), 0.0, 1.0),
-        (RollingWindow("4/500ms"), 0.0, 4.0),
+        (SlidingWindowLog("100/min"), 0.0, 88.0),
+        (SlidingWindowLog("12/min"), 54.0, 0.0),
+        (SlidingWindowLog("3/2.5s"), 0.5, 0.0),
+        (SlidingWindowLog("5/2.5s"), 0.0, 1.0),
+        (SlidingWindowLog("4/500ms"), 0.0, 4.0),
     ):
         about(await store.peek("key", asked), retry_after=retry_after, remaining=remaining)
     about(await store.peek("key", minute), remaining=88.0)
@@ -207,10 +209,10 @@ async def limiters_of_two_limits_on_one_key_are_each_held_to_their_own(
 ) -> None:
     """By what both have spent."""
     for slow, fast in (
-        (RollingWindow("5/s"), RollingWindow("10/s")),
+        (SlidingWindowLog("5/s"), SlidingWindowLog("10/s")),
         (TokenBucket("5/s"), TokenBucket("10/s")),
         (FixedWindow("5/s"), FixedWindow("10/s")),
-        (AllOf(RollingWindow("5/s"), TEN), AllOf(RollingWindow("10/s"), TEN)),
+        (AllOf(SlidingWindowLog("5/s"), TEN), AllOf(SlidingWindowLog("10/s"), TEN)),
     ):
         store = make()
         assert len((await store.reserve(repr(slow), slow, [1] * 20)).instants) == 5, slow
@@ -222,26 +224,28 @@ async def limiters_of_two_limits_on_one_key_are_each_held_to_their_own(
 
 
 @listed_in(RECORDS)
-async def another_law_on_the_key_is_told_and_harms_nothing(make: Make, clock: ManualClock) -> None:
+async def another_algorithm_on_the_key_is_told_and_harms_nothing(
+    make: Make, clock: ManualClock
+) -> None:
     """Windows of another period, too: their counts would mean something else."""
     clock.advance(-clock() % 60)
-    laws: list[Algorithm[Any]] = [
+    algorithms: list[Algorithm[Any]] = [
         TokenBucket("10/s"),
         Cooldown(10, 1),
-        RollingWindow("10/s"),
+        SlidingWindowLog("10/s"),
         FixedWindow("10/s"),
         FixedWindow("10/min"),
-        SlidingWindow("10/s", buckets=2),
-        SlidingWindow("10/s", buckets=3),
-        AllOf(RollingWindow("10/s"), RollingWindow("10/s")),
+        SlidingWindowCounter("10/s", buckets=2),
+        SlidingWindowCounter("10/s", buckets=3),
+        AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("10/s")),
         OneByOne(),
     ]
     store = make()
-    for law in laws:
-        await store.reserve("key", law, [1])
-        told = await store.peek("key", law)
-        for other in laws:
-            if other is not law:
+    for algorithm in algorithms:
+        await store.reserve("key", algorithm, [1])
+        told = await store.peek("key", algorithm)
+        for other in algorithms:
+            if other is not algorithm:
                 for call in (
                     store.reserve("key", other, [1]),
                     store.peek("key", other),
@@ -249,12 +253,12 @@ async def another_law_on_the_key_is_told_and_harms_nothing(make: Make, clock: Ma
                     store.refund("key", other, 1, clock()),
                 ):
                     await raises(ValueError, call)
-        assert await store.peek("key", law) == told, law
+        assert await store.peek("key", algorithm) == told, algorithm
         await store.clear("key")
 
 
-async def _spend_all(store: Store, law: Algorithm[Any]) -> Answer:
+async def _spend_all(store: Store, algorithm: Algorithm[Any]) -> Answer:
     """Take what there is, one by one, and give the first refusal."""
-    while (answer := await store.reserve(repr(law), law, [1])).instants:
+    while (answer := await store.reserve(repr(algorithm), algorithm, [1])).instants:
         pass
     return answer

@@ -15,7 +15,7 @@ from typing import Any, cast
 from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_dumped, until
 from aiothrottle.rate import Rate, RateLike, as_rate
 
-__all__ = ["RollingWindow", "RollingWindowState"]
+__all__ = ["SlidingWindowLog", "SlidingWindowLogState"]
 
 # A number that Python counts down without making a new one each time.
 _ROOM = 256
@@ -39,7 +39,7 @@ def _adds_up(costs: Sequence[float] | None, used: float) -> bool:
 
 
 @dataclass(slots=True)
-class RollingWindowState:
+class SlidingWindowLogState:
     """The log: the instants at which tokens went, never decreasing, oldest first.
 
     While every cost is 1 the log is all there is. A cost of another size brings `costs`, as long
@@ -58,7 +58,7 @@ class RollingWindowState:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class RollingWindow(Algorithm[RollingWindowState]):
+class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
     """Never more than the limit in *any* period, and all of it can be used: the default.
 
     A cost may go when what went within the last period leaves room for it. The log of instants
@@ -74,7 +74,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         TypeError: `rate` is of a kind that is no rate.
         ValueError: `rate` is out of range.
 
-    >>> window = RollingWindow("2/s")
+    >>> window = SlidingWindowLog("2/s")
     >>> state = window.start()
     >>> [window.admit(state, now, 1) for now in (0.0, 0.25, 0.5, 1.0)]
     [True, True, False, True]
@@ -98,11 +98,11 @@ class RollingWindow(Algorithm[RollingWindowState]):
         """The limit, in tokens."""
         return self._limit
 
-    def start(self) -> RollingWindowState:
+    def start(self) -> SlidingWindowLogState:
         """Give an empty log."""
-        return RollingWindowState()
+        return SlidingWindowLogState()
 
-    def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
+    def delay(self, state: SlidingWindowLogState, now: float, cost: float) -> float:
         """Seconds until so much has left the window that `cost` finds room."""
         if cost > self._limit:
             return math.inf
@@ -111,7 +111,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             return 0.0
         return until(self._leaves_at(state, missing), now)
 
-    def take(self, state: RollingWindowState, now: float, cost: float) -> None:
+    def take(self, state: SlidingWindowLogState, now: float, cost: float) -> None:
         """Write `cost` into the log."""
         if cost == 1.0 and state.room and now >= state.last:  # as in `admit`
             state.room -= 1
@@ -130,7 +130,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             state.used += cost
         state.room = self._room(state)
 
-    def admit(self, state: RollingWindowState, now: float, cost: float) -> bool:
+    def admit(self, state: SlidingWindowLogState, now: float, cost: float) -> bool:
         """Write `cost` into the log if there is room."""
         if cost == 1.0 and state.room and now >= state.last:
             state.room -= 1
@@ -142,7 +142,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         self.take(state, now, cost)
         return True
 
-    def allowance(self, state: RollingWindowState, now: float, most: int) -> int:
+    def allowance(self, state: SlidingWindowLogState, now: float, most: int) -> int:
         """So many as the window has room for now: later there is only more."""
         if state.costs is not None:
             return 0
@@ -151,7 +151,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             room += self._leaving(state, now, most - room)
         return max(0, min(most, room))
 
-    def take_each(self, state: RollingWindowState, instants: Sequence[float]) -> None:
+    def take_each(self, state: SlidingWindowLogState, instants: Sequence[float]) -> None:
         """Write them all into the log."""
         if state.costs is not None:
             for now in instants:
@@ -165,21 +165,21 @@ class RollingWindow(Algorithm[RollingWindowState]):
             state.last = ordered[-1]
             state.room = self._room(state)
 
-    def remaining(self, state: RollingWindowState, now: float) -> float:
+    def remaining(self, state: SlidingWindowLogState, now: float) -> float:
         """What the log of the last period leaves of the limit."""
         free = self._limit - self._used(state) + self._left(state, now)
         return min(self._limit, max(0.0, free))
 
-    def used(self, state: RollingWindowState, now: float) -> float:
+    def used(self, state: SlidingWindowLogState, now: float) -> float:
         """What the log of the last period holds."""
         return self._used(state) - self._left(state, now)
 
-    def reset_after(self, state: RollingWindowState, now: float) -> float:
+    def reset_after(self, state: SlidingWindowLogState, now: float) -> float:
         """Seconds until the last token has left the window."""
         return until(state.log[-1] + self._period, now) if state.log else 0.0
 
     def delay_behind(
-        self, state: RollingWindowState, now: float, cost: float, ahead: float
+        self, state: SlidingWindowLogState, now: float, cost: float, ahead: float
     ) -> float:
         """Seconds until the log has turned over so often that all before it are out."""
         if not (ahead and cost) or cost > self._limit:
@@ -191,7 +191,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
         rest = min(self._limit, total - turns * self._limit)
         return self.delay(state, now, rest) + turns * self._period
 
-    def refund(self, state: RollingWindowState, now: float, cost: float, at: float) -> None:
+    def refund(self, state: SlidingWindowLogState, now: float, cost: float, at: float) -> None:
         """Strike `cost` out of what the log has at `at`, if that is in the window still."""
         if at + self._period <= now:
             return
@@ -214,7 +214,7 @@ class RollingWindow(Algorithm[RollingWindowState]):
             self._clear(state)
         state.room = self._room(state)
 
-    def dump(self, state: RollingWindowState) -> bytes:
+    def dump(self, state: SlidingWindowLogState) -> bytes:
         """Write the log."""
         log = state.log[state.gone :]
         costs = None if state.costs is None else state.costs[state.gone :]
@@ -224,32 +224,34 @@ class RollingWindow(Algorithm[RollingWindowState]):
         head = _HEAD.pack(kind, state.room, state.last, used)
         return head + struct.pack(f"<{len(numbers)}d", *numbers)
 
-    def load(self, data: bytes) -> RollingWindowState:
+    def load(self, data: bytes) -> SlidingWindowLogState:
         """Read the log."""
-        law = "RollingWindow"
+        algorithm = "SlidingWindowLog"
         if not data or data[0] not in {_UNIT_KIND, _COST_KIND}:
             begin = f"begin with {data[0]:#04x}" if data else "are none at all"
-            raise ValueError(f"no dump of a {law}: the bytes {begin}")
+            raise ValueError(f"no dump of a {algorithm}: the bytes {begin}")
         size = 8 if data[0] == _UNIT_KIND else 16
         if len(data) < _HEAD.size or (len(data) - _HEAD.size) % size:
-            raise ValueError(f"no dump of a {law}: {len(data)} bytes are none or half an entry")
+            raise ValueError(
+                f"no dump of a {algorithm}: {len(data)} bytes are none or half an entry"
+            )
         count = (len(data) - _HEAD.size) // size
         kind, room, last, used = _HEAD.unpack_from(data)
         numbers = struct.unpack_from(f"<{count * size // 8}d", data, _HEAD.size)
         log = _numbers(numbers[:count])
         costs = list(numbers[count:]) if kind == _COST_KIND else None
-        check_dumped(last, law, fresh=True)
-        check_dumped(used, law, least=0.0)
+        check_dumped(last, algorithm, fresh=True)
+        check_dumped(used, algorithm, least=0.0)
         for number in numbers[:count]:
-            check_dumped(number, law)
+            check_dumped(number, algorithm)
         for number in costs or ():
-            check_dumped(number, law, least=math.ulp(0.0))
-        state = RollingWindowState(log, room, last, costs, used)
+            check_dumped(number, algorithm, least=math.ulp(0.0))
+        state = SlidingWindowLogState(log, room, last, costs, used)
         if not self._is_sound(state):
-            raise ValueError(f"no dump of a {law}: its numbers contradict each other")
+            raise ValueError(f"no dump of a {algorithm}: its numbers contradict each other")
         return state
 
-    def _is_sound(self, state: RollingWindowState) -> bool:
+    def _is_sound(self, state: SlidingWindowLogState) -> bool:
         log, costs = state.log, state.costs
         if any(later < instant for instant, later in pairwise(log)):
             return False
@@ -259,25 +261,25 @@ class RollingWindow(Algorithm[RollingWindowState]):
             return state.room <= self._room(state) and state.used == 0.0
         return bool(log) and state.room == 0 and _adds_up(costs, state.used)
 
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> RollingWindowState:
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowLogState:
         """Keep the log of another window: it is told anew what fits."""
-        if not isinstance(old, RollingWindow):
+        if not isinstance(old, SlidingWindowLog):
             return all_spent_now(self, old, state, now)
-        kept = cast("RollingWindowState", state)
+        kept = cast("SlidingWindowLogState", state)
         kept.room = 0
         return kept
 
-    def _used(self, state: RollingWindowState) -> float:
+    def _used(self, state: SlidingWindowLogState) -> float:
         return len(state.log) - state.gone if state.costs is None else state.used
 
-    def _left(self, state: RollingWindowState, now: float) -> float:
+    def _left(self, state: SlidingWindowLogState, now: float) -> float:
         """Add up what has left the window and is not `gone`."""
         entries = self._leaving(state, now)
         if state.costs is None:
             return entries
         return math.fsum(state.costs[state.gone : state.gone + entries])
 
-    def _leaves_at(self, state: RollingWindowState, missing: float) -> float:
+    def _leaves_at(self, state: SlidingWindowLogState, missing: float) -> float:
         """Give the instant at which `missing` tokens, counted from the oldest, are out."""
         missing -= self._rounding
         if state.costs is None:
@@ -288,13 +290,13 @@ class RollingWindow(Algorithm[RollingWindowState]):
                 return state.log[at] + self._period
         return state.last + self._period  # a debt that was paid has left a rounding behind
 
-    def _leaving(self, state: RollingWindowState, now: float, most: int | None = None) -> int:
+    def _leaving(self, state: SlidingWindowLogState, now: float, most: int | None = None) -> int:
         """Count the entries that have left the window and are not `gone`, up to `most`."""
         log, gone, period = state.log, state.gone, self._period
         end = len(log) if most is None else min(len(log), gone + most)
         return bisect.bisect_right(log, now, gone, end, key=lambda at: at + period) - gone
 
-    def _forget(self, state: RollingWindowState, now: float) -> None:
+    def _forget(self, state: SlidingWindowLogState, now: float) -> None:
         """Have what has left the window count no more."""
         log, costs, gone = state.log, state.costs, state.gone
         if state.last + self._period <= now:
@@ -313,17 +315,17 @@ class RollingWindow(Algorithm[RollingWindowState]):
                     del costs[: state.gone]
                 state.gone = 0
 
-    def _clear(self, state: RollingWindowState) -> None:
+    def _clear(self, state: SlidingWindowLogState) -> None:
         del state.log[:]
         state.costs, state.used, state.gone = None, 0.0, 0
 
-    def _begin_costs(self, state: RollingWindowState) -> list[float]:
+    def _begin_costs(self, state: SlidingWindowLogState) -> list[float]:
         """Write down that all costs were 1 so far."""
         state.costs = [1.0] * len(state.log)
         state.used = len(state.log) - state.gone
         return state.costs
 
-    def _room(self, state: RollingWindowState) -> int:
+    def _room(self, state: SlidingWindowLogState) -> int:
         """Give the costs of 1 that may go before the log is looked at again."""
         if state.costs is not None:
             return 0

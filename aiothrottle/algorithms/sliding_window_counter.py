@@ -1,6 +1,6 @@
 """The sliding window: counters of short stretches of time, of which the last few are added up.
 
-The fixed window with several counters; more of them come nearer to the log of `RollingWindow`.
+The fixed window with several counters; more of them come nearer to the log of `SlidingWindowLog`.
 """
 
 import math
@@ -23,7 +23,7 @@ from aiothrottle.algorithms.algorithm import (
 from aiothrottle.checks import check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 
-__all__ = ["SlidingWindow", "SlidingWindowState"]
+__all__ = ["SlidingWindowCounter", "SlidingWindowCounterState"]
 
 # Sums of fractional costs are off by some units in the last place: no part of a token.
 _ROUNDING = 1e-9
@@ -31,7 +31,7 @@ _KIND = 0x51
 
 
 @dataclass(slots=True)
-class SlidingWindowState:
+class SlidingWindowCounterState:
     """The counters, oldest first, and which stretch of time the last one is of."""
 
     counts: deque[float]
@@ -39,7 +39,7 @@ class SlidingWindowState:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindow(Algorithm[SlidingWindowState]):
+class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
     """N per period, within an error of period/buckets; a handful of counters, however large N is.
 
     Time is cut into stretches of ``width = period / buckets``, aligned to the zero of the clock:
@@ -52,14 +52,14 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
             period it is one token in as much more time. May be left out where a `RateLimiter` has
-            it: ``RateLimiter("10/s", algorithm=SlidingWindow(buckets=20))``.
+            it: ``RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=20))``.
         buckets: Stretches in a period, 1 or more.
 
     Raises:
         TypeError: `rate` is of a kind that is no rate, or `buckets` is no whole number.
         ValueError: `rate` or `buckets` is out of range.
 
-    >>> window = SlidingWindow("2/s", buckets=4)
+    >>> window = SlidingWindowCounter("2/s", buckets=4)
     >>> state = window.start()
     >>> [window.admit(state, now, 1) for now in (0.1, 0.6, 0.9, 1.0, 1.1, 1.5)]
     [True, True, False, True, False, True]
@@ -83,29 +83,29 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
         set_field(self, "_width", width)
         set_field(self, "_rounding", min(0.001, limit * _ROUNDING))
 
-    def with_rate(self, rate: Rate) -> "SlidingWindow":
-        """Give the same law at that rate, if it has none of its own yet."""
+    def with_rate(self, rate: Rate) -> "SlidingWindowCounter":
+        """Give the same algorithm at that rate, if it has none of its own yet."""
         if self.rate is not None:
             raise two_rates(rate, self)
-        return SlidingWindow(rate, buckets=self.buckets)
+        return SlidingWindowCounter(rate, buckets=self.buckets)
 
     @property
     def capacity(self) -> float:
         """The limit, in tokens."""
         return self._limit
 
-    def start(self) -> SlidingWindowState:
+    def start(self) -> SlidingWindowCounterState:
         """Give counters of zero."""
         if self.rate is None:
-            raise ValueError(f"{self!r} has no rate: SlidingWindow('10/s', buckets=10)")
-        return SlidingWindowState(deque([0.0] * self.buckets, self.buckets))
+            raise ValueError(f"{self!r} has no rate: SlidingWindowCounter('10/s', buckets=10)")
+        return SlidingWindowCounterState(deque([0.0] * self.buckets, self.buckets))
 
-    def delay(self, state: SlidingWindowState, now: float, cost: float) -> float:
+    def delay(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
         """Seconds until so many stretches are out that `cost` finds room."""
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(
-        self, state: SlidingWindowState, now: float, cost: float, ahead: float
+        self, state: SlidingWindowCounterState, now: float, cost: float, ahead: float
     ) -> float:
         """Seconds until so many are out that it finds room when those ahead have gone."""
         if cost > self._limit:
@@ -119,7 +119,7 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
             return 0.0
         return until(edge(index + turns * self.buckets, self._width), now)
 
-    def take(self, state: SlidingWindowState, now: float, cost: float) -> None:
+    def take(self, state: SlidingWindowCounterState, now: float, cost: float) -> None:
         """Count `cost` in the present stretch."""
         if cost:
             index = math.floor(now / self._width)
@@ -128,74 +128,76 @@ class SlidingWindow(Algorithm[SlidingWindowState]):
                 state.newest = index
             state.counts[-1] += cost
 
-    def allowance(self, state: SlidingWindowState, now: float, most: int) -> int:
+    def allowance(self, state: SlidingWindowCounterState, now: float, most: int) -> int:
         """What the last stretches leave: later there is only more."""
         return int(min(most, self.remaining(state, now)))
 
-    def remaining(self, state: SlidingWindowState, now: float) -> float:
+    def remaining(self, state: SlidingWindowCounterState, now: float) -> float:
         """What the last stretches leave of the limit."""
         return max(0.0, self._limit - self.used(state, now))
 
-    def used(self, state: SlidingWindowState, now: float) -> float:
+    def used(self, state: SlidingWindowCounterState, now: float) -> float:
         """What the last stretches have counted."""
         return math.fsum(islice(state.counts, self._gone(state, now), None))
 
-    def reset_after(self, state: SlidingWindowState, now: float) -> float:
+    def reset_after(self, state: SlidingWindowCounterState, now: float) -> float:
         """Seconds until the last stretch with anything in it is out."""
         for age, count in enumerate(reversed(state.counts)):
             if count:
                 return until(edge(state.newest - age + self.buckets, self._width), now)
         return 0.0
 
-    def refund(self, state: SlidingWindowState, now: float, cost: float, at: float) -> None:
+    def refund(self, state: SlidingWindowCounterState, now: float, cost: float, at: float) -> None:
         """Count `cost` off the stretch of `at`, if that still counts."""
         place = math.floor(at / self._width) - state.newest + self.buckets - 1
         if self._gone(state, now) <= place < self.buckets:
             left = state.counts[int(place)] - cost
             state.counts[int(place)] = left if left > self._rounding else 0.0
 
-    def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowState:
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowCounterState:
         """Count what another one has counted, each stretch at its end: no sooner did it all go."""
-        if not isinstance(old, SlidingWindow):
+        if not isinstance(old, SlidingWindowCounter):
             return all_spent_now(self, old, state, now)
-        fresh, kept = self.start(), cast("SlidingWindowState", state)
+        fresh, kept = self.start(), cast("SlidingWindowCounterState", state)
         for ended_at, count in old._counted(kept, now):  # noqa: SLF001 - of this class too
             self.take(fresh, min(ended_at, now), count)
         return fresh
 
-    def _counted(self, state: SlidingWindowState, now: float) -> Iterator[tuple[float, float]]:
+    def _counted(
+        self, state: SlidingWindowCounterState, now: float
+    ) -> Iterator[tuple[float, float]]:
         """Give what counts at `now`: the last instant of each stretch, and its tokens."""
         for place in range(self._gone(state, now), self.buckets):
             if count := state.counts[place]:
                 index = state.newest + 1 + place - self.buckets
                 yield math.nextafter(edge(index + 1, self._width), -math.inf), count
 
-    def dump(self, state: SlidingWindowState) -> bytes:
+    def dump(self, state: SlidingWindowCounterState) -> bytes:
         """Write the counters."""
         return self._layout().pack(_KIND, state.newest, *state.counts)
 
-    def load(self, data: bytes) -> SlidingWindowState:
+    def load(self, data: bytes) -> SlidingWindowCounterState:
         """Read the counters."""
-        newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindow")
-        check_dumped(newest, "SlidingWindow", fresh=True, whole=True)
+        newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindowCounter")
+        check_dumped(newest, "SlidingWindowCounter", fresh=True, whole=True)
         for count in (*counts, sum(counts)):
-            check_dumped(count, "SlidingWindow", least=0.0)
+            check_dumped(count, "SlidingWindowCounter", least=0.0)
         if newest == -math.inf and any(counts):
-            raise ValueError("no dump of a SlidingWindow: tokens without an instant")
-        return SlidingWindowState(deque(counts, self.buckets), newest)
+            raise ValueError("no dump of a SlidingWindowCounter: tokens without an instant")
+        return SlidingWindowCounterState(deque(counts, self.buckets), newest)
 
     def _layout(self) -> struct.Struct:
         return struct.Struct(f"<Bd{self.buckets}d")
 
-    def _present(self, state: SlidingWindowState, now: float) -> float:
+    def _present(self, state: SlidingWindowCounterState, now: float) -> float:
         """Give the stretch that is counted in at `now`."""
         return max(state.newest, math.floor(now / self._width))
 
-    def _gone(self, state: SlidingWindowState, now: float) -> int:
+    def _gone(self, state: SlidingWindowCounterState, now: float) -> int:
         """Count the counters that are out at `now`, from the oldest."""
         return int(min(self.buckets, self._present(state, now) - state.newest))
 
-    def _room_from(self, state: SlidingWindowState, now: float, cost: float) -> float:
+    def _room_from(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
         """Give the first stretch, the present one or later, in which `cost` finds room."""
         gone = self._gone(state, now)
         missing = math.fsum(islice(state.counts, gone, None)) + cost - self._limit - self._rounding

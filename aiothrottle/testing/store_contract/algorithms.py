@@ -1,4 +1,4 @@
-"""The laws that a store is asked about."""
+"""The algorithms that a store is asked about."""
 
 import math
 import struct
@@ -10,18 +10,18 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
 
-__all__ = ["LAWS", "TEN", "OneByOne"]
+__all__ = ["ALGORITHMS", "TEN", "OneByOne"]
 
 
 class OneByOne(Algorithm[list[float]]):
-    """One token a second: a law that no store can have heard of."""
+    """One token a second: an algorithm that no store can have heard of."""
 
     @property
     def capacity(self) -> float:
@@ -63,23 +63,23 @@ class OneByOne(Algorithm[list[float]]):
         return list(struct.unpack("<d", data))
 
 
-LAWS: list[Algorithm[Any]] = [
-    RollingWindow("3/s"),
-    RollingWindow("2.5/min"),
-    RollingWindow("100/s"),
+ALGORITHMS: list[Algorithm[Any]] = [
+    SlidingWindowLog("3/s"),
+    SlidingWindowLog("2.5/min"),
+    SlidingWindowLog("100/s"),
     TokenBucket("3/s", burst=2),
     LeakyBucket("3/s"),
     FixedWindow("3/s"),
-    SlidingWindow("3/s", buckets=4),
+    SlidingWindowCounter("3/s", buckets=4),
     WaitUntil(1, 5, 10),
     Cooldown(3, 60),
-    AllOf(RollingWindow("3/s"), RollingWindow("12/min")),
-    AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2), SlidingWindow("20/min")),
-    AllOf(RollingWindow("5/s"), AllOf(Cooldown(4, 1), Unlimited())),
+    AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("12/min")),
+    AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2), SlidingWindowCounter("20/min")),
+    AllOf(SlidingWindowLog("5/s"), AllOf(Cooldown(4, 1), Unlimited())),
     Unlimited(),
     OneByOne(),
 ]
-"""One of each law, and some of several at once."""
+"""One of each algorithm, and some of several at once."""
 
-TEN = RollingWindow("10/s")
-"""For what does not hang on the law."""
+TEN = SlidingWindowLog("10/s")
+"""For what does not hang on the algorithm."""

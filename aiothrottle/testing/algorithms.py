@@ -1,4 +1,4 @@
-"""The laws by which a server decides whether a request is one too many.
+"""The algorithms by which a server decides whether a request is one too many.
 
 They are written apart from the client's algorithms, on purpose, and must not import them: a test
 that compares a thing with itself cannot fail. For the same reason they are as short as their
@@ -10,11 +10,11 @@ import math
 from collections import deque
 from typing import Protocol
 
-__all__ = ["FixedWindow", "Law", "RollingWindow", "TokenBucket"]
+__all__ = ["FixedWindow", "ServerAlgorithm", "SlidingWindowLog", "TokenBucket"]
 
 
-class Law(Protocol):
-    """What the server asks of a law: when the next request may come, and to count it."""
+class ServerAlgorithm(Protocol):
+    """What the server asks of an algorithm: when the next request may come, and to count it."""
 
     def ready_at(self) -> float:
         """Return the instant from which on the next request is admitted, -inf if at any time."""
@@ -25,7 +25,7 @@ class Law(Protocol):
         ...
 
 
-class RollingWindow:
+class SlidingWindowLog:
     """At most `limit` requests in any half-open window of `period` seconds."""
 
     def __init__(self, limit: int, period: float) -> None:

@@ -1,5 +1,5 @@
--- The laws of aiothrottle/algorithms, once more: the same steps in the same order, so that they
--- decide alike to the last bit of a double. A law is made of its numbers (see stores/port.py) and
+-- The algorithms of aiothrottle/algorithms, once more: the same steps in the same order, so that they
+-- decide alike to the last bit of a double. An algorithm is made of its numbers (see stores/port.py) and
 -- of its place in `state`, a flat list of numbers, in which it puts those of a fresh state if there
 -- are none; only a rolling window has a list of its own.
 
@@ -15,11 +15,11 @@ local CLOSE = 1 + 1 / MANY
 -- 0), brim, how far the level gets, is it all or nothing (1 or 0), does nothing come back of what was
 -- before the last (1 or 0). The state is the tokens, at, since, the count of the lows, and the pairs
 -- of ends and lows. Returns nothing if it is none.
-local function level_law(state, at, limit, period, capacity, own, brim, top, whole, last_only)
+local function level_algorithm(state, at, limit, period, capacity, own, brim, top, whole, last_only)
   local tokens, when = state[at] or 0, state[at + 1] or -huge
   local since, count = state[at + 2] or -huge, state[at + 3] or 0
   if not (tokens >= 0 and count >= 0 and count <= 2 * MANY and floor(count) == count) then return end
-  local law = {size = 4 + 2 * count}
+  local algorithm = {size = 4 + 2 * count}
   local ends, lows = {}, {}
   for place = 1, count do
     ends[place], lows[place] = state[at + 2 + 2 * place], state[at + 3 + 2 * place]
@@ -28,7 +28,7 @@ local function level_law(state, at, limit, period, capacity, own, brim, top, who
   end
   if when < (ends[count] or since) then return end
 
-  function law.keep(numbers)
+  function algorithm.keep(numbers)
     numbers[#numbers + 1], numbers[#numbers + 2] = tokens, when
     numbers[#numbers + 1], numbers[#numbers + 2] = since, #lows
     for place = 1, #lows do
@@ -78,12 +78,12 @@ local function level_law(state, at, limit, period, capacity, own, brim, top, who
     return wait
   end
 
-  function law.delay(now, cost)
+  function algorithm.delay(now, cost)
     if cost > capacity then return huge end
     return fits_in(now, own * cost)
   end
 
-  function law.take(now, cost)
+  function algorithm.take(now, cost)
     local moved = min(cost, top - tokens_at(now))
     if moved <= 0 then return end
     if now > when then
@@ -102,20 +102,20 @@ local function level_law(state, at, limit, period, capacity, own, brim, top, who
     if last_only == 1 then forget(when) end
   end
 
-  function law.remaining(now)
+  function algorithm.remaining(now)
     if whole == 1 then
       return fits_in(now, 0) > 0 and 0 or capacity
     end
     return max(0, capacity - tokens_at(now))
   end
 
-  function law.reset_after(now)
+  function algorithm.reset_after(now)
     local wait = tokens_at(now) * period / limit
     while tokens_at(now + wait) > 0 do wait = wait + ulp(abs(now) + wait) end
     return wait
   end
 
-  function law.refund(now, cost, instant)
+  function algorithm.refund(now, cost, instant)
     if instant < since then
       if now < instant and tokens_at(instant) <= cost + ROUNDING then
         tokens, when = 0, instant
@@ -136,10 +136,10 @@ local function level_law(state, at, limit, period, capacity, own, brim, top, who
     end
   end
 
-  return law
+  return algorithm
 end
 
--- ---- RollingWindow: a list of instants, oldest first ---------------------------------------------
+-- ---- SlidingWindowLog: a list of instants, oldest first ---------------------------------------------
 
 -- Of many that have left the window only so many go at once, or a script would stop the server.
 local FORGET = 512
@@ -153,8 +153,8 @@ end
 
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
 -- while all of them are 1. `last` tells the latest instant of the record.
-local function rolling_law(state, at, log, last, limit, period, rounding)
-  local law = {size = 1}
+local function rolling_algorithm(state, at, log, last, limit, period, rounding)
+  local algorithm = {size = 1}
   -- Where the record was cleared there may still be its log: the first `take` empties that.
   local length = state[at] and call('LLEN', log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
@@ -164,7 +164,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
 
   local function used() return state[at] < 0 and length or state[at] end
 
-  function law.write(milliseconds)
+  function algorithm.write(milliseconds)
     if unwritten > 0 then
       call('RPUSH', log, unpack(entries, 1, unwritten))
       unwritten = 0
@@ -173,7 +173,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
   end
 
   local function instant_at(place)
-    if place >= length - unwritten then law.write() end
+    if place >= length - unwritten then algorithm.write() end
     return (entry_of(call('LINDEX', log, place)))
   end
 
@@ -206,7 +206,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     local out, stays = gone(now)
     if out == 0 then return end
     if out > FORGET then out, stays = FORGET, nil end
-    law.write()
+    algorithm.write()
     for _, packed in ipairs(call('LPOP', log, out)) do
       local _, cost = entry_of(packed)
       if state[at] >= 0 then state[at] = state[at] - cost end
@@ -219,7 +219,7 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
   local function leaves_at(missing)
     missing = missing - rounding
     if state[at] < 0 then return instant_at(ceil(missing) - 1) + period end
-    law.write()
+    algorithm.write()
     for first = 0, length - 1, CHUNK do
       for _, packed in ipairs(call('LRANGE', log, first, first + CHUNK - 1)) do
         local instant, cost = entry_of(packed)
@@ -230,20 +230,20 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     return last() + period
   end
 
-  function law.delay(now, cost)
+  function algorithm.delay(now, cost)
     if cost > limit then return huge end
     local missing = used() + cost - limit
     if missing <= rounding then return 0 end
     return wait_until(leaves_at(missing), now)
   end
 
-  function law.take(now, cost)
+  function algorithm.take(now, cost)
     forget(now)
     local instant = max(now, last())  -- the list is in order
     if instant ~= newest or not packed then
       newest, packed = instant, struct.pack('<d', instant)
     end
-    if unwritten == CHUNK then law.write() end
+    if unwritten == CHUNK then algorithm.write() end
     unwritten = unwritten + 1
     if cost == 1 then
       entries[unwritten] = packed
@@ -256,11 +256,11 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     if state[at] >= 0 then state[at] = state[at] + cost end
   end
 
-  function law.remaining(now)
+  function algorithm.remaining(now)
     local count = gone(now)
     local left = count
     if state[at] >= 0 and count > 0 then
-      law.write()
+      algorithm.write()
       local costs = {}
       for place, packed in ipairs(call('LRANGE', log, 0, count - 1)) do
         local _, cost = entry_of(packed)
@@ -271,19 +271,19 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     return min(limit, max(0, limit - used() + left))
   end
 
-  function law.reset_after(now)
+  function algorithm.reset_after(now)
     if length == 0 then return 0 end
     return wait_until((newest or instant_at(length - 1)) + period, now)
   end
 
-  function law.refund(now, cost, instant)
+  function algorithm.refund(now, cost, instant)
     if instant + period <= now then return end
     local low, high = 0, length  -- how many entries are of that instant or an earlier one
     while low < high do
       local middle = floor((low + high) / 2)
       if instant_at(middle) > instant then high = middle else low = middle + 1 end
     end
-    law.write()
+    algorithm.write()
     oldest, newest = nil, nil
     while cost > rounding and low > 0 do
       local found, went = entry_of(call('LINDEX', log, low - 1))
@@ -304,13 +304,13 @@ local function rolling_law(state, at, log, last, limit, period, rounding)
     if length == 0 then state[at] = -1 end
   end
 
-  return law
+  return algorithm
 end
 
 -- ---- FixedWindow: which period is counted, and what went in it -----------------------------------
 
-local function fixed_law(state, at, limit, period, rounding)
-  local law = {size = 2}
+local function fixed_algorithm(state, at, limit, period, rounding)
+  local algorithm = {size = 2}
   state[at], state[at + 1] = state[at] or -huge, state[at + 1] or 0
 
   local function seen(now)
@@ -319,7 +319,7 @@ local function fixed_law(state, at, limit, period, rounding)
     return state[at], state[at + 1]
   end
 
-  function law.delay(now, cost)
+  function algorithm.delay(now, cost)
     if cost > limit then return huge end
     local index, count = seen(now)
     local wanted, free = cost - rounding, max(0, limit - count)
@@ -327,23 +327,23 @@ local function fixed_law(state, at, limit, period, rounding)
     return wait_until(edge(index + max(1, ceil((wanted - free) / limit)), period), now)
   end
 
-  function law.take(now, cost)
+  function algorithm.take(now, cost)
     local index, count = seen(now)
     state[at], state[at + 1] = index, count + cost
   end
 
-  function law.remaining(now)
+  function algorithm.remaining(now)
     local _, count = seen(now)
     return max(0, limit - count)
   end
 
-  function law.reset_after(now)
+  function algorithm.reset_after(now)
     local index, count = seen(now)
     if count == 0 then return 0 end
     return wait_until(edge(index + 1, period), now)
   end
 
-  function law.refund(now, cost, instant)
+  function algorithm.refund(now, cost, instant)
     local index, count = seen(now)
     if count ~= 0 and floor(instant / period) == index then
       local left = count - cost
@@ -351,13 +351,13 @@ local function fixed_law(state, at, limit, period, rounding)
     end
   end
 
-  return law
+  return algorithm
 end
 
--- ---- SlidingWindow: the newest stretch of time, then a count for each, oldest first --------------
+-- ---- SlidingWindowCounter: the newest stretch of time, then a count for each, oldest first --------------
 
-local function sliding_law(state, at, limit, width, rounding, buckets)
-  local law = {size = 1 + buckets}
+local function sliding_algorithm(state, at, limit, width, rounding, buckets)
+  local algorithm = {size = 1 + buckets}
   state[at] = state[at] or -huge
   for place = at + 1, at + buckets do state[place] = state[place] or 0 end
 
@@ -370,7 +370,7 @@ local function sliding_law(state, at, limit, width, rounding, buckets)
     return fsum(counts, 1)
   end
 
-  function law.delay(now, cost)
+  function algorithm.delay(now, cost)
     if cost > limit then return huge end
     local missing = counted(now) + cost - limit - rounding
     if missing <= 0 then return 0 end
@@ -386,7 +386,7 @@ local function sliding_law(state, at, limit, width, rounding, buckets)
     return wait_until(edge(index, width), now)
   end
 
-  function law.take(now, cost)
+  function algorithm.take(now, cost)
     local index, out = floor(now / width), gone(now)
     if index > state[at] then
       for place = 1, buckets do
@@ -397,9 +397,9 @@ local function sliding_law(state, at, limit, width, rounding, buckets)
     state[at + buckets] = state[at + buckets] + cost
   end
 
-  function law.remaining(now) return max(0, limit - counted(now)) end
+  function algorithm.remaining(now) return max(0, limit - counted(now)) end
 
-  function law.reset_after(now)
+  function algorithm.reset_after(now)
     for age = 0, buckets - 1 do
       if state[at + buckets - age] ~= 0 then
         return wait_until(edge(state[at] - age + buckets, width), now)
@@ -408,7 +408,7 @@ local function sliding_law(state, at, limit, width, rounding, buckets)
     return 0
   end
 
-  function law.refund(now, cost, instant)
+  function algorithm.refund(now, cost, instant)
     local place = floor(instant / width) - state[at] + buckets - 1
     if gone(now) <= place and place < buckets then
       local left = state[at + place + 1] - cost
@@ -416,5 +416,5 @@ local function sliding_law(state, at, limit, width, rounding, buckets)
     end
   end
 
-  return law
+  return algorithm
 end

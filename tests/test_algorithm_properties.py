@@ -18,13 +18,13 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms.rolling_window import RollingWindowState
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
 
 Grants: TypeAlias = Sequence[tuple[float, float]]  # (instant, cost), in order
 
@@ -115,12 +115,12 @@ def whatever(_: Grants) -> bool:
 
 
 SUBJECTS = [
-    Subject(RollingWindow("1/s"), 1, in_any_period(1, 1)),
-    Subject(RollingWindow("20/s"), 1, in_any_period(20, 1)),
-    Subject(RollingWindow("3/700ms"), 0.7, in_any_period(3, 0.7)),
-    Subject(RollingWindow("2.5/min"), 60, in_any_period(2.5, 60)),
-    Subject(RollingWindow("0.3/s"), 1 / 0.3, in_any_period(1, 1 / 0.3)),
-    Subject(RollingWindow("5000/24h"), 86400, in_any_period(5000, 86400)),
+    Subject(SlidingWindowLog("1/s"), 1, in_any_period(1, 1)),
+    Subject(SlidingWindowLog("20/s"), 1, in_any_period(20, 1)),
+    Subject(SlidingWindowLog("3/700ms"), 0.7, in_any_period(3, 0.7)),
+    Subject(SlidingWindowLog("2.5/min"), 60, in_any_period(2.5, 60)),
+    Subject(SlidingWindowLog("0.3/s"), 1 / 0.3, in_any_period(1, 1 / 0.3)),
+    Subject(SlidingWindowLog("5000/24h"), 86400, in_any_period(5000, 86400)),
     Subject(TokenBucket("1/s"), 1, in_any_time(1, 1)),
     Subject(TokenBucket("20/s"), 1, in_any_time(20, 20)),
     Subject(TokenBucket("20/s", burst=1), 1, in_any_time(1, 20)),
@@ -133,15 +133,15 @@ SUBJECTS = [
     Subject(FixedWindow("20/s"), 1, in_each_period(20, 1)),
     Subject(FixedWindow(Rate(2.5, 0.7)), 0.7, in_each_period(2.5, 0.7)),
     Subject(FixedWindow("0.3/s"), 1 / 0.3, in_each_period(1, 1 / 0.3)),
-    Subject(SlidingWindow("20/s"), 1, in_any_period(20, 0.9)),
-    Subject(SlidingWindow(Rate(2.5, 0.7), buckets=3), 0.7, in_any_period(2.5, 0.7 * 2 / 3)),
-    Subject(SlidingWindow("0.3/s", buckets=1), 1 / 0.3, in_each_period(1, 1 / 0.3)),
+    Subject(SlidingWindowCounter("20/s"), 1, in_any_period(20, 0.9)),
+    Subject(SlidingWindowCounter(Rate(2.5, 0.7), buckets=3), 0.7, in_any_period(2.5, 0.7 * 2 / 3)),
+    Subject(SlidingWindowCounter("0.3/s", buckets=1), 1 / 0.3, in_each_period(1, 1 / 0.3)),
     Subject(WaitUntil(1, 5, 10), 1, evenly(1, 0)),
     Subject(WaitUntil(0.1, 0.5, 0.7), 0.1, evenly(10, 0)),
     Subject(Cooldown(3, 60), 60, in_any_time(3, 3 / 60)),
     Subject(Cooldown(7, 1), 1, in_any_time(7, 7)),
     Subject(
-        AllOf(RollingWindow("20/s"), RollingWindow("30/2s")),
+        AllOf(SlidingWindowLog("20/s"), SlidingWindowLog("30/2s")),
         1,
         both(in_any_period(20, 1), in_any_period(30, 2)),
         shows=False,
@@ -156,7 +156,7 @@ SUBJECTS = [
 ]
 
 every_algorithm = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-# So many algorithms, ten laws: more would be a coffee break.
+# So many algorithms, ten algorithms: more would be a coffee break.
 briefly = settings(max_examples=30)
 STARTS = st.sampled_from([0.0, 0.1, 1e6, 1e6 + 0.1])
 
@@ -433,12 +433,12 @@ def test_8_to_take_each_is_to_take_one_after_the_other(
 @pytest.mark.parametrize(
     "algorithm",
     [
-        RollingWindow("5/s"),
+        SlidingWindowLog("5/s"),
         TokenBucket("5/s"),
         FixedWindow("5/s"),
-        SlidingWindow("5/s"),
+        SlidingWindowCounter("5/s"),
         Cooldown(5, 1),
-        AllOf(RollingWindow("5/s"), TokenBucket("9/s")),
+        AllOf(SlidingWindowLog("5/s"), TokenBucket("9/s")),
     ],
     ids=repr,
 )
@@ -454,7 +454,7 @@ def test_8_all_that_fits_is_allowed(algorithm: Algorithm[Any]) -> None:
 
 
 def test_8_what_has_left_a_large_window_is_dropped_little_by_little() -> None:
-    window = RollingWindow("5000/s")
+    window = SlidingWindowLog("5000/s")
     state = window.start()
     window.take_each(state, [index / 5000 for index in range(5000)])
     assert window.allowance(state, 1.5, 9999) == 2501
@@ -467,13 +467,13 @@ def test_8_what_has_left_a_large_window_is_dropped_little_by_little() -> None:
 
 
 def test_8_who_changes_a_step_is_asked_each_time() -> None:
-    class Strict(RollingWindow):
+    class Strict(SlidingWindowLog):
         __slots__ = ()
 
-        def delay(self, state: RollingWindowState, now: float, cost: float) -> float:
-            return max(RollingWindow.delay(self, state, now, cost), 1.0 if cost > 1 else 0.0)
+        def delay(self, state: SlidingWindowLogState, now: float, cost: float) -> float:
+            return max(SlidingWindowLog.delay(self, state, now, cost), 1.0 if cost > 1 else 0.0)
 
-    class Loud(RollingWindow):
+    class Loud(SlidingWindowLog):
         __slots__ = ()
 
     assert Strict("5/s").allowance(Strict("5/s").start(), 0.0, 9) == 0

@@ -1,4 +1,4 @@
-"""The laws at their edges: rates below one, exact bounds, what no dump may hold."""
+"""The algorithms at their edges: rates below one, exact bounds, what no dump may hold."""
 
 import math
 import struct
@@ -12,8 +12,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -27,9 +27,12 @@ from aiothrottle.testing.store_contract import OneByOne
 @pytest.mark.parametrize(
     ("algorithm", "text"),
     [
-        (RollingWindow("3/s"), "RollingWindow(rate=Rate(limit=3.0, period=1.0))"),
+        (SlidingWindowLog("3/s"), "SlidingWindowLog(rate=Rate(limit=3.0, period=1.0))"),
         (FixedWindow("3/s"), "FixedWindow(rate=Rate(limit=3.0, period=1.0))"),
-        (SlidingWindow("3/s"), "SlidingWindow(rate=Rate(limit=3.0, period=1.0), buckets=10)"),
+        (
+            SlidingWindowCounter("3/s"),
+            "SlidingWindowCounter(rate=Rate(limit=3.0, period=1.0), buckets=10)",
+        ),
         (TokenBucket("3/s"), "TokenBucket(rate=Rate(limit=3.0, period=1.0), burst=3.0)"),
         (LeakyBucket("3/s"), "LeakyBucket(rate=Rate(limit=3.0, period=1.0))"),
         (Cooldown(3, 60), "Cooldown(n=3, period=60)"),
@@ -38,30 +41,30 @@ from aiothrottle.testing.store_contract import OneByOne
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_law_reads_as_it_is_written(algorithm: Algorithm[Any], text: str) -> None:
+def test_a_algorithm_reads_as_it_is_written(algorithm: Algorithm[Any], text: str) -> None:
     assert repr(algorithm) == text
 
 
-@pytest.mark.parametrize("kind", [RollingWindow, FixedWindow, SlidingWindow, TokenBucket])
+@pytest.mark.parametrize("kind", [SlidingWindowLog, FixedWindow, SlidingWindowCounter, TokenBucket])
 def test_below_one_a_period_it_is_one_in_so_much_more_time(kind: type[Any]) -> None:
     for rate, limit, seconds in (("0.5/s", 1, 2.0), ("1/s", 1, 1.0), ("1.5/s", 1.5, 1.0)):
-        law = kind(rate)
-        state = law.start()
-        assert law.capacity == limit
-        law.take(state, 0.0, limit)
-        assert law.delay(state, 0.0, limit) == pytest.approx(seconds)
+        algorithm = kind(rate)
+        state = algorithm.start()
+        assert algorithm.capacity == limit
+        algorithm.take(state, 0.0, limit)
+        assert algorithm.delay(state, 0.0, limit) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        RollingWindow("2/s"),
+        SlidingWindowLog("2/s"),
         FixedWindow("2/s"),
-        SlidingWindow("2/s"),
+        SlidingWindowCounter("2/s"),
         TokenBucket("2/s"),
         LeakyBucket("2/s"),
         Cooldown(2, 1),
-        AllOf(RollingWindow("2/s")),
+        AllOf(SlidingWindowLog("2/s")),
     ],
     ids=str,
 )
@@ -76,7 +79,7 @@ def test_what_costs_nothing_goes_in_debt_too(algorithm: Algorithm[Any]) -> None:
 
 def test_the_least_cooldown_and_the_least_bucket() -> None:
     assert Cooldown(1, 60).capacity == 1
-    assert SlidingWindow("1/s", buckets=1).buckets == 1
+    assert SlidingWindowCounter("1/s", buckets=1).buckets == 1
 
 
 @pytest.mark.parametrize(
@@ -103,10 +106,10 @@ def test_what_numbers_a_state_may_hold(
     number: float, options: dict[str, Any], may_be: bool
 ) -> None:
     if may_be:
-        check_dumped(number, "law", **options)
+        check_dumped(number, "TokenBucket", **options)
     else:
-        with pytest.raises(ValueError, match="no dump of a law"):
-            check_dumped(number, "law", **options)
+        with pytest.raises(ValueError, match="no dump of a TokenBucket"):
+            check_dumped(number, "TokenBucket", **options)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +118,18 @@ def test_what_numbers_a_state_may_hold(
 )
 def test_costs_that_no_log_holds(used: float, costs: list[float]) -> None:
     data = struct.pack("<BHdd4d", 0x12, 0, 2.0, used, 1.0, 2.0, *costs)
-    with pytest.raises(ValueError, match="no dump of a RollingWindow"):
-        RollingWindow("3/s").load(data)
+    with pytest.raises(ValueError, match="no dump of a SlidingWindowLog"):
+        SlidingWindowLog("3/s").load(data)
 
 
 def test_a_log_that_was_emptied_of_its_costs_is_written_and_read() -> None:
-    law = RollingWindow("3/s")
-    state = law.start()
-    law.take(state, 0.0, 2.5)
-    law.take(state, 5.0, 1)
-    again = law.load(law.dump(state))
+    algorithm = SlidingWindowLog("3/s")
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 2.5)
+    algorithm.take(state, 5.0, 1)
+    again = algorithm.load(algorithm.dump(state))
     assert again == state
-    assert law.remaining(again, 5.0) == 2
+    assert algorithm.remaining(again, 5.0) == 2
 
 
 def test_an_empty_dump_may_be_the_last_of_several() -> None:
@@ -138,68 +141,68 @@ def test_an_empty_dump_may_be_the_last_of_several() -> None:
         def load(self, data: bytes) -> None:
             assert not data
 
-    law = AllOf(Unlimited(), Silent())
-    assert law.load(law.dump(law.start())) == (None, None)
+    algorithm = AllOf(Unlimited(), Silent())
+    assert algorithm.load(algorithm.dump(algorithm.start())) == (None, None)
 
 
 def test_resets_that_differ_by_a_second_and_a_half_are_of_two_windows() -> None:
-    law = Announced()
+    algorithm = Announced()
     for later, left in ((1.25, 5), (1.5, 9)):
-        state = law.start()
-        law.learn(state, 0.0, 5, 30.0, 0.0)
-        law.learn(state, 0.0, 9, 30.0 + later, 0.0)
+        state = algorithm.start()
+        algorithm.learn(state, 0.0, 5, 30.0, 0.0)
+        algorithm.learn(state, 0.0, 9, 30.0 + later, 0.0)
         assert (state.left, state.resets_at) == (left, 30.0 + later)
 
 
 def test_what_is_held_later_joins_the_last_slot() -> None:
-    law = Reserved(RollingWindow("10/s"))
-    state = law.start()
-    law.hold(state, 5.0, [1, 1], [1.0, 2.0], 1.0)
-    law.hold(state, 5.5, [2], [2.0], 1.5)
+    algorithm = Reserved(SlidingWindowLog("10/s"))
+    state = algorithm.start()
+    algorithm.hold(state, 5.0, [1, 1], [1.0, 2.0], 1.0)
+    algorithm.hold(state, 5.5, [2], [2.0], 1.5)
     assert [(slot.cost, slot.at) for slot in state.ready] == [(1, 5.0), (3, 6.0)]
 
 
 def test_a_leaky_bucket_allows_what_is_due_within_two_milliseconds() -> None:
-    law = LeakyBucket("100/s")
-    state = law.start()
-    law.take(state, 100.0, 1)
-    assert law.allowance(state, 100.0, 9) == 0
-    assert law.allowance(state, 100.009, 9) == 1
+    algorithm = LeakyBucket("100/s")
+    state = algorithm.start()
+    algorithm.take(state, 100.0, 1)
+    assert algorithm.allowance(state, 100.0, 9) == 0
+    assert algorithm.allowance(state, 100.009, 9) == 1
 
 
 @pytest.mark.parametrize(
-    ("law", "kinds"),
+    ("algorithm", "kinds"),
     [
-        (RollingWindow("3/s"), (0x11, 0x12)),
+        (SlidingWindowLog("3/s"), (0x11, 0x12)),
         (TokenBucket("3/s"), (0x21, 0x21)),
         (FixedWindow("3/s"), (0x41, 0x41)),
-        (SlidingWindow("3/s"), (0x51, 0x51)),
+        (SlidingWindowCounter("3/s"), (0x51, 0x51)),
     ],
     ids=str,
 )
 def test_other_processes_know_a_dump_by_its_first_byte(
-    law: Algorithm[Any], kinds: tuple[int, int]
+    algorithm: Algorithm[Any], kinds: tuple[int, int]
 ) -> None:
-    state = law.start()
-    assert law.dump(state)[0] == kinds[0]
-    assert law.load(law.dump(state)) == law.start()
-    law.take(state, 1.0, 2.5)
-    assert law.dump(state)[0] == kinds[1]
+    state = algorithm.start()
+    assert algorithm.dump(state)[0] == kinds[0]
+    assert algorithm.load(algorithm.dump(state)) == algorithm.start()
+    algorithm.take(state, 1.0, 2.5)
+    assert algorithm.dump(state)[0] == kinds[1]
 
 
-@pytest.mark.parametrize("kind", [RollingWindow, SlidingWindow])
+@pytest.mark.parametrize("kind", [SlidingWindowLog, SlidingWindowCounter])
 def test_of_a_very_large_limit_a_rounding_is_still_no_token(kind: type[Any]) -> None:
-    law = kind("2000000000/s")
-    state = law.start()
-    law.take(state, 0.0, 2e9)
-    assert law.delay(state, 0.0, 1) == 1.0
+    algorithm = kind("2000000000/s")
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 2e9)
+    assert algorithm.delay(state, 0.0, 1) == 1.0
 
 
 def test_behind_so_many_the_window_turns_over_so_often() -> None:
-    law = RollingWindow("3/min")
-    state = law.start()
+    algorithm = SlidingWindowLog("3/min")
+    state = algorithm.start()
     # Three go in each minute: the fourth a minute from now, the seventh two, the tenth three.
-    assert [law.delay_behind(state, 0.0, 1, ahead) for ahead in (2, 3, 5, 6, 9)] == [
+    assert [algorithm.delay_behind(state, 0.0, 1, ahead) for ahead in (2, 3, 5, 6, 9)] == [
         0.0,
         60.0,
         60.0,
@@ -209,49 +212,49 @@ def test_behind_so_many_the_window_turns_over_so_often() -> None:
 
 
 def test_the_room_of_a_window_is_what_has_left_it() -> None:
-    law = RollingWindow("3/min")
-    state = law.start()
+    algorithm = SlidingWindowLog("3/min")
+    state = algorithm.start()
     for now in (0.0, 10.0, 20.0):
-        law.take(state, now, 1)
-    rooms = [law.allowance(state, now, 9) for now in (59.0, 60.0, 70.0, 80.0)]
+        algorithm.take(state, now, 1)
+    rooms = [algorithm.allowance(state, now, 9) for now in (59.0, 60.0, 70.0, 80.0)]
     assert rooms == [0, 1, 2, 3]
-    assert law.allowance(state, 80.0, 2) == 2
-    law.take(state, 61.0, 1)  # what is gone is let go of
-    assert [law.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
+    assert algorithm.allowance(state, 80.0, 2) == 2
+    algorithm.take(state, 61.0, 1)  # what is gone is let go of
+    assert [algorithm.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
 
 
 def test_a_part_of_a_token_counts_beside_what_is_still_in_the_window() -> None:
-    law = RollingWindow("99/s")
-    state = law.start()
-    law.take(state, 0.0, 1)
+    algorithm = SlidingWindowLog("99/s")
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 1)
     for _ in range(20):
-        law.take(state, 0.5, 1)
-    law.take_each(state, [1.1])  # the first one is out, but its place is not let go of yet
+        algorithm.take(state, 0.5, 1)
+    algorithm.take_each(state, [1.1])  # the first one is out, but its place is not let go of yet
     assert state.gone == 1
-    law.take(state, 1.2, 0.5)
-    assert law.used(state, 1.2) == 21.5
+    algorithm.take(state, 1.2, 0.5)
+    assert algorithm.used(state, 1.2) == 21.5
 
 
 def test_what_costs_nothing_needs_no_word_of_the_server() -> None:
-    law = Announced()
-    state = law.start()
-    law.take(state, 0.0, 5)
-    law.learn(state, 1.0, 0, 30.0, -1.0)  # five were sent since
-    assert [law.delay(state, 1.0, cost) for cost in (0, 1)] == [0, 30]
-    assert law.delay(state, 31.0, 1) == 0
+    algorithm = Announced()
+    state = algorithm.start()
+    algorithm.take(state, 0.0, 5)
+    algorithm.learn(state, 1.0, 0, 30.0, -1.0)  # five were sent since
+    assert [algorithm.delay(state, 1.0, cost) for cost in (0, 1)] == [0, 30]
+    assert algorithm.delay(state, 31.0, 1) == 0
 
 
-def test_a_law_of_the_user_has_used_what_is_not_left_of_its_capacity() -> None:
-    law = OneByOne()
-    state = law.start()
-    assert [law.used(state, now) for now in (0.0, 1.0)] == [0, 0]
-    law.take(state, 1.0, 1)
-    assert [law.used(state, now) for now in (1.0, 2.0)] == [1, 0]
+def test_a_algorithm_of_the_user_has_used_what_is_not_left_of_its_capacity() -> None:
+    algorithm = OneByOne()
+    state = algorithm.start()
+    assert [algorithm.used(state, now) for now in (0.0, 1.0)] == [0, 0]
+    algorithm.take(state, 1.0, 1)
+    assert [algorithm.used(state, now) for now in (1.0, 2.0)] == [1, 0]
 
 
 def test_bytes_of_something_else_are_told_by_how_they_begin() -> None:
-    law = AllOf(RollingWindow("3/s"), TokenBucket("20/min"))
+    algorithm = AllOf(SlidingWindowLog("3/s"), TokenBucket("20/min"))
     with pytest.raises(ValueError, match="the bytes are none at all"):
-        law.load(b"")
+        algorithm.load(b"")
     with pytest.raises(ValueError, match="the bytes begin with 01 02"):
-        law.load(b"\x01\x02")
+        algorithm.load(b"\x01\x02")

@@ -1,4 +1,4 @@
-"""What each law says, as tables: 0.0 is "it goes", else seconds to wait."""
+"""What each algorithm says, as tables: 0.0 is "it goes", else seconds to wait."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
@@ -39,92 +39,92 @@ class Case:
 CASES = [
     Case(
         "the limit at once, then nothing until exactly one period has passed",
-        RollingWindow("3/s"),
+        SlidingWindowLog("3/s"),
         [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 1), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0)],
     ),
     Case(
         "each token comes back one period after it went",
-        RollingWindow("2/s"),
+        SlidingWindowLog("2/s"),
         [(0, 1, 0), (0.5, 1, 0), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0.5), (1.5, 1, 0)],
     ),
     Case(
         "an edge of a calendar second lets nothing through",
-        RollingWindow("2/s"),
+        SlidingWindowLog("2/s"),
         [(0.9, 1, 0), (0.9, 1, 0), (1.1, 1, 0.8), (1.9, 1, 0)],
     ),
     Case(
         "the last instant of the period is inside, one period later is outside",
-        RollingWindow(1),
+        SlidingWindowLog(1),
         [(5, 1, 0), (math.nextafter(6, 0), 1, 6 - math.nextafter(6, 0)), (6, 1, 0)],
     ),
     Case(
         "a long period",
-        RollingWindow("2/24h"),
+        SlidingWindowLog("2/24h"),
         [(0, 1, 0), (3600, 1, 0), (7200, 1, 79200), (86400, 1, 0), (86400, 1, 3600)],
     ),
     Case(
         "a heavy cost waits until enough has left",
-        RollingWindow("3/s"),
+        SlidingWindowLog("3/s"),
         [(0, 1, 0), (0.25, 1, 0), (0.5, 1, 0), (0.5, 2, 0.75), (0.5, 3, 1), (1.25, 2, 0)],
     ),
     Case(
         "a light cost waits until something heavy has left",
-        RollingWindow("10/s"),
+        SlidingWindowLog("10/s"),
         [(0, 9, 0), (0.5, 1, 0), (0.5, 1, 0.5), (0.5, 10, 1), (1, 9, 0), (1, 1, 0.5)],
     ),
     Case(
         "unit costs after heavy ones, and heavy ones after those",
-        RollingWindow("4/s"),
+        SlidingWindowLog("4/s"),
         [(0, 2, 0), (0, 1, 0), (0, 1, 0), (1, 1, 0), (1, 1, 0), (1, 2, 0), (2, 4, 0), (2, 1, 1)],
     ),
     Case(
         "ten tenths are one",
-        RollingWindow(1),
+        SlidingWindowLog(1),
         [(0, 0.1, 0)] * 10 + [(0, 0.1, 1), (0, 1e-6, 1), (1, 1, 0)],
     ),
     Case(
         "three thirds are one",
-        RollingWindow(1),
+        SlidingWindowLog(1),
         [(0, 1 / 3, 0)] * 3 + [(0.5, 1 / 3, 0.5), (1, 1 / 3, 0)],
     ),
     Case(
         "of a fractional limit all can be used",
-        RollingWindow("2.5/s"),
+        SlidingWindowLog("2.5/s"),
         [(0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0.5, 0), (0, 0.5, 1), (0, 2.5, 1), (0, 2.6, NEVER)],
     ),
     Case(
         "below one token per period it is one token in more time",
-        RollingWindow("0.5/s"),
+        SlidingWindowLog("0.5/s"),
         [(0, 1, 0), (0, 1, 2), (1, 1, 1), (2, 1, 0), (2, 1.5, NEVER)],
     ),
     Case(
         "below one, fractions go as they fit",
-        RollingWindow("0.25/s"),
+        SlidingWindowLog("0.25/s"),
         [(0, 0.5, 0), (1, 0.5, 0), (1, 0.5, 3), (4, 0.5, 0)],
     ),
     Case(
         "a cost of 0 goes when full, and counts for nothing",
-        RollingWindow(1),
+        SlidingWindowLog(1),
         [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.5, 0, 0), (0.5, 1, 0.5), (1, 1, 0)],
     ),
     Case(
         "what exceeds the limit never goes",
-        RollingWindow("3/s"),
+        SlidingWindowLog("3/s"),
         [(0, 4, NEVER), (0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)],
     ),
     Case(
         "a huge limit",
-        RollingWindow("1000000000000/s"),
+        SlidingWindowLog("1000000000000/s"),
         [(0, 6e11, 0), (0.5, 4e11, 0), (0.5, 1e6, 0.5), (1, 6e11, 0), (1, 4e11, 0.5)],
     ),
     Case(
         "a tiny period",
-        RollingWindow("1/1ms"),
+        SlidingWindowLog("1/1ms"),
         [(1e6, 1, 0), (1e6, 1, 0.001), (1e6 + 0.001, 1, 0)],
     ),
     Case(
         "a clock that steps back",
-        RollingWindow("2/s"),
+        SlidingWindowLog("2/s"),
         [(10, 1, 0), (5, 1, 0), (5, 1, 6), (10, 1, 1), (10.5, 1, 0.5), (11, 1, 0), (11, 1, 0)],
     ),
     Case(
@@ -234,7 +234,7 @@ CASES = [
     ),
     Case(
         "the rolling window lets ten of those through",
-        RollingWindow("10/s"),
+        SlidingWindowLog("10/s"),
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 1)] + [(1, 1, 0.99)] * 10 + [(1.99, 1, 0)],
     ),
     Case(
@@ -256,32 +256,32 @@ CASES = [
     Case("ten tenths are one", FixedWindow(1), [(0, 0.1, 0)] * 10 + [(0, 0.1, 1)]),
     Case(
         "a token comes back when its stretch is out",
-        SlidingWindow("2/s", buckets=4),
+        SlidingWindowCounter("2/s", buckets=4),
         [(0.1, 1, 0), (0.6, 1, 0), (0.9, 1, 0.1), (1, 1, 0), (1.1, 1, 0.4), (1.5, 1, 0)],
     ),
     Case(
         "a heavy cost waits for enough whole stretches",
-        SlidingWindow("4/s", buckets=4),
+        SlidingWindowCounter("4/s", buckets=4),
         [(0.1, 1, 0), (0.3, 1, 0), (0.6, 2, 0), (0.7, 2, 0.55), (0.7, 3, 0.8), (1.25, 2, 0)],
     ),
     Case(
         "with one bucket it is a fixed window",
-        SlidingWindow("10/s", buckets=1),
+        SlidingWindowCounter("10/s", buckets=1),
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1)],
     ),
     Case(
         "around an edge of the period nothing more than N",
-        SlidingWindow("10/s", buckets=8),
+        SlidingWindowCounter("10/s", buckets=8),
         [(0.95, 1, 0)] * 10 + [(1, 1, 0.875), (1.75, 1, 0.125), (1.875, 1, 0)],
     ),
     Case(
         "a clock that steps back stays in the later stretch",
-        SlidingWindow("2/s", buckets=2),
+        SlidingWindowCounter("2/s", buckets=2),
         [(5, 1, 0), (4, 1, 0), (4, 1, 2), (5.5, 1, 0.5), (6, 2, 0)],
     ),
     Case(
         "costs that never fit, and that cost nothing",
-        SlidingWindow("2/s"),
+        SlidingWindowCounter("2/s"),
         [(0, 2.1, NEVER), (0, 0, 0), (0, 2, 0), (0, 0, 0), (0, 1, 1)],
     ),
     Case(
@@ -302,7 +302,7 @@ CASES = [
     ),
     Case(
         "of two windows the tighter one",
-        AllOf(RollingWindow("2/s"), RollingWindow("3/10s")),
+        AllOf(SlidingWindowLog("2/s"), SlidingWindowLog("3/10s")),
         [
             (0, 1, 0),
             (0, 1, 0),
@@ -321,7 +321,7 @@ CASES = [
     ),
     Case(
         "all or none",
-        AllOf(TokenBucket("10/s", burst=10), RollingWindow("1/min")),
+        AllOf(TokenBucket("10/s", burst=10), SlidingWindowLog("1/min")),
         [(0, 1, 0), (0, 1, 60), (0, 1, 60), (60, 1, 0), (60, 2, NEVER)],
     ),
     Case("everything goes", Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
@@ -329,19 +329,19 @@ CASES = [
 
 # algorithm, what went (now, cost), now, what remains, seconds until all is forgotten
 LEFT: list[tuple[Algorithm[Any], list[tuple[float, float]], float, float, float]] = [
-    (RollingWindow("3/s"), [], 0, 3, 0),
-    (RollingWindow("3/s"), [(0, 1)], 0, 2, 1),
-    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 0.75, 1, 0.75),
-    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 1, 2, 0.5),
-    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 1.5, 3, 0),
-    (RollingWindow("3/s"), [(0, 1), (0.5, 1)], 99, 3, 0),
-    (RollingWindow("3/s"), [(0, 0.5), (0.5, 2)], 0.75, 0.5, 0.75),
-    (RollingWindow("3/s"), [(0, 0.5), (0.5, 2)], 1, 1, 0.5),
-    (RollingWindow("3/s"), [(0, 0)], 0, 3, 0),
-    (RollingWindow("3/s"), [(0, 3), (0, 3)], 0, 0, 1),
-    (RollingWindow("3/s"), [(0, 1)] * 5, 0.5, 0, 0.5),
-    (RollingWindow("3/s"), [(10, 1)], 5, 2, 6),
-    (RollingWindow("0.5/s"), [(0, 1)], 1, 0, 1),
+    (SlidingWindowLog("3/s"), [], 0, 3, 0),
+    (SlidingWindowLog("3/s"), [(0, 1)], 0, 2, 1),
+    (SlidingWindowLog("3/s"), [(0, 1), (0.5, 1)], 0.75, 1, 0.75),
+    (SlidingWindowLog("3/s"), [(0, 1), (0.5, 1)], 1, 2, 0.5),
+    (SlidingWindowLog("3/s"), [(0, 1), (0.5, 1)], 1.5, 3, 0),
+    (SlidingWindowLog("3/s"), [(0, 1), (0.5, 1)], 99, 3, 0),
+    (SlidingWindowLog("3/s"), [(0, 0.5), (0.5, 2)], 0.75, 0.5, 0.75),
+    (SlidingWindowLog("3/s"), [(0, 0.5), (0.5, 2)], 1, 1, 0.5),
+    (SlidingWindowLog("3/s"), [(0, 0)], 0, 3, 0),
+    (SlidingWindowLog("3/s"), [(0, 3), (0, 3)], 0, 0, 1),
+    (SlidingWindowLog("3/s"), [(0, 1)] * 5, 0.5, 0, 0.5),
+    (SlidingWindowLog("3/s"), [(10, 1)], 5, 2, 6),
+    (SlidingWindowLog("0.5/s"), [(0, 1)], 1, 0, 1),
     (TokenBucket("4/s"), [], 0, 4, 0),
     (TokenBucket("4/s"), [(0, 1)], 0, 3, 0.25),
     (TokenBucket("4/s"), [(0, 4)], 0.5, 2, 0.5),
@@ -360,15 +360,15 @@ LEFT: list[tuple[Algorithm[Any], list[tuple[float, float]], float, float, float]
     (FixedWindow("3/s"), [(0.25, 5)], 0.5, 0, 0.5),
     (FixedWindow("3/s"), [(0.25, 1)], 1, 3, 0),
     (FixedWindow("3/s"), [(5, 1)], 4.5, 2, 1.5),
-    (SlidingWindow("3/s", buckets=4), [], 0.5, 3, 0),
-    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 0.9, 1, 0.35),
-    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1, 2, 0.25),
-    (SlidingWindow("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1.25, 3, 0),
-    (SlidingWindow("3/s", buckets=4), [(0.1, 9)], 0.1, 0, 0.9),
+    (SlidingWindowCounter("3/s", buckets=4), [], 0.5, 3, 0),
+    (SlidingWindowCounter("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 0.9, 1, 0.35),
+    (SlidingWindowCounter("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1, 2, 0.25),
+    (SlidingWindowCounter("3/s", buckets=4), [(0.1, 1), (0.3, 1)], 1.25, 3, 0),
+    (SlidingWindowCounter("3/s", buckets=4), [(0.1, 9)], 0.1, 0, 0.9),
     (Cooldown(3, 60), [(0, 1)], 10, 2.5, 10),
     (Cooldown(3, 60), [(0, 3)], 0, 0, 60),
     (WaitUntil(1, 5, 10), [(0, 1)], 0.5, 0, 0.5),
     (WaitUntil(1, 5, 10), [(0, 1)], 1, 10, 0),
-    (AllOf(RollingWindow("3/s"), RollingWindow("9/min")), [(0, 1)], 0.5, 2, 59.5),
-    (AllOf(RollingWindow("3/s"), RollingWindow("9/min")), [(0, 3), (1, 3), (2, 3)], 2, 0, 60),
+    (AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("9/min")), [(0, 1)], 0.5, 2, 59.5),
+    (AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("9/min")), [(0, 3), (1, 3), (2, 3)], 2, 0, 60),
 ]

@@ -1,4 +1,4 @@
-"""Every law does what its tables say."""
+"""Every algorithm does what its tables say."""
 
 import math
 from typing import Any
@@ -11,13 +11,13 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
-from tests.law_tables import CASES, LEFT, Case
+from tests.algorithm_tables import CASES, LEFT, Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -42,9 +42,9 @@ def test_admit_follows_the_table(case: Case) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "capacity"),
     [
-        (RollingWindow("20/s"), 20),
-        (RollingWindow("2.5/s"), 2.5),
-        (RollingWindow("0.5/s"), 1),
+        (SlidingWindowLog("20/s"), 20),
+        (SlidingWindowLog("2.5/s"), 2.5),
+        (SlidingWindowLog("0.5/s"), 1),
         (TokenBucket("20/s"), 20),
         (TokenBucket("20/s", burst=3), 3),
         (TokenBucket("20/s", burst=1.5), 1.5),
@@ -55,11 +55,11 @@ def test_admit_follows_the_table(case: Case) -> None:
         (LeakyBucket("0.5/s"), 1),
         (FixedWindow("2.5/s"), 2.5),
         (FixedWindow("0.5/s"), 1),
-        (SlidingWindow("20/s"), 20),
-        (SlidingWindow("0.5/s"), 1),
+        (SlidingWindowCounter("20/s"), 20),
+        (SlidingWindowCounter("0.5/s"), 1),
         (Cooldown(3, 60), 3),
         (WaitUntil(2, 5, 10), 5),
-        (AllOf(RollingWindow("20/s"), TokenBucket("20/s", burst=3)), 3),
+        (AllOf(SlidingWindowLog("20/s"), TokenBucket("20/s", burst=3)), 3),
         (AllOf(Unlimited()), math.inf),
     ],
     ids=repr,

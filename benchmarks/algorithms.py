@@ -1,4 +1,4 @@
-"""Which client law meets which server law, with how many refusals: `uv run benchmarks/laws.py`.
+"""Refusals by client and server algorithm: `uv run benchmarks/algorithms.py`.
 
 `--write` puts the tables into docs/choosing.md, between the markers there. Nothing is measured: it
 is simulated, on virtual time, so every machine gives the same figures. Takes about two minutes.
@@ -21,8 +21,8 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
-    RollingWindow,
-    SlidingWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
     WaitUntil,
 )
@@ -38,23 +38,23 @@ SEEDS = (0, 1, 2)
 
 # What a client may use to stay under 20 per period, which its guard stretches.
 CLIENTS: dict[str, Callable[[float], Algorithm[Any]]] = {
-    "`RollingWindow`": lambda period: RollingWindow(Rate(LIMIT, period)),
-    "`RollingWindow`, at most 5 back to back": lambda period: AllOf(
-        RollingWindow(Rate(LIMIT, period)), TokenBucket(Rate(LIMIT, period), burst=5)
+    "`SlidingWindowLog`": lambda period: SlidingWindowLog(Rate(LIMIT, period)),
+    "`SlidingWindowLog`, at most 5 back to back": lambda period: AllOf(
+        SlidingWindowLog(Rate(LIMIT, period)), TokenBucket(Rate(LIMIT, period), burst=5)
     ),
     "`TokenBucket`": lambda period: TokenBucket(Rate(LIMIT, period)),
     "`TokenBucket(burst=5)`": lambda period: TokenBucket(Rate(LIMIT, period), burst=5),
     "`LeakyBucket`": lambda period: LeakyBucket(Rate(LIMIT, period)),
     "`FixedWindow`": lambda period: FixedWindow(Rate(LIMIT, period)),
-    "`SlidingWindow`": lambda period: SlidingWindow(Rate(LIMIT, period)),
+    "`SlidingWindowCounter`": lambda period: SlidingWindowCounter(Rate(LIMIT, period)),
     "`Cooldown`": lambda period: Cooldown(LIMIT, period),
     "`WaitUntil`": lambda period: WaitUntil(period / LIMIT, raise_after=60, limit=60),
 }
-# These are no laws to choose.
-NO_LAWS = {"Algorithm", "AllOf", "Unlimited"}
+# These are no algorithms to choose.
+NO_ALGORITHMS = {"Algorithm", "AllOf", "Unlimited"}
 
 SERVERS = {
-    "a rolling window": Server(LIMIT, "rolling-window"),
+    "a rolling window": Server(LIMIT, "sliding-window-log"),
     "a fixed window": Server(LIMIT, "fixed-window"),
     "a token bucket of 20": Server(LIMIT, "token-bucket"),
     "a token bucket of 5": Server(LIMIT, "token-bucket", burst=5),
@@ -113,9 +113,9 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:g} ms"
 
 
-def laws_table(server: Server) -> str:
-    """Tell how every client law gets on with a server, with several guards."""
-    rows = [["client law", *(f"guard {milliseconds(guard)}" for guard in GUARDS)]]
+def algorithms_table(server: Server) -> str:
+    """Tell how every client algorithm gets on with a server, with several guards."""
+    rows = [["client algorithm", *(f"guard {milliseconds(guard)}" for guard in GUARDS)]]
     for name, make in CLIENTS.items():
         cells = [
             str(run(partial(RateLimiter, algorithm=make(1 + guard)), server)) for guard in GUARDS
@@ -125,8 +125,8 @@ def laws_table(server: Server) -> str:
 
 
 def demand_table() -> str:
-    """Tell how every client law gets on with every server when requests come at random times."""
-    rows = [["client law", *SERVERS]]
+    """Compare the client algorithms with every server, for requests at random times."""
+    rows = [["client algorithm", *SERVERS]]
     for name, make in CLIENTS.items():
         client = partial(RateLimiter, algorithm=make(1 + JITTER))
         cells = [str(run(client, server, demand=DEMAND)) for server in SERVERS.values()]
@@ -135,7 +135,7 @@ def demand_table() -> str:
 
 
 def guards_table() -> str:
-    """Tell how long a guard the default law needs before a rolling window."""
+    """Tell how long a guard the default algorithm needs before a rolling window."""
     guards = (0.0, 0.005, 0.01, 0.02, 0.05)
     rows = [["jitter", *(f"guard {milliseconds(guard)}" for guard in guards)]]
     for jitter in JITTERS:
@@ -174,20 +174,20 @@ def clients_table() -> str:
 def report() -> str:
     """Simulate everything; give the text that stands between the markers."""
     terms = (
-        f"*Simulated by `python benchmarks/laws.py --write` on {time.strftime('%Y-%m-%d')}: "
+        f"*Simulated by `python benchmarks/algorithms.py --write` on {time.strftime('%Y-%m-%d')}: "
         f"{LIMIT} requests per second, 20 workers that always have something to ask, "
         f"{milliseconds(JITTER)} of jitter on the way unless said otherwise, {SECONDS} s, "
         f"the mean of {len(SEEDS)} seeds.*"
     )
     parts = [terms, "In each cell: requests refused, in % / limit used, in %."]
     for name, server in SERVERS.items():
-        parts += [f"### The server counts in {name}", laws_table(server)]
+        parts += [f"### The server counts in {name}", algorithms_table(server)]
     parts += [
         "### Requests at random times",
         f"{DEMAND} a second on average, whenever they come, and a guard of {milliseconds(JITTER)}:",
         demand_table(),
     ]
-    parts += ["### How long a guard", "The default law, and a server with a rolling window:"]
+    parts += ["### How long a guard", "The default algorithm, and a server with a rolling window:"]
     parts += [guards_table()]
     parts += [
         "### Several clients, one limit",
@@ -202,13 +202,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args()
-    untold = {n for n in set(algorithms.__all__) - NO_LAWS if not any(n in c for c in CLIENTS)}
+    untold = {
+        n for n in set(algorithms.__all__) - NO_ALGORITHMS if not any(n in c for c in CLIENTS)
+    }
     if untold:
         parser.error(f"give a line of CLIENTS to {', '.join(sorted(untold))}")
     text = report()
     print(text)
     if options.write:
-        put_into(PAGE, "laws.py", text)
+        put_into(PAGE, "algorithms.py", text)
 
 
 if __name__ == "__main__":
