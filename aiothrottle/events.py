@@ -72,7 +72,7 @@ class Refused:
 
 @dataclass(slots=True)
 class ServerRefused:
-    """The server told a request no: see `Permit.refused`."""
+    """The server told a request no: see `Permit.report_throttled`."""
 
     key: Hashable
     #: Seconds that the server asked for; None: it did not say.

@@ -86,8 +86,8 @@ class RateLimiter:
         guard: Seconds by which the period is stretched, for the jitter of the network between
             here and the server: a request that is delayed more than the one a period later
             arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
-            as `Permit.succeeded` tells, which the sessions of this package call. It takes no more
-            than a tenth of the limit, or a fifth if the server refuses in spite of that. None:
+            as `Permit.report_success` tells, which the sessions of this package call. It takes no
+            more than a tenth of the limit, or a fifth if the server refuses in spite of that. None:
             ``"auto"``, or 0 where a store keeps the rate or nobody tells, for a `FixedWindow`,
             whose periods are the calendar's, and for an algorithm of your own.
         parent: Another limiter that has to let each request go as well.
@@ -367,7 +367,7 @@ class RateLimiter:
         """Go on at the rates that the server has announced, if the server is to be followed.
 
         Until the first such call one request is under way at a time. With no rates it means: there
-        is no rate, but something else to go by, such as what is left (`Permit.told`).
+        is no rate, but something else to go by, such as what is left (`Permit.update_quota`).
 
         Raises:
             TypeError: A rate is of a wrong kind.

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from aiothrottle._core.chain import Entry
 
-__all__ = ["ONE", "Permit", "WatchedPermit", "granted_permit", "make_permit"]
+__all__ = [
+    "ONE",
+    "Permit",
+    "WatchedPermit",
+    "granted_permit",
+    "make_permit",
+    "report_answer",
+    "report_pause",
+    "report_retry",
+]
 
 #: The usual cost: this very object, so that it is known by a look and needs no check.
 ONE = 1.0
@@ -130,7 +139,7 @@ class Permit:
         Raises:
             RuntimeError: It was used before.
         """
-        if not self.was_asked_for:
+        if not self._was_acquired:
             return self._waiter
         if self._held and getattr(self, "_given", False):
             self._given = False
@@ -144,7 +153,7 @@ class Permit:
         return ONE if waiter is None else waiter.cost
 
     @property
-    def was_asked_for(self) -> bool:
+    def _was_acquired(self) -> bool:
         """Whether somebody has begun to wait for it."""
         return hasattr(self, "_at") or hasattr(getattr(self, "_waiter", None), "at")
 
@@ -155,15 +164,10 @@ class Permit:
         return 0.0 if waiter is None else waiter.waited
 
     @property
-    def sent_at(self) -> float:
+    def _sent_at(self) -> float:
         """When it was granted, by the clock of its limiter."""
         waiter = getattr(self, "_waiter", None)
         return self._at if waiter is None else waiter.at
-
-    @property
-    def paused_since(self) -> bool:
-        """Whether the limiter was paused after this was granted: that pause is for it too."""
-        return self._entry.engine.pause.began_at >= self.sent_at
 
     def release(self) -> None:
         """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
@@ -209,44 +213,43 @@ class Permit:
             del self._at
         return self._waiter
 
-    def told(self, left: float, reset_after: float, *, evenly: bool = False) -> None:
-        """Pass on what the server has said in its answer: so much is left of its quota.
+    def update_quota(self, remaining: float, reset_after: float, *, evenly: bool = False) -> None:
+        """Keep the limiter to the quota that the server reported in its response.
 
-        It makes the limiter tighter until the quota is new, and never looser than its own rate. It
-        may be said after the permit was released. What was sent since is taken off; of several
-        answers about one window the least counts.
+        The limiter becomes tighter until the server resets the quota, and never looser than its
+        own rate. Requests that were sent since are subtracted; of several reports on one window
+        the lowest counts. The permit may have been released.
 
         Args:
-            left: Tokens that were left, 0 or more.
-            reset_after: Seconds until the server starts to count anew.
-            evenly: Whether what is left is spread over that time, or may be used up at once. The
-                first answer decides.
+            remaining: Tokens that the server has left, 0 or more.
+            reset_after: Seconds until the server resets the quota.
+            evenly: Whether the remaining tokens are spread over that time, or may be used at once.
+                The first report of a window decides.
 
         Raises:
-            TypeError: An argument is no number.
-            ValueError: An argument is below zero or not finite.
+            TypeError: An argument is not a number.
+            ValueError: An argument is negative or not finite.
             RuntimeError: The permit was never held.
 
         >>> async def fetch(limiter, session, url):
         ...     async with limiter.throttle() as permit, session.get(url) as response:
-        ...         permit.told(float(response.headers["X-RateLimit-Remaining"]), reset_after=60)
+        ...         remaining = float(response.headers["X-RateLimit-Remaining"])
+        ...         permit.update_quota(remaining, reset_after=60)
         """
-        check_number("left", left, "tokens")
+        check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
-        if not self.was_asked_for:
-            raise RuntimeError(f"{self!r} was not held yet: nothing can have been said about it")
-        self._entry.engine.check_thread()
+        self._check_acquired("no server can have reported a quota for it")
         self._entry.engine.update_quota(
-            self.sent_at, left, reset_after, held=self._held is True, evenly=evenly
+            self._sent_at, remaining, reset_after, held=self._held is True, evenly=evenly
         )
 
-    def succeeded(self) -> None:
-        """Say that the server has dealt with the request, however that ended.
+    def report_success(self) -> None:
+        """Report that the server has answered the request, with whatever status but a 429.
 
-        For limiters that adapt (`AdaptiveRate`, `AdaptiveConcurrency`, ``guard="auto"``); others
-        do not mind. The sessions and transports of this package say it by themselves. Say it when
-        the response is there, once: what is said after that, of either kind, counts for nothing.
-        It may be said after the permit was released.
+        Limiters that adapt learn from it (`AdaptiveRate`, `AdaptiveConcurrency`, the self-tuning
+        guard); it has no effect on others. The sessions and transports of this package report by
+        themselves. Report when the response is there; only the first report of a permit counts.
+        The permit may have been released.
 
         Raises:
             RuntimeError: The permit was never held.
@@ -254,112 +257,54 @@ class Permit:
         >>> async def ask(limiter, call):
         ...     async with limiter.throttle() as permit:
         ...         answer = await call()
-        ...         permit.succeeded()
+        ...         permit.report_success()
         ...         return answer
         """
-        if self._entry.hears_outcomes and self._report():
-            self.answered()
+        if self._entry.hears_outcomes and self._is_first_report():
+            report_answer(self)
 
-    def answered(self) -> None:
-        """Do the same, for a caller that reports one outcome: it is not checked here.
+    def report_throttled(self, retry_after: float | None = None) -> None:
+        """Report that the server has throttled the request, with a 429 for example.
 
-        To check what was reported before takes as long as the rest.
-        """
-        entry = self._entry
-        if entry.hears_outcomes:
-            entry.report_success(self.cost, entry.bucket.clock() - self.sent_at)
-
-    def refused(self, retry_after: float | None = None) -> None:
-        """Say that the server has refused the request: it was one too many.
-
-        It pauses the limiter, for all who share it, and tells an adaptive limit of it. Of many that
-        were refused at once, sent before the pause began, the first makes it, with some jitter;
-        the others make it longer only with a `retry_after` that says so. Where the server has not
-        said how long, the pause is half a second, and doubles with each refusal in a row. It is
-        never longer than two minutes; who wants that calls `RateLimiter.pause`.
+        It pauses the limiter for everyone who shares it, and adaptive limits learn from it. Of
+        many requests that are throttled at once, the first one makes the pause, with some jitter;
+        the others extend it only by a longer `retry_after`. Without a `retry_after` the pause is
+        half a second, doubled with each throttled request in a row. No pause is longer than two
+        minutes; call `RateLimiter.pause` for a longer one.
 
         Args:
-            retry_after: Seconds that the server asked for. None, 0, what is below, and what is no
-                number at all (``math.nan``): it did not say.
+            retry_after: Seconds that the server asked to wait. None, a number that is not above 0
+                and ``math.nan`` mean that it did not say.
 
         Raises:
-            TypeError: `retry_after` is of another kind.
+            TypeError: `retry_after` is neither a number nor None.
             RuntimeError: The permit was never held.
 
         >>> async def ask(limiter, call):
         ...     async with limiter.throttle() as permit:
         ...         response = await call()
         ...         if response.status == 429:
-        ...             permit.refused(retry_after=2.0)
+        ...             permit.report_throttled(retry_after=2.0)
         """
         if isinstance(retry_after, bool) or not isinstance(retry_after, int | float | None):
-            raise TypeError(f"retry_after is a number of seconds or None, not {retry_after!r}")
+            raise TypeError(f"retry_after must be seconds or None, got {retry_after!r}")
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        told = seconds is not None
-        self.refused_for(seconds, told=told, jitter=JITTER, longest=LONGEST_PAUSE)
+        report_pause(self, seconds, told=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE)
 
-    def retried(
-        self,
-        attempt: int,
-        delay: float,
-        *,
-        status: int | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        """Say that the request is going to be sent again: only for who observes the limiter.
-
-        The sessions and transports of this package say it by themselves.
-
-        Args:
-            attempt: Which attempt that will be; the first one was 1.
-            delay: Seconds until then.
-            status: Of the response, if there was one.
-            error: Why there was none.
-
-        >>> async def ask(limiter, call):
-        ...     for attempt in range(1, 4):
-        ...         async with limiter.throttle() as permit:
-        ...             try:
-        ...                 return await call()
-        ...             except ConnectionError as error:
-        ...                 permit.retried(attempt + 1, 1.0, error=error)
-        ...         await asyncio.sleep(1.0)
-        """
-        engine = self._entry.engine
-        if engine.observers.listeners:
-            engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
-
-    def refused_for(
-        self, seconds: float | None, *, told: bool, jitter: float, longest: float
-    ) -> bool:
-        """Say the same as `refused`, with a policy of one's own, as a retry has it.
-
-        Args:
-            seconds: For how long to pause. None: as long as `refused` does.
-            told: Whether that is what the server said.
-            jitter: By up to this part of it the pause is longer, and by a second at the most.
-            longest: Seconds that no pause exceeds.
-
-        Returns:
-            Whether the limiter is paused for as long as `seconds` now.
-        """
-        if not self._report():
-            return False
-        return self._entry.report_throttled(
-            self.sent_at, seconds, told=told, jitter=jitter, longest=longest
-        )
-
-    def _report(self) -> bool:
-        """Tell whether this is the first time that it is said how the request ended."""
-        if not self.was_asked_for:
-            raise RuntimeError(f"{self!r} was not held yet: no request can have ended")
-        self._entry.engine.check_thread()
+    def _is_first_report(self) -> bool:
+        """Tell whether the outcome of the request was not reported before."""
+        self._check_acquired("no request can have ended")
         if getattr(self, "_reported", False):
             return False
         self._reported = True
         return True
+
+    def _check_acquired(self, consequence: str) -> None:
+        if not self._was_acquired:
+            raise RuntimeError(f"{self!r} was not held yet: {consequence}")
+        self._entry.engine.check_thread()
 
     def _release(self) -> None:
         if self._held:
@@ -375,7 +320,7 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "held" if self._held else "released"
-        if not self.was_asked_for:
+        if not self._was_acquired:
             state = "not acquired"
         elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
             state = "waiting"
@@ -395,7 +340,7 @@ class WatchedPermit(Permit):
     def __aenter__(self) -> Any:  # noqa: ANN401 - type checkers differ on that of a coroutine
         if not hasattr(self, "_given"):
             self._given = False  # it is entered, or is about to be
-        if self.was_asked_for or not hasattr(self, "_waiter") or self._waiter.timeout is None:
+        if self._was_acquired or not hasattr(self, "_waiter") or self._waiter.timeout is None:
             return super().__aenter__()
         return self._enter_in_time(self._waiter.timeout)
 
@@ -432,6 +377,61 @@ class WatchedPermit(Permit):
                 source=self,
                 stacklevel=2,
             )
+
+
+# ---- what the integrations report, beyond the public methods ---------------------------------
+
+
+def report_answer(permit: Permit) -> None:
+    """Report a success for a caller that reports one outcome only: it is not checked here.
+
+    To check for an earlier report takes as long as the rest.
+    """
+    entry = permit._entry
+    if entry.hears_outcomes:
+        entry.report_success(permit.cost, entry.bucket.clock() - permit._sent_at)
+
+
+def report_pause(
+    permit: Permit, seconds: float | None, *, told: bool, jitter: float, longest: float
+) -> bool:
+    """Report a throttled request, with the pause of a retry policy.
+
+    Args:
+        permit: Of the request.
+        seconds: For how long to pause. None: as `Permit.report_throttled` does.
+        told: Whether the server asked for it.
+        jitter: The pause is longer by up to this part of it, and by a second at the most.
+        longest: Seconds that no pause exceeds.
+
+    Returns:
+        Whether the limiter is paused for as long as `seconds` now.
+    """
+    return permit._is_first_report() and permit._entry.report_throttled(
+        permit._sent_at, seconds, told=told, jitter=jitter, longest=longest
+    )
+
+
+def report_retry(
+    permit: Permit,
+    attempt: int,
+    delay: float,
+    *,
+    status: int | None = None,
+    error: Exception | None = None,
+) -> None:
+    """Emit that the request is going to be sent again.
+
+    Args:
+        permit: Of the attempt before.
+        attempt: The number of the next attempt; the first one was 1.
+        delay: Seconds until then.
+        status: Of the response, if there was one.
+        error: Why there was none.
+    """
+    engine = permit._entry.engine
+    if engine.observers.listeners:
+        engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
 
 
 def make_permit(

@@ -124,9 +124,9 @@ def _host(lots: random.Random) -> str:
 
 def _end(permit: Permit, fate: float, keyed: KeyedRateLimiter, host: str) -> None:
     if fate < 0.02:
-        permit.refused(retry_after=5.0)
+        permit.report_throttled(retry_after=5.0)
     elif fate < 0.04:
-        permit.refused()
+        permit.report_throttled()
     elif fate < 0.05:
         keyed.pause(host, 2.0)
     elif fate < 0.10:
@@ -134,7 +134,7 @@ def _end(permit: Permit, fate: float, keyed: KeyedRateLimiter, host: str) -> Non
     elif fate < 0.20:
         raise ConnectionError
     else:
-        permit.succeeded()
+        permit.report_success()
 
 
 async def virtual(requests: int, seed: int) -> bool:
@@ -336,7 +336,7 @@ async def _budget(limiter: RateLimiter) -> int:
     """Give how many may go at once, one after the other; what was refused last is forgotten so."""
     went = 0
     while permit := (await limiter.try_acquire()).permit:
-        permit.succeeded()
+        permit.report_success()
         permit.release()
         went += 1
     return went

@@ -334,7 +334,7 @@ class Storm(InterleavingLoop):
         assert not self.parent or self.fits(self.parent, self.guests, cost), "above the parent's"
         guest.waits, guest.inside = False, True
         guest.charged.append((self.time(), guest.come.cost))
-        guest.stamps = [lambda: permit.sent_at]
+        guest.stamps = [lambda: permit._sent_at]
         if self.parent:
             above = permit._waiter.above
             assert above is not None

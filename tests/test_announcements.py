@@ -37,7 +37,7 @@ ONCE = Retry(attempts=1)
 async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_new_quota() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
-    permit.told(3, reset_after=30)
+    permit.update_quota(3, reset_after=30)
     begun = now()
     for expected in (0, 0, 0, 30):
         async with limiter.throttle():
@@ -49,7 +49,7 @@ async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_ne
 async def test_spread_evenly_it_lasts_until_then() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
-    permit.told(3, reset_after=30, evenly=True)
+    permit.update_quota(3, reset_after=30, evenly=True)
     begun = now()
     for expected in (0, 10, 20, 30):
         async with limiter.throttle():
@@ -60,16 +60,16 @@ async def test_spread_evenly_it_lasts_until_then() -> None:
 async def test_what_was_sent_since_is_taken_off() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(3)]
-    permits[0].told(5, reset_after=30)
+    permits[0].update_quota(5, reset_after=30)
     assert limiter.statistics().announced_left == 3
     for _ in range(2):
         await asyncio.sleep(1)
         permits.append(await limiter.acquire())
     assert limiter.statistics().announced_left == 1
-    permits[3].told(2, reset_after=28)  # one was sent after this one
-    permits[2].told(5, reset_after=28)  # overtaken by the others
+    permits[3].update_quota(2, reset_after=28)  # one was sent after this one
+    permits[2].update_quota(5, reset_after=28)  # overtaken by the others
     assert limiter.statistics().announced_left == 1
-    permits[4].told(0, reset_after=28)
+    permits[4].update_quota(0, reset_after=28)
     assert (await limiter.peek()).retry_after == 28
 
 
@@ -77,10 +77,10 @@ async def test_what_was_sent_since_is_taken_off() -> None:
 async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(2)]
-    permits[0].told(0, reset_after=30)
+    permits[0].update_quota(0, reset_after=30)
     waiter = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(1)
-    permits[1].told(5, reset_after=100)
+    permits[1].update_quota(5, reset_after=100)
     await waiter
     assert now() == 1
 
@@ -89,7 +89,7 @@ async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() 
 async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=5)
     permit = await limiter.acquire()
-    permit.told(1000, reset_after=100)
+    permit.update_quota(1000, reset_after=100)
     assert await limiter.try_acquire()
     assert (await limiter.try_acquire()).retry_after == 1
     limiter.update(rate_limit="3/s")
@@ -107,7 +107,7 @@ async def test_what_is_said_between_grant_and_start_counts(after_turns: int) -> 
     await asyncio.sleep(1)
     await turns(after_turns)
     started = sum(waiter.done() for waiter in waiting)
-    permit.told(started, reset_after=9)  # as many as went, of whom the server has not heard
+    permit.update_quota(started, reset_after=9)  # as many as went, of whom the server has not heard
     await asyncio.gather(*waiting)
     assert now() == (1 if started == 2 else 10)
 
@@ -118,7 +118,7 @@ async def test_those_who_wait_are_told_too() -> None:
     permit, _other = await limiter.acquire(), await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0.5)
-    permit.told(1, reset_after=9.5)  # one was sent since
+    permit.update_quota(1, reset_after=9.5)  # one was sent since
     await waiter
     assert now() == 10
 
@@ -128,7 +128,7 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
     limiter = KeyedRateLimiter("100/s")
     async with limiter.throttle("host") as permit:
         pass
-    permit.told(0, reset_after=300)
+    permit.update_quota(0, reset_after=300)
     await asyncio.sleep(250)
     assert "host" in limiter
     assert not await limiter.peek("host")
@@ -154,10 +154,10 @@ async def test_nonsense_is_refused_and_changes_nothing(
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     with pytest.raises(error, match=named):
-        cast("Any", permit).told(left, reset_after)
+        cast("Any", permit).update_quota(left, reset_after)
     assert limiter.statistics().announced_left is None
     with pytest.raises(RuntimeError, match="not held"):
-        make_permit(limiter._engine, 1.0, 0.0).told(1, 1)
+        make_permit(limiter._engine, 1.0, 0.0).update_quota(1, 1)
 
 
 # ---- a limiter that follows ------------------------------------------------------------------
@@ -195,11 +195,11 @@ async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_oth
     for _ in range(3):
         async with limiter.throttle() as permit:
             assert not await limiter.try_acquire()
-        permit.succeeded()
+        permit.report_success()
     limiter.follow("5000/s")
     async with limiter.throttle() as permit:
         assert limiter.statistics().concurrency_limit == 8
-    permit.refused()
+    permit.report_throttled()
     cut = limiter.statistics().concurrency_limit
     assert cut is not None
     assert cut < 8

@@ -17,6 +17,7 @@ from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
 from aiothrottle.dashboard import connections, serve, server
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.events import StoreDown, StoreUp
+from aiothrottle.permit import report_retry
 from tests.browser import BROWSER, Tab, open_tab
 from tests.virtually import now, virtual
 
@@ -91,8 +92,8 @@ async def test_the_stream_tells_how_things_stand() -> None:
             "storeDownFor": None,
         }
         permit = await limiter.acquire(2)
-        permit.retried(2, 0.1)
-        permit.refused(retry_after=60)
+        report_retry(permit, 2, 0.1)
+        permit.report_throttled(retry_after=60)
         await limiter.try_acquire()
         second = await told()
         (after,) = second["limiters"]

@@ -18,7 +18,7 @@ from aiothrottle.testing import Audit, RecordedRequest, greatest_count
 # All pages fit into one period.
 QUICK = Terms(rate=Rate(100), pages=40)
 # Three loads. The guard is large: a busy machine must not look like a hasty client.
-THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=0.2)
+THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=1.0)
 
 
 class Terminal(io.StringIO):

@@ -224,7 +224,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     limiter.pause(2.5)
     assert heard == [], "shorter, or longer by less than a second: the same pause"
     await asyncio.sleep(1.0)
-    permit.refused(retry_after=5.0)  # it was sent before the pause
+    permit.report_throttled(retry_after=5.0)  # it was sent before the pause
     assert heard == [ServerRefused(None, 5.0), Paused(None, 5.0, "told")]
 
 
@@ -237,7 +237,7 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
     permits = [await limiter.acquire() for _ in range(50)]
     heard = observed(limiter)
     for permit in permits:
-        permit.refused(retry_after=30.0)
+        permit.report_throttled(retry_after=30.0)
         await asyncio.sleep(0.01)
     assert sum(isinstance(event, ServerRefused) for event in heard) == 50
     assert sum(isinstance(event, Paused) for event in heard) == 1
@@ -251,7 +251,7 @@ async def test_a_refusal_without_a_time_says_so() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()
     heard = observed(limiter)
-    permit.refused()
+    permit.report_throttled()
     refused, paused = heard
     assert refused == ServerRefused(None, None)
     assert isinstance(paused, Paused)
@@ -331,7 +331,7 @@ async def test_a_controller_tells_what_it_changed() -> None:
     permit = await limiter.acquire()
     heard = observed(limiter)
     await asyncio.sleep(0.1)
-    permit.refused(retry_after=1.0)
+    permit.report_throttled(retry_after=1.0)
     (adapted,) = (event for event in heard if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("rate", 10)
     assert adapted.value == limiter.statistics().rate_limit
@@ -344,7 +344,7 @@ async def test_slots_that_adapt_are_told() -> None:
     permit = await limiter.acquire()
     heard = observed(limiter)
     await asyncio.sleep(0.1)
-    permit.refused(retry_after=1.0)
+    permit.report_throttled(retry_after=1.0)
     (adapted,) = (event for event in heard if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("slots", 4)
     assert adapted.value == limiter.statistics().concurrency_limit
@@ -357,7 +357,7 @@ async def test_a_guard_that_adapts_is_told() -> None:
     for seconds in (0.01, 0.02):
         permit = await limiter.acquire()
         await asyncio.sleep(seconds)
-        permit.succeeded()
+        permit.report_success()
     (adapted,) = (event for event in heard if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("guard", 0.0)
     assert adapted.value == limiter.statistics().guard
@@ -370,7 +370,7 @@ async def test_what_the_server_says_is_told() -> None:
     permit = await limiter.acquire()
     limiter.follow("100/min")
     limiter.follow("100/min")
-    permit.told(7, 30.0)
+    permit.update_quota(7, 30.0)
     assert heard == [
         Granted(None, 1.0, 0.0),
         Announced(None, None, None, (Rate(100.0, 60.0),)),

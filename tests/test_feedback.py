@@ -23,6 +23,7 @@ from aiothrottle import (
 from aiothrottle._core.feedback import Change
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.permit import report_pause
 from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate
 from aiothrottle.stores import MemoryStore
@@ -34,7 +35,7 @@ from tests.virtually import now, virtual
 async def send(limiter: RateLimiter, *, took: float = 0.1) -> None:
     async with limiter.throttle() as permit:
         await asyncio.sleep(took)
-        permit.succeeded()
+        permit.report_success()
 
 
 def admitted(limiter: RateLimiter) -> float:
@@ -52,7 +53,7 @@ def admitted(limiter: RateLimiter) -> float:
 async def test_a_refusal_pauses_the_limiter() -> None:
     limiter = RateLimiter(100)
     async with limiter.throttle() as permit:
-        permit.refused(2.0)
+        permit.report_throttled(2.0)
     assert 2.0 <= limiter.statistics().paused_for <= 2.2
     async with limiter.throttle():
         assert 2.0 <= now() <= 2.2
@@ -63,9 +64,9 @@ async def test_it_may_be_said_after_the_release_and_counts_once() -> None:
     limiter = RateLimiter(100)
     permit = await limiter.acquire()
     permit.release()
-    permit.refused(2.0)
-    permit.refused(50.0)
-    permit.succeeded()
+    permit.report_throttled(2.0)
+    permit.report_throttled(50.0)
+    permit.report_success()
     assert limiter.statistics().paused_for <= 2.2
 
 
@@ -74,12 +75,12 @@ async def test_of_many_at_once_the_first_makes_the_pause_and_others_lengthen_it_
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(5)]
     await asyncio.sleep(0.1)
-    permits[0].refused(1.0)
+    permits[0].report_throttled(1.0)
     paused_for = limiter.statistics().paused_for
-    permits[1].refused()
-    permits[2].refused(0.5)
+    permits[1].report_throttled()
+    permits[2].report_throttled(0.5)
     assert limiter.statistics().paused_for == paused_for
-    permits[3].refused(3.0)
+    permits[3].report_throttled(3.0)
     assert limiter.statistics().paused_for == 3.0
 
 
@@ -90,14 +91,14 @@ async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() ->
     for _ in range(3):
         async with limiter.throttle() as permit:
             await asyncio.sleep(0.01)
-            permit.refused()
+            permit.report_throttled()
         pauses.append(limiter.statistics().paused_for)
     for pause, least in zip(pauses, [0.5, 1.0, 2.0], strict=True):
         assert least <= pause <= 1.1 * least
     await send(limiter)
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.01)
-        permit.refused()
+        permit.report_throttled()
     assert limiter.statistics().paused_for <= 0.55
     assert limiter._engine.feedback is not None
     await send(limiter)
@@ -109,10 +110,10 @@ async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
-    assert permits[0].refused_for(1.0, told=False, jitter=0.0, longest=10.0)
-    assert not permits[1].refused_for(5.0, told=False, jitter=0.0, longest=10.0)
+    assert report_pause(permits[0], 1.0, told=False, jitter=0.0, longest=10.0)
+    assert not report_pause(permits[1], 5.0, told=False, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 1.0
-    assert permits[2].refused_for(50.0, told=True, jitter=0.0, longest=10.0)
+    assert report_pause(permits[2], 50.0, told=True, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 10.0
 
 
@@ -121,7 +122,7 @@ def test_what_says_nothing_counts_as_nothing(retry_after: float | None) -> None:
     async def main() -> None:
         limiter = RateLimiter(100)
         async with limiter.throttle() as permit:
-            permit.refused(retry_after)
+            permit.report_throttled(retry_after)
         assert 0.4 <= limiter.statistics().paused_for <= 0.6
 
     asyncio.run(main())
@@ -133,7 +134,7 @@ def test_no_refusal_pauses_for_longer_than_two_minutes(retry_after: float, adapt
     async def main() -> None:
         limiter = RateLimiter(AdaptiveRate(10, 1, 100) if adaptive else 10)
         async with limiter.throttle() as permit:
-            permit.refused(retry_after)
+            permit.report_throttled(retry_after)
         assert 119 <= limiter.statistics().paused_for <= 120
         rate = limiter.statistics().rate_limit
         assert rate is None or 1 <= rate <= 10
@@ -145,13 +146,13 @@ async def test_a_permit_that_was_never_held_has_no_outcome() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
     permit = limiter.throttle()
     with pytest.raises(RuntimeError, match="not held yet"):
-        permit.refused()
+        permit.report_throttled()
     with pytest.raises(RuntimeError, match="not held yet"):
-        permit.succeeded()
+        permit.report_success()
     async with permit:
         for wrong in ("2", True):
             with pytest.raises(TypeError):
-                permit.refused(wrong)  # type: ignore[arg-type]
+                permit.report_throttled(wrong)  # type: ignore[arg-type]
 
 
 # --- An adaptive rate ---
@@ -168,7 +169,7 @@ async def test_the_rate_is_the_pace_and_can_be_seen() -> None:
     assert now() == pytest.approx(0.5, abs=0.01)  # nothing is reported, so nothing changes
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.1)
-        permit.refused(1.0)
+        permit.report_throttled(1.0)
     rate = limiter.statistics().rate_limit
     assert rate is not None
     assert rate < 10
@@ -206,10 +207,10 @@ async def test_each_key_has_a_rate_of_its_own_and_keeps_it_for_a_while() -> None
     )
     async with limiter.throttle("a") as permit:
         await asyncio.sleep(0.01)
-        permit.refused(1.0)
+        permit.report_throttled(1.0)
     assert limiter["a"].statistics().concurrency_limit == 9
     async with limiter.throttle("b") as permit:
-        permit.succeeded()
+        permit.report_success()
     assert limiter["a"].statistics().rate_limit == 7.5
     assert limiter["b"].statistics().rate_limit == 10
     await asyncio.sleep(300)
@@ -229,7 +230,7 @@ async def test_a_parent_hears_of_its_childrens_requests_but_is_not_paused() -> N
     assert admitted(parent) == 1
     async with child.throttle() as permit:
         await asyncio.sleep(0.01)
-        permit.refused(1.0)
+        permit.report_throttled(1.0)
     assert parent.statistics().rate_limit == 7.5
     assert parent.statistics().paused_for == 0
     assert child.statistics().paused_for >= 1
@@ -242,7 +243,7 @@ def test_on_another_clock_it_begins_anew() -> None:
         async with limiter.throttle() as permit:
             assert limiter.statistics().rate_limit == 10
             await asyncio.sleep(0.01)
-            permit.refused(0.01)
+            permit.report_throttled(0.01)
         assert limiter.statistics().rate_limit == 7.5
 
     asyncio.run(refuse())
@@ -310,7 +311,7 @@ async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int,
         permit = await limiter.acquire()
         await asyncio.sleep(0.1)
         permit.release()
-        permit.succeeded()
+        permit.report_success()
     assert limiter.statistics().concurrency_limit == then
 
 
@@ -319,7 +320,7 @@ async def test_a_refusal_takes_slots() -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(10, 1, 16))
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.1)
-        permit.refused(1.0)
+        permit.report_throttled(1.0)
     assert limiter.statistics().concurrency_limit == 9
 
 
@@ -358,7 +359,7 @@ async def test_a_refusal_lets_the_guard_cover_what_it_left_out() -> None:
         await send(limiter, took=took)
     assert limiter.statistics().guard == pytest.approx(1 / 9)
     async with limiter.throttle() as permit:
-        permit.refused(1.0)
+        permit.report_throttled(1.0)
     assert limiter.statistics().guard == 0.25
     assert f"period={1.25!r}" in repr(limiter)
     adapted = [event for event in heard if isinstance(event, events.Adapted)]
@@ -550,7 +551,7 @@ async def test_a_limiter_with_a_parent_hears_of_its_requests_and_so_does_the_par
 
 async def report(limiter: RateLimiter) -> None:
     async with limiter.throttle() as permit:
-        permit.succeeded()
+        permit.report_success()
         assert not hasattr(permit, "_reported")
 
 

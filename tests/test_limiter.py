@@ -1035,7 +1035,7 @@ def test_pause_before_any_loop_does_not_hide_a_429() -> None:
 
     async def main() -> float:
         async with limiter.throttle() as permit:
-            permit.refused()
+            permit.report_throttled()
         return limiter.statistics().paused_for
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

@@ -28,6 +28,7 @@ from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.gauges import rates
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
+from aiothrottle.permit import report_retry
 from aiothrottle.stores import MemoryStore
 from tests.virtually import turns, virtual
 
@@ -57,8 +58,8 @@ async def live(limiter: RateLimiter) -> list[Permit]:
         assert not (await limiter.try_acquire()).allowed
         with pytest.raises(ThrottleTimeout):
             await limiter.acquire(timeout=0.01)
-        first.retried(2, 0.5, status=503)
-        first.refused(retry_after=3.0)
+        report_retry(first, 2, 0.5, status=503)
+        first.report_throttled(retry_after=3.0)
         limiter.pause(60.0)
         kept.append(await limiter.acquire())
     return kept
@@ -357,8 +358,8 @@ async def test_the_span_of_a_request_says_how_long_it_waited() -> None:
         with tracer.start_as_current_span(name):
             async with limiter.throttle() as permit:
                 if name == "second":
-                    permit.retried(2, 0.5, status=503)
-                    permit.retried(3, 0.5, error=OSError())
+                    report_retry(permit, 2, 0.5, status=503)
+                    report_retry(permit, 3, 0.5, error=OSError())
 
     await asyncio.gather(request("first"), request("second"))
     spans = {span.name: span for span in exporter.get_finished_spans()}
@@ -399,7 +400,7 @@ async def test_the_rates_that_hold_are_read_from_any_algorithm() -> None:
     assert rates(RateLimiter(AdaptiveRate(4, 1, 1000))) == (Rate(4),)
     told_of = RateLimiter(["10/s", "100/min"])
     permit = await told_of.acquire()
-    permit.told(5, 10.0)
+    permit.update_quota(5, 10.0)
     assert rates(told_of) == (Rate(10), Rate(100, 60))
     followed = RateLimiter("server")
     assert rates(followed) == ()

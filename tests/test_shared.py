@@ -487,7 +487,7 @@ async def test_what_the_server_says_is_left_is_heeded() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle() as permit:
-        permit.told(0, reset_after=7)
+        permit.update_quota(0, reset_after=7)
     asked = store.calls["reserve"]
     (waiting,) = visits(limiter, 1)
     await asyncio.sleep(6)

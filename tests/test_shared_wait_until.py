@@ -455,13 +455,13 @@ async def test_what_the_server_says_is_left_is_waited_for_and_too_long_a_wait_is
     store = Watched()
     limiter = limiter_on(store)
     async with limiter.throttle() as permit:
-        permit.told(0, reset_after=3)
+        permit.update_quota(0, reset_after=3)
     tasks = visits(limiter, 2)
     await asyncio.sleep(2.5)
     assert store.calls == {"reserve": 1}
     assert await outcomes(tasks) == [3, 4]
     async with limiter.throttle() as permit:
-        permit.told(0, reset_after=60)
+        permit.update_quota(0, reset_after=60)
     assert await outcomes(visits(limiter, 2)) == ["60", "60"]
     await rest()
     assert (await limiter.peek()).reset_after == pytest.approx(3, abs=0.01)  # they count

@@ -16,7 +16,7 @@ from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, report_pause, report_retry
 from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
@@ -141,8 +141,8 @@ class Admission:
     def ended(self, permit: Permit, outcome: Outcome[Any], delay: float | None) -> bool:
         """Tell the limiter how the permit's request ended; a refusal pauses it.
 
-        How long, and what else it does, is said at `Permit.refused`. A failure without a response
-        tells nothing.
+        How long, and what else it does, is said at `Permit.report_throttled`. A failure without a
+        response tells nothing.
 
         Args:
             permit: Of the request; it may have been released.
@@ -153,14 +153,15 @@ class Admission:
             Whether the limiter is paused for as long as `delay` now.
         """
         if outcome.refused:
-            return permit.refused_for(
+            return report_pause(
+                permit,
                 delay if delay is not None else outcome.retry_after or 0.0,
                 told=bool(outcome.retry_after),
                 jitter=self.retry.spread,
                 longest=self.retry.max_retry_after,
             )
         if outcome.response is not None:
-            permit.succeeded()
+            permit.report_success()
         return False
 
     def again(
@@ -169,7 +170,7 @@ class Admission:
         """Begin another attempt, if its cost can be paid; who observes the limiter is told."""
         if not attempts.again(outcome, delay):
             return False
-        permit.retried(attempts.count, delay, status=outcome.status, error=outcome.error)
+        report_retry(permit, attempts.count, delay, status=outcome.status, error=outcome.error)
         return True
 
 

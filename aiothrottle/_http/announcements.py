@@ -104,7 +104,7 @@ class Announcements:
         assert limits.reset_after is not None
         if limits.unit in _REQUESTS:
             reset_after = min(limits.reset_after, self._longest)
-            permit.told(limits.remaining, reset_after, evenly=self._heed == "evenly")
+            permit.update_quota(limits.remaining, reset_after, evenly=self._heed == "evenly")
 
 
 def check_profiles(profiles: Iterable[Profile]) -> tuple[Profile, ...]:

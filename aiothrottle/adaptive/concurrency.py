@@ -47,9 +47,10 @@ class AdaptiveConcurrency:
 
     It stands where a concurrency limit stands:
     ``RateLimiter(9, concurrency_limit=AdaptiveConcurrency(4, 1, 64))``.
-    The limiter has to be told how each request ended: `Permit.succeeded`, `Permit.refused`. The
-    limit moves once in a round, which is as many responses as there are slots, all of requests
-    that were sent after the last move. It never grows while less than half of it is used.
+    The limiter has to be told how each request ended: `Permit.report_success`,
+    `Permit.report_throttled`. The limit moves once in a round, which is as many responses as there
+    are slots, all of requests that were sent after the last move. It never grows while less than
+    half of it is used.
 
     ``"aimd"`` adds a slot when the mean response time of the round is at most `tolerance` times the
     best of late. Otherwise it goes back to ``limit * best / mean``, as many as the server works on

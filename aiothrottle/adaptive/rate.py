@@ -118,8 +118,9 @@ class AdaptiveRate:
 
     It stands where a rate limit stands:
     ``RateLimiter(AdaptiveRate("160/s", 1, 1000), concurrency_limit=30)``.
-    The limiter then paces evenly, and has to be told how each request ended: `Permit.succeeded`,
-    `Permit.refused`. The sessions and transports of this package do that by themselves.
+    The limiter then paces evenly, and has to be told how each request ended:
+    `Permit.report_success`, `Permit.report_throttled`. The sessions and transports of this package
+    do that by themselves.
 
     With the ceiling `C` where it was refused last, and `x` the time in which the rate was used
     since, from -1 (the cut) over 0 (back at the ceiling), the rate is ``C * (1 + cut * x**3)``

@@ -35,7 +35,7 @@ from aiothrottle.budget import RetryQuota
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import Profile
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, report_answer, report_retry
 from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ThrottleMiddleware:
         self._hold(permit, request, response)
         announcements = self._admission.announcements
         if self._trusting and announcements.has_none(response.status, response.headers):
-            permit.answered()
+            report_answer(permit)
             return response
         limits = hear(announcements, limiter, permit, response)
         if not is_plain(self._retry, response.status, limits):
@@ -146,7 +146,7 @@ class ThrottleMiddleware:
             delay = Attempts(self._retry, request.method, None).delay(outcome)
             self._admission.ended(permit, outcome, delay)
         else:
-            permit.answered()
+            report_answer(permit)
         return response
 
     def _hold(self, permit: Permit, request: ClientRequest, response: ClientResponse) -> None:
@@ -247,7 +247,7 @@ class RetryMiddleware:
         """Tell who observes the limiter, if this knows it, that the request is sent again."""
         if self._target is not None:
             permit = self._target(request.method, request.url).limiter.throttle()
-            permit.retried(attempt, delay, status=outcome.status, error=outcome.error)
+            report_retry(permit, attempt, delay, status=outcome.status, error=outcome.error)
 
     def _begin(self, request: ClientRequest) -> Attempts:
         host = origin_of(request.method, request.url)

@@ -27,7 +27,7 @@ from aiothrottle.aiohttp.response import (
     trusts_successes,
 )
 from aiothrottle.checks import check_number
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, report_answer
 
 __all__ = ["Sender"]
 
@@ -139,11 +139,11 @@ class Sender:
                 if server is not None:
                     admission.answered(server, response.status)
                 if self._trusting and announcements.has_none(response.status, response.headers):
-                    permit.answered()
+                    report_answer(permit)
                     return response
                 limits = hear(announcements, limiter, permit, response)
                 if is_plain(self._retry, response.status, limits):
-                    permit.answered()
+                    report_answer(permit)
                     return response
                 outcome = await judged(self._retry, announcements, response, limits)
             attempts = attempts or Attempts(self._retry, method, admission.quota, key)

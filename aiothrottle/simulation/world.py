@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, report_pause
 from aiothrottle.retry import Retry
 from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
 from aiothrottle.simulation.server import ROUNDING, Server, most_admitted
@@ -118,7 +118,7 @@ class World:
                 async with limiter.throttle() as permit:
                     wait = await self._exchange(client, _now() - wanted_at)
                     if wait is None:
-                        permit.succeeded()
+                        permit.report_success()
                         return None
                     delay, paused = self._refused(permit, attempt, wait)
                 if delay is None:
@@ -167,7 +167,8 @@ class World:
         delay = self._retry.next_delay(
             attempt, "GET", status=429, retry_after=retry_after, uniform=self._back_off.random
         )
-        paused = permit.refused_for(
+        paused = report_pause(
+            permit,
             delay if delay is not None else retry_after or 0.0,
             told=bool(retry_after),
             jitter=0.0,  # the same arguments give the same outcome
