@@ -139,9 +139,9 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
 @pytest.mark.parametrize(
     ("left", "reset_after", "error", "named"),
     [
-        (-1, 1, ValueError, "left"),
-        (math.nan, 1, ValueError, "left"),
-        ("3", 1, TypeError, "left"),
+        (-1, 1, ValueError, "remaining"),
+        (math.nan, 1, ValueError, "remaining"),
+        ("3", 1, TypeError, "remaining"),
         (1, math.inf, ValueError, "reset_after"),
         (1, True, TypeError, "reset_after"),
     ],

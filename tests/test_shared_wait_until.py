@@ -489,7 +489,7 @@ async def test_shared_slots_beside_it() -> None:
     [
         ({"horizon": 5}, "no horizon and no lease"),
         ({"lease": "2/s"}, "no horizon and no lease"),
-        ({"algorithm": AllOf(TokenBucket("5/s"), ALGORITHM)}, "only share a WaitUntil, alone"),
+        ({"algorithm": AllOf(TokenBucket("5/s"), ALGORITHM)}, "a WaitUntil only, alone"),
         ({"rate_limit": "1/s"}, "two rates"),
     ],
 )
