@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiothrottle._core.chain import Chain, Entry
 from aiothrottle._core.engine import Engine
+from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
 from aiothrottle.sharing.concurrency import SharedConcurrency
-from aiothrottle.sharing.line import SharedLine
-from aiothrottle.sharing.refusing import RefusingLine
 from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.sharing.standin import CHOICES, OnStoreError
+from aiothrottle.stores.shared_bucket import SharedBucket
 from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of
 from aiothrottle.texts import number
@@ -29,8 +29,8 @@ class Sharing(NamedTuple):
 
     store: Store | None
     key: Key | None
-    horizon: float | None
-    lease: RateLike | None
+    max_reservation: float | None
+    prefetch: RateLike | None
     on_store_error: OnStoreError
     #: What all processes share of the slots, if anything.
     slots: SharedConcurrency | None
@@ -57,30 +57,33 @@ def make_entry(
         raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
     if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
-    store, key, horizon, lease, on_store_error, shared, has_rate = sharing
+    store, key, max_reservation, prefetch, on_store_error, shared, has_rate = sharing
     _check(sharing, parent)
-    engine: Engine
     if store is not None and key is not None and (has_rate or not shared):
         check_shareable(plan)
-        refuses = plan.algorithm.longest_wait < math.inf
-        if refuses and not (horizon is None and lease is None):
+        if plan.algorithm.longest_wait < math.inf and not (
+            max_reservation is None and prefetch is None
+        ):
             raise ValueError(
-                f"{plan.algorithm!r} says itself how far ahead it takes, and for whom: "
-                "no horizon and no lease"
+                f"{plan.algorithm!r} says itself how far ahead a request may wait: "
+                "no max_reservation and no prefetch"
             )
-        engine = (RefusingLine if refuses else SharedLine)(
-            plan.algorithm,
-            slots,
-            clock,
-            store=store,
-            key=key,
-            horizon=horizon,
-            lease=_lease(lease),
-            on_store_error=on_store_error,
-            max_queue=max_queue,
+        engine = Engine(Reserved(plan.algorithm), slots, clock, max_queue=max_queue)
+        engine.share_rate(
+            SharedBucket(
+                engine,
+                plan.algorithm,
+                store=store,
+                key=key,
+                max_reservation=max_reservation,
+                prefetch=_prefetch(prefetch),
+                on_store_error=on_store_error,
+            )
         )
-    elif horizon is not None or lease is not None:
-        raise ValueError("horizon and lease say how a store is asked: give a store, and a rate")
+    elif max_reservation is not None or prefetch is not None:
+        raise ValueError(
+            "max_reservation and prefetch say how a store is called: give a store, and a rate"
+        )
     else:
         engine = Engine(plan.algorithm, slots, clock, max_queue=max_queue)
     if shared and key is not None:
@@ -112,18 +115,18 @@ def _check(sharing: Sharing, parent: Entry | None) -> None:
             "their limit; write key='api.example.org', for example"
         )
     name_of(sharing.key)
-    check_number("horizon", sharing.horizon, "seconds", none="None")
+    check_number("max_reservation", sharing.max_reservation, "seconds", none="None")
     if parent is not None:
         raise ValueError(
             "a limiter with a store has no parent: tokens of both cannot be had at once"
         )
 
 
-def _lease(lease: RateLike | None) -> Rate | None:
-    """Make of a lease its tokens and its seconds."""
-    if lease is None:
+def _prefetch(prefetch: RateLike | None) -> Rate | None:
+    """Check the tokens to prefetch, and the seconds to keep them."""
+    if prefetch is None:
         return None
-    tokens = as_rate(lease)
+    tokens = as_rate(prefetch)
     if tokens.limit < 1:
-        raise ValueError(f"a lease is of a token or more, not of {number(tokens.limit)}")
+        raise ValueError(f"prefetch must be 1 token or more, got {number(tokens.limit)}")
     return tokens

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, Never, NoReturn, ParamSpec, Self, TypeVa
 
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
-from aiothrottle._core.engine import Verdict
 from aiothrottle._core.feedback import Feedback
+from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.algorithms import Algorithm, Unlimited
 from aiothrottle.assembly import Sharing, make_entry
@@ -97,13 +97,14 @@ class RateLimiter:
             limiter's own.
         key: Names the record in the store: limiters with the same key share the limit. Required
             with a `store`.
-        horizon: Seconds ahead for which the store is asked, and what a process that dies takes with
-            it at the most. None: until a spent limit lets one more go, and 16 tokens' worth of the
-            rate; between 0.2 and 60 seconds. A `WaitUntil` says it itself: its `raise_after`.
-        lease: Tokens that are taken ahead with each call, for those who come later, and for how
-            long they may be used: ``"50/100ms"``. At a high rate most then go without a call. What
-            is used late is counted early: together the limiters may exceed the limit, in any
-            period, by a lease each. None: tokens are taken for those who wait, and no more.
+        max_reservation: Seconds ahead that tokens are reserved in the store, at the most: what a
+            process that crashes takes with it. None: until a spent limit has the next token, and
+            the time of 16 more; between 0.2 and 60 seconds. A `WaitUntil` has its `raise_after`.
+        prefetch: Tokens that each call reserves beyond those of the waiters, and how long they may
+            be used: ``"50/100ms"``. At a high rate most requests then need no call. A token that is
+            used late was counted early: together the limiters may exceed the limit, in any period,
+            by the prefetched tokens of each. None: a single task that comes again in the same turn
+            of the event loop gets tokens for that turn; otherwise none.
         on_store_error: What to do while the store fails. ``"raise"``: all who wait get
             `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
             ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
@@ -133,8 +134,8 @@ class RateLimiter:
         max_queue: int | None = None,
         store: Store | None = None,
         key: Key | None = None,
-        horizon: float | None = None,
-        lease: RateLike | None = None,
+        max_reservation: float | None = None,
+        prefetch: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -161,7 +162,9 @@ class RateLimiter:
             clock,
             max_queue,
             parent=None if parent is None else parent._entry,
-            sharing=Sharing(store, key, horizon, lease, on_store_error, shared, has_rate),
+            sharing=Sharing(
+                store, key, max_reservation, prefetch, on_store_error, shared, has_rate
+            ),
         )
         self._engine = engine = self._entry.engine
         self._concurrency_limit = concurrency_limit

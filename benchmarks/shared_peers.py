@@ -195,7 +195,7 @@ CONTESTANTS: dict[str, Taker] = {
     "bucket by hand": by_hand("a bucket", BUCKET, 1 / PLENTY, 1),
     "SlidingWindowLog": ours(SlidingWindowLog),
     "TokenBucket": ours(TokenBucket),
-    "SlidingWindowLog, lease": ours(SlidingWindowLog, lease="1000/100ms"),
+    "SlidingWindowLog, prefetch": ours(SlidingWindowLog, prefetch="1000/100ms"),
     "limits, moving window": limits("MovingWindowRateLimiter"),
     "limits, fixed window": limits("FixedWindowRateLimiter"),
     "pyrate-limiter, window": pyrate_window,

@@ -61,7 +61,13 @@ TABLE = """
     _core.feedback | adaptive.* algorithms                                   | random
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
-    _core.engine | _core.* adaptive.* algorithms events errors rate sharing.concurrency statistics | asyncio threading
+    _core.verdict |                                                          |
+    _core.shared | _core.verdict _core.wait_queue algorithms sharing.concurrency |
+    _core.lost   |                                                           | asyncio
+    _core.rejects | _core.bucket _core.wait_queue                            | asyncio
+    _core.outcomes | _core.* adaptive.* algorithms events                    |
+    _core.trying | _core.* errors events                                     |
+    _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
     sharing      |                                                           |
@@ -71,14 +77,10 @@ TABLE = """
     sharing.spent |                                                          |
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
-    sharing.pace | algorithms algorithms.algorithm                            |
-    sharing.talk | _core.* events sharing.* stores.store algorithms algorithms.* rate | asyncio
-    sharing.line | _core.* events sharing.talk stores.store algorithms.* errors | asyncio
-    sharing.refusing | _core.* events sharing.* algorithms.* algorithms errors | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | _core.* events sharing.* stores.slots stores.store errors          | asyncio random
     plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
-    assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
+    assembly     | _core.* algorithms.reserved plan sharing.* stores.shared_bucket stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | aiohttp.* retry                                           |
@@ -95,6 +97,11 @@ TABLE = """
     stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.wakes | stores.store                                              | asyncio random
     stores.kept  |                                                           | asyncio
+    stores.batching | algorithms algorithms.algorithm                         |
+    stores.prefetch | rate                                                    |
+    stores.reserver | _core.* algorithms.* sharing.guarded stores.batching stores.prefetch stores.store | asyncio weakref
+    stores.newcomers | _core.* algorithms.* errors stores.reserver            | asyncio weakref
+    stores.shared_bucket | _core.* algorithms.* errors events rate sharing.* stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis | stores.* algorithms errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |

@@ -21,6 +21,7 @@ from aiothrottle import (
     events,
 )
 from aiothrottle._core.feedback import Change
+from aiothrottle._core.outcomes import apply
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.permit import report_pause
@@ -196,7 +197,7 @@ async def test_who_waits_goes_by_the_new_rate() -> None:
             group.create_task(send(limiter))
         await asyncio.sleep(1.0)
         feedback.rate.state.rate = 10.0
-        limiter._engine._apply((Change("rate", 10.0, 0.0),))
+        apply(limiter._engine, (Change("rate", 10.0, 0.0),))
     assert now() == pytest.approx(1.0 + 0.09 + 0.1, abs=0.01)
 
 

@@ -16,7 +16,7 @@ from tests.virtually import now, turns, virtual, visit, visits
 @virtual
 async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
     store = Watched(latency=0.01)
-    limiter = RateLimiter("1000/s", store=store, key="k", lease="50/200ms")
+    limiter = RateLimiter("1000/s", store=store, key="k", prefetch="50/200ms")
     for _ in range(51):
         await visit(limiter)
     assert store.costs == [[1, 50]]
@@ -27,7 +27,7 @@ async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
 @virtual
 async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
     store = Watched()
-    limiter = RateLimiter("1000/h", store=store, key="k", lease="50/200ms")
+    limiter = RateLimiter("1000/h", store=store, key="k", prefetch="50/200ms")
     for _ in range(11):
         await visit(limiter)
     await asyncio.sleep(0.15)
@@ -43,7 +43,7 @@ async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
 @virtual
 async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
     store = Watched()
-    async with RateLimiter("1000/h", store=store, key="k", lease="50/1h") as limiter:
+    async with RateLimiter("1000/h", store=store, key="k", prefetch="50/1h") as limiter:
         await visit(limiter)
     assert await store.left("1000/h") == 1000 - 1
 
@@ -51,7 +51,7 @@ async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
 @virtual
 async def test_no_more_is_leased_than_is_left() -> None:
     store = Watched()
-    limiter = RateLimiter("10/h", store=store, key="k", lease="50/1s")
+    limiter = RateLimiter("10/h", store=store, key="k", prefetch="50/1s")
     await visit(limiter)
     assert store.costs == [[1, 9]]
     await asyncio.gather(*visits(limiter, 9))
@@ -64,7 +64,7 @@ async def test_no_more_is_leased_than_is_left() -> None:
 @virtual
 async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> None:
     store = Watched(latency=0.002)
-    limiters = [RateLimiter("200/s", store=store, key="k", lease="10/500ms") for _ in range(3)]
+    limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
     went: list[float] = []
 
     async def come(limiter: RateLimiter, every: float) -> None:
@@ -80,7 +80,7 @@ async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> 
 @virtual
 async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> None:
     store = Watched()
-    limiter = RateLimiter("10/10s", store=store, key="k", lease="2/1s", horizon=20)
+    limiter = RateLimiter("10/10s", store=store, key="k", prefetch="2/1s", max_reservation=20)
     await asyncio.gather(*visits(limiter, 15))
     assert now() == 10.0
     await asyncio.sleep(2)
@@ -90,12 +90,12 @@ async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> No
 @pytest.mark.parametrize("lease", ["0.5/s", "none", 0, -1])
 def test_a_lease_is_some_tokens_for_some_time(lease: str | float) -> None:
     with pytest.raises(ValueError, match=r"token|rate|limit"):
-        RateLimiter("1/s", store=Watched(), key="k", lease=lease)
+        RateLimiter("1/s", store=Watched(), key="k", prefetch=lease)
 
 
 def test_a_lease_needs_a_store() -> None:
     with pytest.raises(ValueError, match="give a store"):
-        RateLimiter("1/s", lease="50/s")
+        RateLimiter("1/s", prefetch="50/s")
 
 
 def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
@@ -107,7 +107,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
             return await super().record(key, algorithm, cost)
 
     store = Counting()
-    limiter = RateLimiter("100/h", store=store, key="k", lease="50/100s")
+    limiter = RateLimiter("100/h", store=store, key="k", prefetch="50/100s")
 
     async def go() -> None:
         for _ in range(3):
@@ -129,12 +129,12 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
 
 
 @virtual
-async def test_one_who_is_alone_is_served_by_the_talk() -> None:
+async def test_single_waiter_needs_one_consumer_and_one_reserver() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/s", store=store, key="k")
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
-    assert others() == {"aiothrottle store"}
+    assert others() == {"aiothrottle consumer", "aiothrottle reserver"}
     assert await alone == 0.1
     assert limiter.statistics().granted == 1
     assert limiter.statistics().in_flight == 0
@@ -199,32 +199,31 @@ async def test_who_is_alone_heeds_a_pause_that_begins_while_the_store_is_asked()
     assert 5.05 <= await alone < 5.5
 
 
-def talks() -> set[asyncio.Task[object]]:
-    return {task for task in asyncio.all_tasks() if task.get_name() == "aiothrottle store"}
+def tasks() -> set[asyncio.Task[object]]:
+    return {task for task in asyncio.all_tasks() if task.get_name().startswith("aiothrottle")}
 
 
 @virtual
-async def test_one_who_is_alone_and_comes_again_at_once_needs_no_new_task() -> None:
+async def test_task_that_comes_again_at_once_is_served_by_the_same_consumer() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/s", store=store, key="k")
     seen: set[asyncio.Task[object]] = set()
     for _ in range(5):
         async with limiter.throttle():
-            seen |= talks()
-            assert others() == {"aiothrottle store"}
+            seen |= {task for task in tasks() if task.get_name() == "aiothrottle consumer"}
     assert len(seen) == 1
     assert store.calls == {"reserve": 5}
     await turns(2)
-    assert not talks()
+    assert not tasks()
 
 
 @virtual
-async def test_who_comes_again_at_once_is_served_though_all_tasks_are_swept_up() -> None:
+async def test_task_that_comes_again_is_served_though_all_tasks_are_swept() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle():
-        (talk,) = talks()
-        talk.cancel()
+        for task in tasks():
+            task.cancel()
     assert await visit(limiter) == 0.0
     await rest()
     assert await store.left("10/s") == 8

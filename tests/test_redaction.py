@@ -83,7 +83,7 @@ CONSTRUCTORS: list[Callable[[Any], object]] = [
     lambda secret: RateLimiter("1/s", algorithm=secret),
     lambda secret: RateLimiter("1/s", max_queue=secret),
     lambda secret: RateLimiter("1/s", store=MemoryStore(), key="k", on_store_error=secret),
-    lambda secret: RateLimiter("1/s", store=MemoryStore(), key="k", horizon=secret),
+    lambda secret: RateLimiter("1/s", store=MemoryStore(), key="k", max_reservation=secret),
     lambda secret: KeyedRateLimiter("1/s", store=secret),
     lambda secret: KeyedRateLimiter("1/s", overrides=secret),
     lambda secret: KeyedRateLimiter("1/s", overrides={"key": secret}),

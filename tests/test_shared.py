@@ -107,8 +107,10 @@ class Watched(MemoryStore):
 def others() -> set[str]:
     """Name the tasks that are not the test's own."""
     return {task.get_name() for task in asyncio.all_tasks()} & {
-        "aiothrottle store",
         "aiothrottle consumer",
+        "aiothrottle newcomer",
+        "aiothrottle reserver",
+        "aiothrottle store",
     }
 
 
@@ -208,7 +210,7 @@ async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
 @virtual
 async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, key="k", horizon=2.0)
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=2.0)
     await visit(limiter)
     await asyncio.gather(*visits(limiter, 1))
     assert store.asked_at == [0.0, 0.0, 8.0]
@@ -218,7 +220,7 @@ async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
 @virtual
 async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> None:
     store = Watched()
-    limiter = RateLimiter("10/10s", store=store, key="k", horizon=0)
+    limiter = RateLimiter("10/10s", store=store, key="k", max_reservation=0)
     await visit(limiter, 5)
     (heavy,) = visits(limiter, 1, 6)
     await turns()
@@ -596,7 +598,7 @@ async def test_a_draining_limiter_serves_those_who_wait() -> None:
 
 
 def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserved() -> None:
-    limiter = RateLimiter("2/h", store=MemoryStore(), key="k", horizon=3600)
+    limiter = RateLimiter("2/h", store=MemoryStore(), key="k", max_reservation=3600)
     waiting: list[asyncio.Task[Permit]] = []
 
     async def leave_some_waiting() -> None:
@@ -631,7 +633,7 @@ class Slow(MemoryStore):
 
 def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
     async def leave_some_waiting() -> None:
-        limiter = RateLimiter("2/h", store=Slow(), key="k", horizon=3600)
+        limiter = RateLimiter("2/h", store=Slow(), key="k", max_reservation=3600)
         await limiter.record(2)
         waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
         await turns()
@@ -758,7 +760,7 @@ async def test_a_debt_is_paid_before_others_go() -> None:
 @virtual
 async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, key="k", horizon=0.5)
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0.5)
     await visit(limiter)
     waiting = visits(limiter, 1)
     await turns()
@@ -800,7 +802,7 @@ async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None
 @virtual
 async def test_an_update_changes_what_is_asked_and_keeps_the_record() -> None:
     store = Watched()
-    limiter = RateLimiter("1/10s", store=store, key="k", horizon=0)
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0)
     await visit(limiter)
     (waiting,) = visits(limiter, 1)
     await asyncio.sleep(1)
@@ -866,8 +868,16 @@ def test_store_without_a_key_is_rejected(
         (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
         ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "a WaitUntil only, alone"),
         (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
-        (("1/s",), {"horizon": -1}, "horizon is a finite number of seconds, 0 or more"),
-        (("1/s",), {"horizon": math.nan}, "horizon is a finite number of seconds, 0 or more"),
+        (
+            ("1/s",),
+            {"max_reservation": -1},
+            "max_reservation is a finite number of seconds, 0 or more",
+        ),
+        (
+            ("1/s",),
+            {"max_reservation": math.nan},
+            "max_reservation is a finite number of seconds, 0 or more",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused(
@@ -886,7 +896,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="give a store"):
         unchecked(1, key="mail")
     with pytest.raises(ValueError, match="give a store"):
-        RateLimiter(1, horizon=1)
+        RateLimiter(1, max_reservation=1)
     with pytest.raises(ValueError, match="cannot be a parent"):
         RateLimiter(1, parent=RateLimiter(1, store=MemoryStore(), key="k"))
 

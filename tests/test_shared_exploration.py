@@ -22,7 +22,7 @@ from aiothrottle import (
 )
 from aiothrottle import Rate as Quota
 from aiothrottle.algorithms import Algorithm
-from aiothrottle.sharing.line import SharedLine
+from aiothrottle.stores.shared_bucket import SharedBucket
 from aiothrottle.testing import greatest_count
 from tests.failing import Client, Server
 from tests.interleaving import InterleavingLoop, Schedule, made_up
@@ -57,9 +57,10 @@ class Processes(InterleavingLoop):
     def victims(self) -> list["asyncio.Task[None]"]:
         tasks = [guest for guest in self.guests if not guest.done()]
         for limiter in self.limiters:
-            line = limiter._engine
-            assert isinstance(line, SharedLine)
-            tasks += [task for task in (line.consumer.task, line._talk) if task is not None]
+            engine = limiter._engine
+            assert isinstance(engine.shared, SharedBucket)
+            own = (engine.consumer.task, engine.shared._reserver.task)
+            tasks += [task for task in own if task is not None]
         return tasks
 
     def interrupt(self, which: int) -> None:

@@ -280,7 +280,7 @@ async def test_closing_leaves_nothing() -> None:
 @virtual
 async def test_a_lease_is_what_it_was() -> None:
     store = Watched()
-    limiter = RateLimiter(ALGORITHM, store=store, key="k", lease="50/100ms")
+    limiter = RateLimiter(ALGORITHM, store=store, key="k", prefetch="50/100ms")
     await hurry(limiter, 1)
     await turns()
     await hurry(limiter, 50)

@@ -537,8 +537,10 @@ def test_wrong_arguments_are_refused() -> None:
         RateLimiter(10, concurrency_limit=SharedConcurrency(2))
     with pytest.raises(ValueError, match="a store needs a fixed rate"):
         RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
-    with pytest.raises(ValueError, match="horizon"):
-        RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k", horizon=1)
+    with pytest.raises(ValueError, match="max_reservation"):
+        RateLimiter(
+            concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k", max_reservation=1
+        )
     limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
     with pytest.raises(ValueError, match="cannot be a parent"):
         RateLimiter(1, parent=limiter)

@@ -11,7 +11,9 @@ Invariant: at most one request of the engine stands in the queue above.
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from aiothrottle._core.engine import Engine, Starter, Verdict, fail
+from aiothrottle._core import trying
+from aiothrottle._core.engine import Engine, Starter, fail
+from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.errors import LimiterClosed, QueueFull, ThrottleTimeout
 
@@ -209,21 +211,11 @@ class Chain:
 
     async def try_start(self, waiter: Waiter) -> Verdict:
         """Start the request if it may start now everywhere; it never waits in a queue."""
-        self.bind()
-        waiter.at = now = self.engine.now()
-        if self.decide_at_once(waiter, now) <= 0.0:
-            self.start(waiter, now)
-            return self.verdict(0.0, allowed=True)
-        self.engine.reject("no room")
-        return self.verdict(self.estimate(now, waiter))
+        return await trying.try_start(self, waiter)
 
     async def peek(self, waiter: Waiter) -> Verdict:
         """Tell what `try_start` would do, and change nothing."""
-        self.bind()
-        waiter.at = now = self.engine.now()
-        if self.decide_at_once(waiter, now) <= 0.0:
-            return self.verdict(0.0, allowed=True)
-        return self.verdict(self.estimate(now, waiter))
+        return await trying.peek(self, waiter)
 
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
         """Say how the buckets stand, with a decision: a request has to fit everywhere."""

@@ -16,55 +16,42 @@ changes only in synchronous code, so no await can lose anything.
 """
 
 import asyncio
-import logging
 import math
 from asyncio import Future, get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from aiothrottle import events
+from aiothrottle._core import outcomes, trying
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle._core.consumer import Consumer
-from aiothrottle._core.feedback import Change, Feedback
+from aiothrottle._core.lost import LostPermits
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
+from aiothrottle._core.rejects import ChargedRejects
 from aiothrottle._core.semaphore import Semaphore
 from aiothrottle._core.stall import Stall
 from aiothrottle._core.threads import check_thread
+from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter, WaitQueue
-from aiothrottle.adaptive.pace import Pace
 from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
 from aiothrottle.statistics import Statistics
-from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from contextlib import AbstractAsyncContextManager
 
+    from aiothrottle._core.feedback import Feedback
+    from aiothrottle._core.shared import SharedSlots, SharedTokens
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.rate import Rate
-    from aiothrottle.sharing.concurrency import SharedConcurrency
 
-__all__ = ["Engine", "SharedSlots", "Starter", "Verdict", "fail", "is_granted"]
-
-_logger = logging.getLogger("aiothrottle")
+__all__ = ["Engine", "Starter", "fail", "is_granted"]
 
 # So many are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
 # Where several start at once, as many may start so much later; one by one each would cost two turns
 # of the loop, whose timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
-# Seconds. Of the many requests that one 429 concerns each may ask for a little more.
-_LONGER = 1.0
-
-
-class Verdict(NamedTuple):
-    """The answer to `try_acquire` and `peek`; what it says is of this instant."""
-
-    allowed: bool
-    remaining: float
-    retry_after: float
-    reset_after: float
 
 
 class Starter(Protocol):
@@ -84,43 +71,6 @@ class Starter(Protocol):
 
     def bind(self) -> None:
         """As `Engine.bind`."""
-        ...
-
-
-class SharedSlots(Protocol):
-    """Slots that all processes share: what the engine asks of those who lease them from a store."""
-
-    #: What the user asked for.
-    shared: "SharedConcurrency"
-
-    @property
-    def store_up(self) -> bool:
-        """Whether the store answered the last call."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no slot is leased or wanted, and no call is under way or due."""
-        ...
-
-    def look(self) -> None:
-        """Report to the store what has changed: waiters, free slots."""
-        ...
-
-    def freed(self) -> None:
-        """Return a slot that was just released."""
-        ...
-
-    def restart(self) -> None:
-        """Begin anew on another loop."""
-        ...
-
-    def at_hand(self) -> "AbstractAsyncContextManager[None]":
-        """Lease a free slot, if there is one, for a request that does not wait in the queue."""
-        ...
-
-    async def close(self) -> None:
-        """Return the free slots, and leave no task."""
         ...
 
 
@@ -156,6 +106,7 @@ class Engine:
         "queue",
         "rejects_waiters",
         "semaphore",
+        "shared",
         "thread",
         "updated",
     )
@@ -178,6 +129,8 @@ class Engine:
         self.feedback: Feedback | None = None
         #: What leases the slots, if all processes have so many together.
         self.leased: SharedSlots | None = None
+        #: What reserves the tokens in a store, if all processes have one rate together.
+        self.shared: SharedTokens | None = None
         self.max_queue: int | None = max_queue
         #: Its key among the limiters of a `KeyedRateLimiter`.
         self.key: Hashable = None
@@ -209,10 +162,8 @@ class Engine:
         self._starved: bool = False  # the head of the queue lacks a slot, and nothing else
         # Is there since the head of the queue lacked a slot for the first time.
         self._stall: Stall | None = None
-        # What releases the permits that are garbage, to be called on the loop.
-        self._lost: list[Callable[[], None]] = []
-        # Rejected requests that cost tokens: entries of the queue in which nobody waits.
-        self._charged_rejects: set[Waiter] = set()
+        self._lost: LostPermits = LostPermits()
+        self._charged_rejects: ChargedRejects = ChargedRejects()
         # Nobody is rejected for the length of the queue or of the wait.
         self._patient: bool = max_queue is None and algorithm.longest_wait == math.inf
 
@@ -251,12 +202,13 @@ class Engine:
     @property
     def shares_rate(self) -> bool:
         """Whether the rate is counted in a store."""
-        return False
+        return self.shared is not None
 
     @property
     def store_up(self) -> bool | None:
-        """Whether the store that leases the slots answers; None if none does."""
-        return None if self.leased is None else self.leased.store_up
+        """Whether the store answered the last call; None: there is no store."""
+        parts = [part for part in (self.shared, self.leased) if part is not None]
+        return all(part.store_up for part in parts) if parts else None
 
     def is_forgettable(self) -> bool:
         """Tell whether a new engine would do the same: nothing waits, is out, paused or spent."""
@@ -270,6 +222,7 @@ class Engine:
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
             and (self.leased is None or self.leased.is_idle)
+            and (self.shared is None or self.shared.is_idle(now))
         )
 
     def now(self) -> float:
@@ -324,7 +277,11 @@ class Engine:
         """
         if self.closed:
             raise LimiterClosed(key=self.key)
-        return math.inf if self.queue.count else self.decide(now, waiter.cost)
+        if self.queue.count:
+            return math.inf
+        if self.shared is not None:
+            self.shared.drop_stale(now)
+        return self.decide(now, waiter.cost)
 
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
         """Seconds until pauses and rates let the request start, behind those ahead of it.
@@ -342,6 +299,8 @@ class Engine:
         wait = self.bucket.delay(now + pause, waiter.cost, ahead)
         if math.isinf(wait):  # an algorithm that cannot tell about more than its capacity
             wait = self.bucket.delay(now + pause, waiter.cost)
+        if self.shared is not None and math.isinf(wait):
+            return max(pause, self.shared.estimate(now, waiter.cost, ahead))
         return pause + wait
 
     def cost_ahead(self, waiter: Waiter) -> float:
@@ -388,9 +347,11 @@ class Engine:
         future: Future[None] = Future(loop=loop)
         try:
             self.queue.add(waiter, future)
+            if self.shared is not None:
+                self.shared.joined(waiter)
             # With several priorities the newcomer may be the new head.
             if self.consumer.task is None or self.queue.others:
-                self._see_to_newcomer()
+                self.wake()
             elif self.leased is not None:
                 self.leased.look()
         except BaseException:
@@ -406,12 +367,8 @@ class Engine:
         waiter.started = True
         if self.observers.listeners:
             self.observers.emit(events.Granted(self.key, waiter.cost, 0.0))
-        elif not self.chained:
+        elif not self.chained and (self.shared is None or self.shared.may_grant_credit):
             self.bucket.open_credit(now)
-
-    def _see_to_newcomer(self) -> None:
-        """Wake the consumer for a waiter that may be the first or the new head."""
-        self.wake()
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
         """Let the waiter start after what it waited on: None. Or give what to wait on next."""
@@ -544,17 +501,8 @@ class Engine:
         if not (self.is_bounded or self.semaphore.watched) and self.thread == get_ident():
             release()
             return False
-        self._lost.append(release)
-        try:
-            if self.loop is not None:
-                self.loop.call_soon_threadsafe(self._release_lost)
-        except RuntimeError:  # it is closed, so there is nobody to be disturbed
-            self._release_lost()
+        self._lost.add(release, self.loop)
         return self.is_bounded
-
-    def _release_lost(self) -> None:
-        while self._lost:
-            self._lost.pop()()
 
     def undo(self, waiter: Waiter) -> None:
         """Take back a start that came to nothing: as if it had never come."""
@@ -576,6 +524,8 @@ class Engine:
             self._refund(waiter, now, -more)
             self.wake()
         waiter.cost = cost
+        if self.shared is not None:
+            self.shared.flush()
 
     def _refund(self, waiter: Waiter, now: float, cost: float) -> None:
         """Give tokens back, those that were charged last first, each to its own instant."""
@@ -593,7 +543,10 @@ class Engine:
     async def record(self, cost: float) -> None:
         """Count what has happened already, whether it fitted or not."""
         self.bind()
-        self.charge(cost)
+        if self.shared is None:
+            self.charge(cost)
+        else:
+            await self.shared.record(cost)
 
     def charge(self, cost: float) -> None:
         """Take tokens out of turn."""
@@ -604,35 +557,11 @@ class Engine:
 
     async def try_start(self, waiter: Waiter) -> Verdict:
         """Start the request if it may start now; it never waits in the queue."""
-        self.bind()
-        if self.leased is None:
-            return self.try_start_now(waiter)
-        async with self.leased.at_hand():
-            return self.try_start_now(waiter)
-
-    def try_start_now(self, waiter: Waiter) -> Verdict:
-        """Do the same with the slots that are at hand."""
-        waiter.at = now = self.now()
-        if self.decide_at_once(waiter, now) <= 0.0:
-            self.start(waiter, now)
-            return self.verdict(0.0, allowed=True)
-        self.reject("no room")
-        return self.verdict(self.estimate(now, waiter))
+        return await trying.try_start(self, waiter)
 
     async def peek(self, waiter: Waiter) -> Verdict:
         """Tell what `try_start` would do, and change nothing."""
-        self.bind()
-        if self.leased is None:
-            return self.peek_now(waiter)
-        async with self.leased.at_hand():
-            return self.peek_now(waiter)
-
-    def peek_now(self, waiter: Waiter) -> Verdict:
-        """Do the same with the slots that are at hand."""
-        waiter.at = now = self.now()
-        if self.decide_at_once(waiter, now) <= 0.0:
-            return self.verdict(0.0, allowed=True)
-        return self.verdict(self.estimate(now, waiter))
+        return await trying.peek(self, waiter)
 
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
         """Say how the bucket stands, with a decision."""
@@ -663,8 +592,12 @@ class Engine:
         if full:
             self.reject("queue full")
             raise QueueFull(self.waiting, wait, key=self.key)
-        if wait > longest:
-            self._charge_reject(waiter, now)
+        if wait > longest and self.shared is not None:
+            self.shared.charge_reject(waiter.cost)
+        elif wait > longest:
+            self._charged_rejects.add(
+                waiter, now, queue=self.queue, bucket=self.bucket, loop=self.loop
+            )
         elif wait <= timeout:
             return
         self.reject("timeout")
@@ -686,29 +619,6 @@ class Engine:
         capacity = self.capacity
         return CostTooHigh(cost, capacity, key=self.key) if cost > capacity else None
 
-    def _charge_reject(self, waiter: Waiter, now: float) -> None:
-        """Charge the rejected request, where the algorithm says so, behind those before it."""
-        ahead = self.queue.cost_ahead(waiter)
-        bucket = self.bucket
-        cost = bucket.algorithm.cost_of_refusal(bucket.state, now, waiter.cost, ahead)
-        if cost:
-            entry = Waiter(cost, waiter.priority)
-            entry.at = now
-            self._charged_rejects.add(entry)
-            self.queue.add(entry, Future(loop=self.loop))
-            if self.queue.count == len(self._charged_rejects):
-                self._charge_rejects_at_head(now)
-
-    def _charge_rejects_at_head(self, now: float) -> None:
-        """Take the tokens of the rejected ones that have come to the head of the queue."""
-        while self._charged_rejects:
-            entry = self.queue.head
-            if entry not in self._charged_rejects:
-                return
-            self.bucket.charge(now, entry.cost)
-            self._charged_rejects.discard(entry)
-            self.queue.remove(entry)
-
     # ---- serving ---------------------------------------------------------------------------------
 
     def has_waiters(self) -> bool:
@@ -725,10 +635,12 @@ class Engine:
         assert self.loop is not None
         self.consumer.turn(self, self.loop)
 
-    def consumer_ended(self, *, swept: bool) -> None:  # noqa: ARG002 - a shared bucket needs it
+    def consumer_ended(self, *, swept: bool) -> None:
         """Note that nobody waits any more."""
         if self._stall is not None:
             self._stall.end()
+        if self.shared is not None and not self.queue.count:
+            self.shared.queue_is_empty(swept=swept)
 
     def fail_all(self, error: Exception) -> None:
         """Have all waiters raise the error."""
@@ -740,6 +652,16 @@ class Engine:
         """Grant to as many as may start now. Gives the seconds until more may, if known."""
         if self.leased is not None:
             self.leased.look()  # while the store fails there may be slots at once
+        if self.shared is not None:
+            # The store is called before those run who are granted now.
+            until_call = self.shared.prepare(self.now())
+            wait = self._serve()
+            if wait is not None:
+                wait = min(wait, until_call)
+            return None if wait == math.inf else wait  # the reserver serves again
+        return self._serve()
+
+    def _serve(self) -> float | None:
         self._starved = False
         self.watch()
         self.observers.tidy()
@@ -748,7 +670,8 @@ class Engine:
         now = self.now()
         if now < self.pause.ends_at:
             return self.pause.left(now)
-        self._charge_rejects_at_head(now)
+        if self._charged_rejects:
+            self._charged_rejects.charge_at_head(now, queue=self.queue, bucket=self.bucket)
         return self.grant(now)
 
     def grant(self, now: float) -> float | None:
@@ -813,10 +736,11 @@ class Engine:
         if self.rejects_waiters or self.bucket.clock() < self.pause.ends_at:
             return 0
         waiting = self.waiting - self._resuming
-        return min(waiting, self._startable_soon(most)) if waiting else 0
-
-    def _startable_soon(self, most: int) -> int:
-        return max(1, self.bucket.startable(self.now(), most))
+        if not waiting:
+            return 0
+        if self.shared is not None:
+            return min(waiting, self.shared.startable_soon(most))
+        return min(waiting, max(1, self.bucket.startable(self.now(), most)))
 
     # ---- changing the limits ---------------------------------------------------------------------
 
@@ -827,7 +751,8 @@ class Engine:
 
     def use(self, algorithm: "Algorithm[Any]") -> None:
         """Go on with another algorithm, for those who wait too; what was spent stays spent."""
-        self.bucket.use(algorithm, self.now())
+        own = algorithm if self.shared is None else self.shared.use(algorithm)
+        self.bucket.use(own, self.now())
         self.reconsider()
         self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
         for waiter in self.queue:
@@ -845,14 +770,27 @@ class Engine:
         self.leased = leased
         self.watch()
 
+    def share_rate(self, shared: "SharedTokens") -> None:
+        """Take no tokens but those that are reserved in a store; the engine must be new."""
+        self.shared = shared
+
     def listen(self, listener: events.Listener) -> None:
         """Call one more with each event."""
         self.observers.add(listener)
         self.now()  # each entry is seen from now on
 
-    def report_store(self, change: events.StoreDown | events.StoreUp) -> None:
-        """Emit that the store is away, or back."""
-        if self.observers.listeners:
+    def report_store(
+        self,
+        change: events.StoreDown | events.StoreUp,
+        source: "SharedTokens | SharedSlots",
+    ) -> None:
+        """Emit that the store is away, or back.
+
+        Where both the tokens and the slots are in the store, the first of them that is away is
+        reported, and the last of them that is back.
+        """
+        others = [part for part in (self.shared, self.leased) if part not in {None, source}]
+        if self.observers.listeners and all(part is None or part.store_up for part in others):
             change.key = self.key
             self.observers.emit(change)
 
@@ -860,18 +798,7 @@ class Engine:
 
     def pause_for(self, seconds: float, reason: events.Reason = "asked") -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
-        now = self.bucket.clock()
-        before = self.pause.left(now)
-        self.pause.extend(now, seconds)
-        self.reconsider()
-        left = self.pause.left(now)
-        if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
-            name = self.bucket.algorithm if self.key is None else self.key
-            # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
-            reasons = events.REASONS
-            _logger.info("%.200r is paused for %s: %s", name, duration(left), reasons[reason])
-            if self.observers.listeners:
-                self.observers.emit(events.Paused(self.key, left, reason))
+        outcomes.pause_for(self, seconds, reason)
 
     @property
     def hears_outcomes(self) -> bool:
@@ -879,23 +806,8 @@ class Engine:
         return self.feedback is not None
 
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
-        """Take in a request that started so many seconds ago and got no 429."""
-        feedback = self.feedback
-        if feedback is None:
-            return
-        now = self.bucket.clock()
-        changes = feedback.succeeded(
-            now,
-            now - age,
-            cost,
-            in_flight=max(1, self.in_flight),
-            paused_at=self.pause.began_at,
-            own=own,
-        )
-        if changes:
-            self._apply(changes)
-        if feedback.guard is None and not feedback.is_needed:
-            self.feedback = None
+        """Take in a request that started `age` seconds ago and was not throttled."""
+        outcomes.report_success(self, cost, age, own=own)
 
     def report_throttled(
         self,
@@ -906,69 +818,20 @@ class Engine:
         jitter: float,
         longest: float,
     ) -> bool:
-        """Pause after a 429. Tells whether there is a pause of so many `seconds` now.
-
-        Many requests that are under way get one at once. The first of them makes the pause; the
-        others make it longer only if the server says so.
-        """
-        feedback = self.feedback = self.feedback or Feedback()
-        if self.observers.listeners:
-            self.observers.emit(events.ServerRefused(self.key, seconds if told else None))
-        reason: events.Reason = "told" if told else "refused"
-        paused = True
-        if self.pause.began_at < sent_at:
-            self.pause_for(feedback.pause(seconds, jitter=jitter, longest=longest), reason)
-        elif told and seconds is not None:
-            self.pause_for(min(seconds, longest), reason)
-        else:
-            paused = False
-        now = self.bucket.clock()
-        self.learn_throttled(now - sent_at, self.pause.left(now))
-        return paused
+        """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
+        return outcomes.report_throttled(
+            self, sent_at, seconds, told=told, jitter=jitter, longest=longest
+        )
 
     def learn_throttled(self, age: float, pause: float) -> None:
-        """Take in a 429 of a request that started so many seconds ago, and the pause after it."""
-        if self.feedback is not None:
-            now = self.bucket.clock()
-            changes = self.feedback.throttled(now, now - age, pause)
-            if changes:
-                self._apply(changes)
-
-    def _apply(self, changes: tuple[Change, ...]) -> None:
-        """Change what the controllers want changed."""
-        for what, value, before in changes:
-            if what == "rate":
-                now = self.now()
-                pace, state = self.bucket.own
-                assert isinstance(pace, Pace)
-                pace.follow(state, now, value)
-                self.reconsider()
-            elif what == "slots":
-                if self.asking or self.semaphore.limit is None:
-                    continue
-                self.resize(int(value))
-            else:
-                assert self.feedback is not None
-                assert self.feedback.guard is not None
-                self.use(self.feedback.guard.build(value))
-            if self.observers.listeners:
-                self.observers.emit(events.Adapted(self.key, what, value, before))
+        """Take in a 429 of a request that started `age` seconds ago, and the pause after it."""
+        outcomes.learn_throttled(self, age, pause)
 
     def update_quota(
         self, sent_at: float, remaining: float, reset_after: float, *, held: bool, evenly: bool
     ) -> None:
         """Keep to the quota that the server has reported in its response."""
-        self.bucket.update_quota(
-            self.now(),
-            remaining,
-            reset_after,
-            sent_at=sent_at,
-            in_flight=self.in_flight - held,  # sent since, or not counted yet
-            evenly=evenly,
-        )
-        self.reconsider()
-        if self.observers.listeners:
-            self.observers.emit(events.Announced(self.key, remaining, reset_after))
+        outcomes.update_quota(self, sent_at, remaining, reset_after, held=held, evenly=evenly)
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -996,7 +859,7 @@ class Engine:
             )
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._release_lost()  # the old loop may have been closed before it came to that
+        self._lost.release()  # the old loop may have been closed before it came to that
         # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
         while self._resuming:
             self._take_back()
@@ -1022,6 +885,8 @@ class Engine:
                 self.feedback.restart()
                 if self.feedback.slots is not None and not self.asking:
                     self.semaphore.resize(int(self.feedback.slots.state.limit))
+        if self.shared is not None:
+            self.shared.restart()
 
     async def close(self, *, drain: bool) -> None:
         """Reject newcomers, and the waiters unless they are to be served; leave no task."""
@@ -1042,6 +907,8 @@ class Engine:
             await asyncio.wait([task])
         if self.leased is not None and self.loop is loop:
             await self.leased.close()
+        if self.shared is not None and self.loop is loop:
+            await self.shared.close()
 
     def statistics(self) -> Statistics:
         """Tell what was done, and how things stand."""

@@ -61,6 +61,16 @@ class ReservedState:
         if slot.cost < cost:
             self.returned.append(Slot(slot.at, cost - slot.cost, instant))
 
+    def put(self, slot: Slot) -> None:
+        """Have one more ready; answers of several calls may come in another order."""
+        place = len(self.ready)
+        while place:
+            before = self.ready[place - 1]
+            if before.instant <= slot.instant or before.at <= slot.at:
+                break
+            place -= 1
+        self.ready.insert(place, slot)
+
     def give_back(self) -> None:
         """Return all that is ready, the latest first: those before it may go on its strength."""
         self.returned.extend(reversed(self.ready))
@@ -137,7 +147,7 @@ class Reserved(Algorithm[ReservedState]):
                 last.cost += cost
             elif cost:
                 last = Slot(at, cost, instant)
-                state.ready.append(last)
+                state.put(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
         """Seconds until so many are ready: infinity if they are not reserved."""

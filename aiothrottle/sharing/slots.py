@@ -304,7 +304,7 @@ class LeasedSlots:
         if self._down_since is not None:
             # The clock may be that of another loop.
             after, self._down_since = max(0.0, now - self._down_since), None
-            engine.report_store(StoreUp(None, after))
+            engine.report_store(StoreUp(None, after), self)
         if granted.lost and not self._is_away:
             _LOG.warning(
                 "%d of the shared slots of %r were not renewed in time: others may have them too",
@@ -346,7 +346,7 @@ class LeasedSlots:
             health.went(now, self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now
-                self._engine.report_store(StoreDown(None, error, health.outage))
+                self._engine.report_store(StoreDown(None, error, health.outage), self)
             if self._choice != "raise":
                 self._go_without()
                 _settle(tries)

@@ -3,6 +3,7 @@
 Tokens that are given out here bear a mark (`Here`): no store knows their instants.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -84,6 +85,8 @@ class StandIn:
         for cost in costs:
             wait = self.wait(now, cost)
             if wait > longest:
+                if longest > 0.0 and algorithm.longest_wait < wait < math.inf:
+                    self.record(algorithm, now, cost)  # a rejected request counts, as in a store
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
                 self._share.spend(now, cost, processes, longest)

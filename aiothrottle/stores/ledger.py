@@ -64,7 +64,11 @@ class Record:
     def reserve(
         self, algorithm: Algorithm[Any], clock: float, costs: Sequence[float], horizon: float
     ) -> Answer:
-        """Take what may go within the horizon. Without any of it the record is as it was."""
+        """Take what may be taken within the horizon.
+
+        A rejected cost changes nothing, unless it was to wait, and the algorithm rejects by the
+        wait (`WaitUntil`): then it counts.
+        """
         now = self.now(clock)
         if clock + self.ahead < self.seen:
             self._see(clock, now)  # or time would stand still until the clock has caught up
@@ -78,6 +82,8 @@ class Record:
             wait = until(instant, now)
             if wait > horizon or wait == math.inf:
                 retry_after = wait
+                if horizon > 0.0 and algorithm.longest_wait < wait < math.inf:
+                    self.take(algorithm, clock, now, now, cost)
                 break
             self.take(algorithm, clock, now, instant, cost)
             instants.append(instant)

@@ -1,0 +1,171 @@
+"""What the engine does with reported outcomes: it pauses, and applies the changes of `Feedback`.
+
+Invariant: of the many requests that one 429 concerns, the first makes the pause; the others extend
+it only if the server asks for more.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiothrottle import events
+from aiothrottle._core.feedback import Change, Feedback
+from aiothrottle.adaptive.pace import Pace
+from aiothrottle.texts import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.observers import Observers
+    from aiothrottle._core.pause import Pause
+    from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle.algorithms import Algorithm
+
+__all__ = [
+    "apply",
+    "learn_throttled",
+    "pause_for",
+    "report_success",
+    "report_throttled",
+    "update_quota",
+]
+
+_logger = logging.getLogger("aiothrottle")
+
+# Seconds. Of the many requests that one 429 concerns each may ask for a little more.
+_LONGER = 1.0
+
+
+class Host(Protocol):
+    """The engine: what an outcome may change of it."""
+
+    asking: bool
+    bucket: "LocalBucket"
+    feedback: Feedback | None
+    key: "Hashable"
+    observers: "Observers"
+    pause: "Pause"
+    semaphore: "Semaphore"
+
+    @property
+    def in_flight(self) -> int: ...
+    def now(self) -> float: ...
+    def reconsider(self) -> None: ...
+    def resize(self, concurrency_limit: int | None) -> None: ...
+    def use(self, algorithm: "Algorithm[Any]") -> None: ...
+
+
+def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
+    """Grant nothing for so many seconds from now; a pause under way is never shortened."""
+    now = engine.bucket.clock()
+    before = engine.pause.left(now)
+    engine.pause.extend(now, seconds)
+    engine.reconsider()
+    left = engine.pause.left(now)
+    if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
+        name = engine.bucket.algorithm if engine.key is None else engine.key
+        # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
+        reasons = events.REASONS
+        _logger.info("%.200r is paused for %s: %s", name, duration(left), reasons[reason])
+        if engine.observers.listeners:
+            engine.observers.emit(events.Paused(engine.key, left, reason))
+
+
+def report_success(engine: Host, cost: float, age: float, *, own: bool) -> None:
+    """Take in a request that started `age` seconds ago and was not throttled."""
+    feedback = engine.feedback
+    if feedback is None:
+        return
+    now = engine.bucket.clock()
+    changes = feedback.succeeded(
+        now,
+        now - age,
+        cost,
+        in_flight=max(1, engine.in_flight),
+        paused_at=engine.pause.began_at,
+        own=own,
+    )
+    if changes:
+        apply(engine, changes)
+    if feedback.guard is None and not feedback.is_needed:
+        engine.feedback = None
+
+
+def report_throttled(
+    engine: Host,
+    sent_at: float,
+    seconds: float | None,
+    *,
+    told: bool,
+    jitter: float,
+    longest: float,
+) -> bool:
+    """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
+    feedback = engine.feedback = engine.feedback or Feedback()
+    if engine.observers.listeners:
+        engine.observers.emit(events.ServerRefused(engine.key, seconds if told else None))
+    reason: events.Reason = "told" if told else "refused"
+    paused = True
+    if engine.pause.began_at < sent_at:
+        pause = feedback.pause(seconds, jitter=jitter, longest=longest)
+        pause_for(engine, pause, reason)
+    elif told and seconds is not None:
+        pause_for(engine, min(seconds, longest), reason)
+    else:
+        paused = False
+    now = engine.bucket.clock()
+    learn_throttled(engine, now - sent_at, engine.pause.left(now))
+    return paused
+
+
+def learn_throttled(engine: Host, age: float, pause: float) -> None:
+    """Take in a 429 of a request that started `age` seconds ago, and the pause after it."""
+    if engine.feedback is not None:
+        now = engine.bucket.clock()
+        changes = engine.feedback.throttled(now, now - age, pause)
+        if changes:
+            apply(engine, changes)
+
+
+def apply(engine: Host, changes: tuple[Change, ...]) -> None:
+    """Change what the controllers want changed."""
+    for what, value, before in changes:
+        if what == "rate":
+            now = engine.now()
+            pace, state = engine.bucket.own
+            assert isinstance(pace, Pace)
+            pace.follow(state, now, value)
+            engine.reconsider()
+        elif what == "slots":
+            if engine.asking or engine.semaphore.limit is None:
+                continue
+            engine.resize(int(value))
+        else:
+            assert engine.feedback is not None
+            assert engine.feedback.guard is not None
+            engine.use(engine.feedback.guard.build(value))
+        if engine.observers.listeners:
+            engine.observers.emit(events.Adapted(engine.key, what, value, before))
+
+
+def update_quota(
+    engine: Host,
+    sent_at: float,
+    remaining: float,
+    reset_after: float,
+    *,
+    held: bool,
+    evenly: bool,
+) -> None:
+    """Keep to the quota that the server has reported in its response."""
+    engine.bucket.update_quota(
+        engine.now(),
+        remaining,
+        reset_after,
+        sent_at=sent_at,
+        in_flight=engine.in_flight - held,  # sent since, or not counted yet
+        evenly=evenly,
+    )
+    engine.reconsider()
+    if engine.observers.listeners:
+        engine.observers.emit(events.Announced(engine.key, remaining, reset_after))

@@ -1,0 +1,121 @@
+"""Requests that do not wait in the queue: `try_acquire` and `peek`.
+
+Invariant: such a request never overtakes a waiter, and a rejected one changes nothing.
+"""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from aiothrottle import events
+from aiothrottle._core.verdict import Verdict
+from aiothrottle.errors import LimiterClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.shared import SharedSlots, SharedTokens
+    from aiothrottle._core.wait_queue import Waiter, WaitQueue
+
+__all__ = ["peek", "try_start"]
+
+
+class Asked(Protocol):
+    """The engine: what decides on a request that does not wait."""
+
+    closed: bool
+    key: "Hashable"
+    leased: "SharedSlots | None"
+    queue: "WaitQueue"
+    semaphore: "Semaphore"
+    shared: "SharedTokens | None"
+
+    def now(self) -> float: ...
+    def decide(self, now: float, cost: float) -> float: ...
+    def estimate(self, now: float, waiter: "Waiter") -> float: ...
+    def reject(self, reason: events.Refusal) -> None: ...
+    def release(self, waiter: "Waiter") -> None: ...
+
+
+class Entered(Protocol):
+    """An engine, or a chain that begins with it."""
+
+    @property
+    def engine(self) -> Asked: ...
+    def bind(self) -> None: ...
+    def now(self) -> float: ...
+    def decide_at_once(self, waiter: "Waiter", now: float) -> float: ...
+    def start(self, waiter: "Waiter", now: float) -> None: ...
+    def estimate(self, now: float, waiter: "Waiter") -> float: ...
+    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
+
+
+async def try_start(entry: Entered, waiter: "Waiter") -> Verdict:
+    """Start the request if it may start now.
+
+    Args:
+        entry: The engine, or the chain that begins with it.
+        waiter: The request.
+    """
+    entry.bind()
+    engine = entry.engine
+    async with _slot_at_hand(engine):
+        if engine.shared is not None:
+            return await _try_shared(engine, engine.shared, waiter)
+        waiter.at = now = entry.now()
+        if entry.decide_at_once(waiter, now) <= 0.0:
+            entry.start(waiter, now)
+            return entry.verdict(0.0, allowed=True)
+        engine.reject("no room")
+        return entry.verdict(entry.estimate(now, waiter))
+
+
+async def peek(entry: Entered, waiter: "Waiter") -> Verdict:
+    """Tell what `try_start` would do, and change nothing."""
+    entry.bind()
+    engine = entry.engine
+    async with _slot_at_hand(engine):
+        if engine.shared is not None:
+            if _has_room(engine):
+                return await engine.shared.peek(waiter.cost)
+            return await _rejection(engine, engine.shared, waiter)
+        waiter.at = now = entry.now()
+        if entry.decide_at_once(waiter, now) <= 0.0:
+            return entry.verdict(0.0, allowed=True)
+        return entry.verdict(entry.estimate(now, waiter))
+
+
+def _slot_at_hand(engine: Asked) -> AbstractAsyncContextManager[None]:
+    """Lease a slot inside, where slots are shared and one is free."""
+    return nullcontext() if engine.leased is None else engine.leased.at_hand()
+
+
+async def _try_shared(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+    if not _has_room(engine):
+        engine.reject("no room")
+        return await _rejection(engine, tokens, waiter)
+    engine.semaphore.taken += 1  # nobody else gets it while the store is asked
+    verdict = None
+    try:
+        verdict = await tokens.try_start(waiter)
+    finally:
+        if verdict is None or not verdict.allowed:
+            engine.release(waiter)
+    if not verdict.allowed:
+        engine.reject("no room")
+    return verdict
+
+
+def _has_room(engine: Asked) -> bool:
+    """Tell whether everything but the store would let a request start now."""
+    if engine.closed:
+        raise LimiterClosed(key=engine.key)
+    return engine.queue.count == 0 and engine.decide(engine.now(), 0.0) <= 0.0
+
+
+async def _rejection(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+    """Reject a request that would not be the next to start."""
+    waiter.at = now = engine.now()
+    wait = engine.estimate(now, waiter)
+    verdict = await tokens.peek(waiter.cost)
+    return verdict._replace(allowed=False, retry_after=max(wait, verdict.retry_after))

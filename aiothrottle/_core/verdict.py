@@ -1,0 +1,14 @@
+"""The verdict: the answer to `try_acquire` and `peek`."""
+
+from typing import NamedTuple
+
+__all__ = ["Verdict"]
+
+
+class Verdict(NamedTuple):
+    """Whether a request may start now, and how the limit stands at this instant."""
+
+    allowed: bool
+    remaining: float
+    retry_after: float
+    reset_after: float

@@ -1,0 +1,74 @@
+"""How much one call to a store asks for, and how far ahead."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms.algorithm import Algorithm
+
+__all__ = ["Batching"]
+
+# One call asks for the tokens of so many seconds, and for this number at the most.
+_SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
+# Seconds ahead. Enough for sixteen processes that have reserved one token each, the first of them
+# when all is spent: with less they would be rejected in turns, and ask again.
+_PROCESSES = 16
+_LEAST_AHEAD, _MOST_AHEAD = 0.2, 60.0
+# Slots are leased for the requests of so many seconds, or of `max_reservation` if that is less: a
+# slot and then a token take two calls, and the network may be slow.
+_SECONDS_OF_SLOTS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What follows from the rate.
+
+    >>> from aiothrottle.algorithms import SlidingWindowLog
+    >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
+    Batching(batch=30, max_reservation=1.016, soon=500)
+    """
+
+    #: The most costs in one call.
+    batch: int
+    #: Seconds ahead of which tokens are reserved, at the most.
+    max_reservation: float
+    #: The most slots to lease, where all processes share them.
+    soon: int
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any], max_reservation: float | None) -> Self:
+        """Find out what suits the algorithm.
+
+        Args:
+            algorithm: That decides.
+            max_reservation: Seconds, if the user says so.
+        """
+        interval = _interval(algorithm)
+        batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
+        if algorithm.longest_wait < math.inf:  # it says by itself how long a request may wait
+            max_reservation = algorithm.longest_wait
+        elif max_reservation is None:
+            max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
+            max_reservation = min(max(_LEAST_AHEAD, max_reservation), _MOST_AHEAD)
+        seconds = min(max_reservation, _SECONDS_OF_SLOTS)
+        return cls(batch, max_reservation, int(min(max(1.0, seconds / interval), _MOST_PER_CALL)))
+
+
+def _interval(algorithm: Algorithm[Any]) -> float:
+    """Seconds between two tokens, on average, at the pace of the fastest limit."""
+    algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
+    return min(_drained_in(algorithm) / algorithm.capacity for algorithm in algorithms)
+
+
+def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
+    """Seconds until one more may go, when all that may has gone."""
+    state = algorithm.start()
+    algorithm.take(state, 0.0, algorithm.capacity)
+    return algorithm.delay(state, 0.0, min(1.0, algorithm.capacity))
+
+
+def _drained_in(algorithm: Algorithm[Any]) -> float:
+    state = algorithm.start()
+    algorithm.take(state, 0.0, algorithm.capacity)
+    return algorithm.reset_after(state, 0.0)

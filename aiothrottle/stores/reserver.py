@@ -1,0 +1,292 @@
+"""The reserver: the one task that calls the store for a shared bucket.
+
+Strategy. While there is something to send, the task sends it, one call after the other, and then
+ends: an idle limiter has none. It returns reservations that nobody needs, charges what is owed, and
+reserves tokens for the waiters at the head of the queue, for many of them in one call. What it has
+reserved belongs to no particular request: the head of the queue takes it when it is ready.
+
+The store answers with durations. Here they begin when the answer is read, which is later than when
+it was given: so no request starts too early, however long the answer took.
+
+Invariant: of the calls that reserve tokens for waiters one is under way at a time.
+"""
+
+import asyncio
+import functools
+import math
+import weakref
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, cast
+
+from aiothrottle._core.engine import Engine, is_granted
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.reserved import Reserved, ReservedState
+from aiothrottle.stores.batching import Batching
+
+if TYPE_CHECKING:
+    from aiothrottle._core.wait_queue import Waiter
+    from aiothrottle.sharing.guarded import GuardedStore
+    from aiothrottle.stores.prefetch import Prefetch
+    from aiothrottle.stores.store import Answer, Key
+
+__all__ = ["SHORTEST_BREAK", "Reserver"]
+
+#: Seconds. A call at the very instant that the store named can be too early by a rounding.
+SHORTEST_BREAK = 0.001
+# Tokens that are as good as none: the sum of a few costs is off by less.
+_ROUNDING = 1e-9
+
+
+class Reserver:
+    """The task of one shared bucket, and what it knows of the record in the store."""
+
+    __slots__ = (
+        "_ask_at",
+        "_rejected_cost",
+        "_rejected_until",
+        "_task",
+        "_timer",
+        "algorithm",
+        "batching",
+        "key",
+        "max_reservation",
+        "prefetch",
+        "store",
+        "undecided",
+    )
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        *,
+        store: "GuardedStore",
+        key: "Key",
+        max_reservation: float | None,
+        prefetch: "Prefetch",
+    ) -> None:
+        self.store: GuardedStore = store
+        self.key: Key = key
+        self.max_reservation: float | None = max_reservation
+        self.prefetch: Prefetch = prefetch
+        #: Waiters for whom the store is asked in a call of their own: see `Newcomers`.
+        self.undecided: set[Waiter] = set()
+        self._task: asyncio.Task[None] | None = None
+        # Of the prefetched tokens that are kept while nobody waits.
+        self._timer: asyncio.TimerHandle | None = None
+        self.use(algorithm)
+
+    def use(self, algorithm: Algorithm[Any]) -> None:
+        """Go on with another algorithm, and forget what the store said about the old one."""
+        self.algorithm: Algorithm[Any] = algorithm
+        self.batching: Batching = Batching.of(algorithm, self.max_reservation)
+        self.prefetch.reset()
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """Forget that the store has rejected a cost."""
+        # It need not be asked for such a cost before `_ask_at`.
+        self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
+
+    @property
+    def task(self) -> "asyncio.Task[None] | None":
+        """The task, while there is one."""
+        return self._task
+
+    def forget_task(self) -> None:
+        """Begin anew on another loop: the old one is closed, with the task and the timer."""
+        self._task = self._timer = None
+
+    # ---- the task --------------------------------------------------------------------------------
+
+    def start(self, engine: Engine) -> None:
+        """Start the task if there is something to send."""
+        if self._task is None and engine.loop is not None and not engine.loop.is_closed():
+            reserved = reserved_of(engine)
+            if reserved.returned or reserved.owed or self._costs_to_ask(engine, 1):
+                self.begin(engine)
+
+    def begin(self, engine: Engine) -> None:
+        """Start the task."""
+        # As with the consumer: a plain Task, in an empty context.
+        self._task = asyncio.Task(
+            self._run(engine),
+            loop=engine.loop,
+            name="aiothrottle reserver",
+            context=Context(),
+        )
+        ended = functools.partial(self._ended, engine)
+        self._task.add_done_callback(ended, context=Context())
+
+    async def _run(self, engine: Engine) -> None:
+        while True:
+            if reserved_of(engine).returned or reserved_of(engine).owed:
+                await self._settle(engine)
+            elif costs := self._costs_to_ask(engine, self.batching.batch):
+                await self._reserve(engine, costs)
+            else:
+                break
+        self._task = None  # now: a waiter that joins in this turn starts another one
+        engine.wake()  # the consumer finds out when to call again
+
+    def _ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
+        if self._task is task:  # it was cancelled, and the waiters still need an answer
+            self._task = None
+            engine.wake()
+
+    async def _settle(self, engine: Engine) -> None:
+        """Return one reservation, or charge what one request owes.
+
+        If that fails no caller is there to hear of it: what was to be returned stays spent, and
+        what was owed is not counted.
+        """
+        reserved = reserved_of(engine)
+        try:
+            if reserved.returned:
+                slot = reserved.returned.popleft()
+                await self.store.refund(self.key, self.algorithm, slot.cost, slot.instant)
+            else:
+                slot = reserved.owed.popleft()
+                reserved.charged.append(slot)
+                cost = slot.cost
+                answer = await self.store.record(self.key, self.algorithm, cost)
+                reserved.counted(slot, cost, answer.now)
+        except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
+            reserved.returned.clear()
+            reserved.owed.clear()
+
+    async def _reserve(self, engine: Engine, costs: list[float]) -> None:
+        """Reserve the costs, and have the queue served with what was granted."""
+        algorithm, ahead = self.algorithm, self.batching.max_reservation
+        wanted = len(costs)
+        costs += self._prefetched(engine, costs)
+        try:
+            answer = await self.store.reserve(self.key, algorithm, costs, horizon=ahead)
+        except Exception as error:  # noqa: BLE001 - the waiters are to hear of it, whatever it is
+            self.prefetch.reset()
+            engine.fail_all(error)
+            return
+        taken = len(answer.instants)
+        now = self.hold(engine, costs[:taken], answer)
+        if taken < wanted:
+            self._rejected_cost = costs[taken]
+            self._rejected_until = now + answer.retry_after
+            ahead = ahead if self.store.reserves_ahead else 0.0
+            self._ask_at = max(now + SHORTEST_BREAK, self._rejected_until - ahead)
+        if engine.queue.count:
+            engine.turn()
+        else:
+            self.give_back(engine)
+
+    def hold(self, engine: Engine, costs: list[float], answer: "Answer") -> float:
+        """Keep what the store has granted. Gives the time."""
+        now = self.note(engine, answer)
+        held = cast("Reserved", engine.bucket.own[0])
+        held.hold(reserved_of(engine), now, costs, answer.instants, answer.now)
+        return now
+
+    def note(self, engine: Engine, answer: "Answer") -> float:
+        """Remember how the record stands. Gives the time."""
+        now, reserved = engine.now(), reserved_of(engine)
+        reserved.left, reserved.known_until = answer.remaining, now + answer.reset_after
+        return now
+
+    # ---- what goes back --------------------------------------------------------------------------
+
+    def give_back(self, engine: Engine) -> None:
+        """Return what nobody waits for, but for prefetched tokens, while they may be kept."""
+        now, reserved = engine.now(), reserved_of(engine)  # a request that just started used one
+        if not self.prefetch.is_given or engine.closed:
+            reserved.give_back()
+            return
+        reserved.give_back_later(now)
+        reserved.give_back_older(now - self.prefetch.patience)
+        loop = engine.loop
+        if reserved.ready and self._timer is None and loop is not None and not loop.is_closed():
+            # A timer is no reason for a limiter to live on.
+            over = functools.partial(self._prefetch_over, weakref.ref(engine))
+            self._timer = loop.call_later(self.prefetch.patience, over)
+
+    def _prefetch_over(self, engine_ref: "weakref.ref[Engine]") -> None:
+        """Return the prefetched tokens that were not used in time."""
+        self._timer = None
+        engine = engine_ref()
+        if engine is not None and not engine.queue.count:
+            self.give_back(engine)
+            self.start(engine)
+
+    def stop_timer(self) -> None:
+        """Leave no timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---- what to ask for -------------------------------------------------------------------------
+
+    def _prefetched(self, engine: Engine, costs: list[float]) -> list[float]:
+        """Give the costs to reserve beyond those of the waiters, of what the record has left."""
+        alone = len(costs) == 1 and engine.queue.count == 1
+        most = self.prefetch.tokens(self.batching.batch, alone=alone)
+        if not most:
+            return []
+        reserved = reserved_of(engine)
+        left = reserved.left if engine.now() < reserved.known_until else engine.capacity
+        more = min(most, math.floor(left - math.fsum(costs)))
+        return self.prefetch.costs(more) if more >= 1 else []
+
+    def _costs_to_ask(self, engine: Engine, most: int) -> list[float]:
+        """Give the costs to reserve now, `most` at the most; none if it is not the time to."""
+        costs = self.missing(engine, most)
+        return costs if costs and not self.wait_to_ask(engine, costs[0]) else []
+
+    def wait_to_ask(self, engine: Engine, cost: float) -> float:
+        """Seconds for which a call for the cost is of no use."""
+        now = engine.now()
+        wait = until(self._ask_at, now) if cost >= self._rejected_cost else 0.0
+        return max(wait, engine.bucket.quota_delay(now, cost))
+
+    def rejected_for(self, now: float, cost: float, ahead: float) -> float:
+        """Seconds for which the store has rejected the cost, behind the tokens ahead of it."""
+        return until(self._rejected_until, now) if ahead or cost >= self._rejected_cost else 0.0
+
+    def missing(self, engine: Engine, most: int) -> list[float]:
+        """Give the costs at the head of the queue that are not reserved, the first `most`.
+
+        None while half of what a call asks for is reserved still, none for waiters for whom there
+        is no slot, and none in a pause.
+        """
+        if engine.rejects_waiters or engine.now() < engine.pause.ends_at:
+            return []
+        reserved, free = reserved_of(engine), engine.semaphore.free
+        tokens, begun = reserved.tokens, False
+        costs: list[float] = []
+        for waiter in engine.queue:
+            future = waiter.future
+            if future is None or waiter in self.undecided:
+                continue
+            if not future.done():
+                if not free or len(costs) == most:
+                    break
+                free -= 1
+            elif not is_granted(future):
+                continue
+            cost = waiter.cost
+            if not cost:
+                continue
+            if not costs and tokens >= cost - _ROUNDING:
+                if not begun and 2 * tokens > self.batching.batch:
+                    break
+                tokens -= cost
+            else:
+                if not begun and tokens > 0.0 and not engine.resuming:
+                    # Scraps, each ready at another time: they would never be all there at once.
+                    reserved.give_back()
+                costs.append(cost)
+                tokens = 0.0
+            begun = True
+        return costs
+
+
+def reserved_of(engine: Engine) -> ReservedState:
+    """Give the reservations of an engine."""
+    state: ReservedState = engine.bucket.own[1]
+    return state

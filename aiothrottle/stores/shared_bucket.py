@@ -1,0 +1,297 @@
+"""The shared bucket: the rate limit of an engine, counted in a store for all processes.
+
+Strategy. The engine's own bucket knows only what is reserved: its algorithm (`Reserved`) grants
+what the store has granted, as soon as it is ready. The `Reserver` calls the store for the waiters.
+Here stands what the engine asks for: what goes back when, how long a wait may be, and the calls of
+requests that do not wait in the queue.
+
+Invariant: a reservation is used within `Prefetch.patience` seconds, or goes back to the store; and
+when nobody waits, only what the user wants to be prefetched is kept.
+"""
+
+import asyncio
+import math
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from aiothrottle import events
+from aiothrottle._core.engine import Engine
+from aiothrottle._core.verdict import Verdict
+from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.reserved import Reserved, Slot
+from aiothrottle.errors import StoreUnavailable
+from aiothrottle.sharing.guarded import GuardedStore
+from aiothrottle.stores.newcomers import Newcomers
+from aiothrottle.stores.prefetch import Prefetch
+from aiothrottle.stores.reserver import Reserver, reserved_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from aiothrottle._core.wait_queue import Waiter
+    from aiothrottle.algorithms.reserved import ReservedState
+    from aiothrottle.rate import Rate
+    from aiothrottle.sharing.standin import OnStoreError
+    from aiothrottle.stores.store import Answer, Key, Store
+
+__all__ = ["SharedBucket"]
+
+
+class SharedBucket:
+    """What an engine shares through a store.
+
+    Args:
+        engine: Whose own bucket has a `Reserved` algorithm; it is held weakly.
+        algorithm: That decides in the store.
+        store: The store.
+        key: Of the record.
+        max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
+        prefetch: Tokens to reserve before anybody asked, and how long they are kept.
+        on_store_error: What serves while the store fails.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_engine_ref",
+        "_newcomers",
+        "_reserver",
+        "_store",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        algorithm: Algorithm[Any],
+        *,
+        store: "Store",
+        key: "Key",
+        max_reservation: float | None = None,
+        prefetch: "Rate | None" = None,
+        on_store_error: "OnStoreError" = "raise",
+    ) -> None:
+        # A limiter is freed with the last reference to it, so none leads back to the engine.
+        self._engine_ref = weakref.ref(engine)
+        self._store = GuardedStore(store, on_store_error, engine.bucket.clock, self._store_changed)
+        self._reserver = Reserver(
+            algorithm,
+            store=self._store,
+            key=key,
+            max_reservation=max_reservation,
+            prefetch=Prefetch(prefetch),
+        )
+        self._newcomers: Newcomers | None = None
+        if algorithm.longest_wait < math.inf:
+            self._newcomers = Newcomers(self._reserver)
+        # Calls whose callers were cancelled: what they are granted goes back.
+        self._calls: set[asyncio.Task[Answer]] = set()
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self._engine_ref()
+        assert engine is not None
+        return engine
+
+    @property
+    def _reserved(self) -> "ReservedState":
+        return reserved_of(self._engine)
+
+    @property
+    def _prefetch(self) -> Prefetch:
+        return self._reserver.prefetch
+
+    # ---- the state -------------------------------------------------------------------------------
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store answered the last call."""
+        return not self._store.is_down
+
+    @property
+    def may_grant_credit(self) -> bool:
+        """Whether newcomers may use reservations without a further decision."""
+        return self._prefetch.is_given  # else each is checked for its age
+
+    def is_idle(self, now: float) -> bool:
+        """Tell whether nothing is reserved, under way or to be remembered."""
+        return (
+            self._reserver.task is None
+            and not self._calls
+            and not self._reserved.ready
+            and (self._newcomers is None or self._newcomers.is_idle)
+            and self._store.is_forgettable(now)
+        )
+
+    def estimate(self, now: float, cost: float, ahead: float) -> float:
+        """Seconds until tokens that are not reserved may be there, as far as it is known."""
+        ready = self._reserved.ready
+        wait = until(ready[-1].at, now) if ready else 0.0
+        wait = max(wait, self._reserver.rejected_for(now, cost, ahead))
+        if self._newcomers is not None:
+            # Else they would come by the thousand, and wait for the server's quota.
+            wait = max(wait, self._engine.bucket.quota_delay(now, cost))
+        return wait
+
+    def startable_soon(self, most: int) -> int:
+        """Tell for how many waiters slots are worth having, `most` at the most."""
+        return min(most, self._reserver.batching.soon)
+
+    def use(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """Go on with another algorithm; the record in the store stays."""
+        self._reserver.use(algorithm)
+        return Reserved(algorithm)
+
+    # ---- serving the queue -----------------------------------------------------------------------
+
+    def joined(self, waiter: "Waiter") -> None:
+        """Note that a waiter has joined the queue."""
+        if self._newcomers is not None and waiter.cost:
+            self._newcomers.add(self._engine, waiter)
+
+    def prepare(self, now: float) -> float:
+        """Return what is too old to be used, and call the store if it is time to."""
+        engine, reserver, reserved = self._engine, self._reserver, self._reserved
+        if now < engine.pause.ends_at:
+            reserved.give_back()
+        elif not engine.resuming:
+            reserved.give_back_older(now - self._prefetch.patience)
+            if self._prefetch.is_learned and not engine.semaphore.free:
+                self._prefetch.reset()
+                reserved.give_back()  # nobody knows when there is a slot to use it
+        if self._newcomers is not None:
+            self._newcomers.dispatch(engine)
+            if not engine.resuming:
+                self._newcomers.fit(engine)
+        if reserver.task is not None:
+            return math.inf  # it serves the queue with what it gets
+        costs = reserver.missing(engine, 1)
+        wait = reserver.wait_to_ask(engine, costs[0]) if costs else math.inf
+        if not wait or reserved.returned or reserved.owed:
+            reserver.begin(engine)
+        return wait or math.inf
+
+    def charge_reject(self, cost: float) -> None:
+        """Count a request in the store that the algorithm rejects without a call."""
+        # Of no instant: nobody can return it.
+        self._reserved.owed.append(Slot(math.nan, cost, math.nan))
+        self.flush()
+
+    def drop_stale(self, now: float) -> None:
+        """Return the reservations that are too old for a newcomer."""
+        if not self._prefetch.is_given:
+            self._reserved.give_back_older(now - self._prefetch.patience)
+
+    def queue_is_empty(self, *, swept: bool) -> None:
+        """Return what was reserved for waiters; `swept`: start no task, the loop may be closing."""
+        self._prefetch.reset()
+        self._reserver.give_back(self._engine)
+        if not swept:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the store what has changed: refunds, charges, missing reservations."""
+        self._reserver.start(self._engine)
+
+    def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
+        """Call again at once: what the store, or its fallback, has rejected is over."""
+        engine = self._engine_ref()
+        if engine is not None:
+            self._reserver.ask_again()
+            if self._newcomers is not None:
+                self._newcomers.ask_again(engine)
+            engine.wake()
+            if change is not None:
+                engine.report_store(change, self)
+
+    # ---- calls of requests that do not wait ------------------------------------------------------
+
+    async def try_start(self, waiter: "Waiter") -> Verdict:
+        """Take the tokens of a request that has a slot, if the store grants them now.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        engine, reserver = self._engine, self._reserver
+        answer = await self._reserve(waiter.cost)
+        now = reserver.note(engine, answer)
+        if not answer.instants:
+            return _verdict(answer, allowed=False)
+        waiter.at = now
+        waiter.started = True
+        engine.bucket.granted += 1
+        self._reserved.used.append((now, waiter.cost, answer.instants[0]))
+        if engine.observers.listeners:
+            engine.observers.emit(events.Granted(engine.key, waiter.cost, 0.0))
+        return _verdict(answer, allowed=True)
+
+    async def peek(self, cost: float) -> Verdict:
+        """Tell what `try_start` would do, and change nothing."""
+        reserver = self._reserver
+        answer = await self._named(self._store.peek(reserver.key, reserver.algorithm, cost))
+        reserver.note(self._engine, answer)
+        return _verdict(answer, allowed=answer.retry_after == 0.0)
+
+    async def record(self, cost: float) -> None:
+        """Count tokens in the store, whether they fit or not."""
+        reserver = self._reserver
+        answer = await self._named(self._store.record(reserver.key, reserver.algorithm, cost))
+        reserver.note(self._engine, answer)
+
+    async def _reserve(self, cost: float) -> "Answer":
+        """Reserve what may be taken now. If this is cancelled, what is granted goes back."""
+        reserver = self._reserver
+        reserve = self._store.reserve(reserver.key, reserver.algorithm, [cost])
+        call = asyncio.create_task(reserve, name="aiothrottle store")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await self._named(asyncio.shield(call))
+        except asyncio.CancelledError:
+            call.add_done_callback(lambda _: self._return(call, cost))
+            raise
+
+    async def _named(self, call: "Awaitable[Answer]") -> "Answer":
+        """Wait for the answer; an error of the store names the key of the limiter."""
+        try:
+            return await call
+        except StoreUnavailable as error:
+            error.key = self._engine.key
+            raise
+
+    def _return(self, call: "asyncio.Task[Answer]", cost: float) -> None:
+        """Return what nobody is there to use."""
+        if not call.cancelled() and call.exception() is None:
+            for instant in call.result().instants:
+                self._reserved.returned.append(Slot(math.nan, cost, instant))
+            self.flush()
+
+    # ---- the end, and loops ----------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Begin anew on another loop."""
+        engine = self._engine
+        assert engine.loop is not None
+        self._store.restart(engine.loop, engine.bucket.clock)
+        self._reserver.forget_task()
+        self._reserver.ask_again()
+        self._prefetch.reset()
+        self._calls.clear()
+        if self._newcomers is not None:
+            self._newcomers.clear()
+        engine.now()  # a request that just started has used a reservation
+        self._reserved.give_back()
+
+    async def close(self) -> None:
+        """Return what is reserved, and leave no task."""
+        self._reserver.stop_timer()
+        if self._newcomers is not None:
+            await self._newcomers.close()
+        self._reserver.give_back(self._engine)
+        self.flush()
+        while tasks := [*self._calls, *([self._reserver.task] if self._reserver.task else [])]:
+            await asyncio.wait(tasks)
+        await self._store.close()
+
+
+def _verdict(answer: "Answer", *, allowed: bool) -> Verdict:
+    return Verdict(allowed, answer.remaining, answer.retry_after, answer.reset_after)
