@@ -113,6 +113,7 @@ async def window_lengths(found: Report, client: Client) -> None:
 async def memory(found: Report, client: Client, keys: int) -> None:
     """Add the bytes that a key takes."""
     rows = [["half of 100/h is spent", "bytes a key", "MB"]]
+    script: Any = client.register_script(RECORD)
     for name, algorithm in USUAL.items():
         await client.execute_command("FLUSHALL", "SYNC")
         requests = Requests("size", 1.0)
@@ -123,8 +124,8 @@ async def memory(found: Report, client: Client, keys: int) -> None:
             costs = [1.0] * 50 if isinstance(algorithm, SlidingWindowLog) else [50.0]
             request = requests.make("reserve", ("user", f"{number:07}"), algorithm, 3600.0, *costs)
             assert request is not None
-            answers.append(request.id)
-            pipe.execute_command("EVALSHA", RECORD.digest, *request.arguments)
+            answers.append(request.keys[1])
+            await script(request.keys, request.args, client=pipe)
         await pipe.execute()
         await client.delete(*answers)
         names = requests.name(("user", "NUMBER")).replace("NUMBER", "%07d")
@@ -144,7 +145,6 @@ def report(keys: int) -> Report:
 
     async def measure(port: int) -> None:
         async with Redis(port=port) as client:
-            await client.script_load(RECORD.text)
             await decisions(found, client)
             await window_lengths(found, client)
             await memory(found, client, keys)

@@ -96,7 +96,6 @@ TABLE = """
     stores.calls | errors                                                     | asyncio
     stores.request | stores.* algorithms algorithms.algorithm errors         |
     stores.wakes | stores.store                                              | asyncio random
-    stores.kept  |                                                           | asyncio
     stores.batching | algorithms algorithms.algorithm                         |
     stores.prefetch | rate                                                    |
     stores.reserver | _core.* algorithms.* sharing.guarded stores.batching stores.prefetch stores.store | asyncio weakref

@@ -184,10 +184,6 @@ class GuardedStore(Store):
         """Forget the record of the key, in the store."""
         await self._guarded.clear(key)
 
-    def keep(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Have the store keep a connection."""
-        return self._guarded.keep()
-
     def _instead(
         self, algorithm: Algorithm[Any], costs: Sequence[float], horizon: float = 0
     ) -> Answer:

@@ -1,15 +1,18 @@
-"""Limits in Redis or Valkey: one script call, on the server's clock, for everybody who waits.
+"""Limits in Redis or Valkey: one script call, on the server's clock, for all waiters.
 
-The built-in algorithms, several at once too, are decided by a script (`lua/algorithms.lua`,
-`lua/record.lua`). An algorithm of one's own lives there as well, by compare and swap.
+Strategy. A script (`lua/algorithms.lua`, `lua/record.lua`) decides for the built-in algorithms,
+several at once too; an algorithm of your own lives in the server by compare and swap. The driver
+registers the scripts, packs the commands, lends connections from its pool and tries again; `Calls`
+bounds how many round trips are under way. As the driver may send a request twice, each has an id,
+by which the server knows it again.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias, cast
+from types import ModuleType
+from typing import Any, TypeAlias, cast
 
 try:
     from redis.asyncio import Redis, RedisCluster
@@ -25,7 +28,6 @@ from aiothrottle.checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls
-from aiothrottle.stores.kept import KeptConnection
 from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.request import (
     LOAD,
@@ -34,11 +36,9 @@ from aiothrottle.stores.request import (
     SWAP,
     Request,
     Requests,
-    Script,
     read_answer,
     read_granted,
     read_loaded,
-    read_text,
 )
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import (
@@ -55,10 +55,13 @@ __all__ = ["Queued", "RedisPipeline", "RedisStore"]
 
 Client: TypeAlias = Redis | RedisCluster
 
+# Sends itself by a client, or queues itself on a pipeline.
+_Call: TypeAlias = Callable[[Any], Awaitable[Any]]
+
 _OLDEST = (6, 2)
 _LONGEST = 10**13  # milliseconds: three hundred years
 
-# So many round trips are under way at a time, and so many calls in each. A cluster spreads the keys
+# The most round trips under way at a time, and the most calls in each. A cluster spreads the keys
 # over its nodes, so there each call is a round trip of its own.
 _ROUND_TRIPS, _BATCH = 4, 128
 _CALLS_OF_A_CLUSTER = 16
@@ -67,29 +70,29 @@ _CALLS_OF_A_CLUSTER = 16
 class RedisStore(SwapStore):
     """Keeps the records in Redis 6.2 or later, or Valkey: single, behind Sentinel, or a cluster.
 
-    Each verb is one call of a script that decides on the server's clock, and a record expires when
-    it may be forgotten. Whatever the driver sends twice counts once: the server keeps each answer
-    for a while, five seconds or two time-outs, by the id of the request. A script that the server
-    has lost is sent again. A key may be any text; the prefix, the parts of the key and a few
-    letters of the store's own make the names, and those of one record have a hash tag in common.
+    Each method is one call of a script that decides on the server's clock, and a record expires
+    when it may be forgotten. A request that the driver sends twice counts once: the server keeps
+    each answer for five seconds or two timeouts, by the id of the request. A script that the
+    server has lost is sent again. A key may be any text; the prefix and the parts of the key make
+    the names, and the names of one record have a hash tag in common.
 
-    An algorithm of one's own needs `dump` and `load`; it costs two calls per attempt, and an
+    An algorithm of your own needs `dump` and `load`; it costs two calls per attempt, and an
     attempt fails when another process was faster.
 
     At most four round trips are under way at a time, on as many connections of the client's pool;
-    calls of many keys queue, and share them. Shared slots use one connection more, to listen.
+    the calls of many keys queue, and share them. Shared slots use one connection more, to listen.
 
     Args:
         client: A client of the `asyncio` part of redis-py, or of valkey-py, its twin. With or
             without `decode_responses`.
         prefix: The beginning of the name of every record.
-        timeout: Seconds after which a call is given up, whatever the client's own patience. They
+        timeout: Seconds after which a call is given up, the driver's own retries included. They
             begin when the call is sent.
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is none of them, or the time-out is no number.
-        ValueError: The time-out is not above zero.
+        TypeError: The client is of another kind, or the timeout is not a number.
+        ValueError: The timeout is not above zero.
 
     >>> from redis.asyncio import Redis
     >>> store = RedisStore(Redis(), prefix="crawler")
@@ -97,11 +100,14 @@ class RedisStore(SwapStore):
 
     __slots__ = (
         "_calls",
+        "_client",
         "_clock",
-        "_driver",
-        "_errors",
-        "_kept",
+        "_exceptions",
+        "_load",
+        "_record",
         "_requests",
+        "_slots",
+        "_swap",
         "_wakes",
     )
 
@@ -114,20 +120,18 @@ class RedisStore(SwapStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         check_number("timeout", timeout, "seconds", above=0)
-        self._errors = _errors_of(client)
-        self._driver: Any = client  # its own types are half unknown
+        self._exceptions: Any = _exceptions_of(client)
+        self._client: Any = client  # its own types are half unknown
+        self._record, self._load, self._swap, self._slots = map(
+            self._client.register_script, (RECORD, LOAD, SWAP, SLOTS)
+        )
         self._clock = clock
         self._requests = Requests(prefix, timeout, clock)
         self._wakes = Wakes(client, prefix)
-        self._kept = KeptConnection(client)
         limit, batch = _bounds_of(client)
-        self._calls = Calls[_Command](
+        self._calls = Calls[_Call](
             "Redis", self._send, limit=limit, batch=batch, timeout=timeout, prepare=self._check
         )
-
-    def keep(self) -> AbstractAsyncContextManager[None]:
-        """Keep a connection of the client's, while one call follows another."""
-        return self._kept
 
     async def reserve(
         self,
@@ -137,7 +141,7 @@ class RedisStore(SwapStore):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        """Take, in order, as many of the costs as can start within `horizon` seconds from now."""
         check_costs(*costs)
         check_horizon(horizon)
         answer = await self._decide("reserve", key, algorithm, horizon, *costs)
@@ -146,30 +150,31 @@ class RedisStore(SwapStore):
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
-        """Give back `cost` tokens of what was taken for `instant`, as the answer told it."""
+        """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`."""
         check_costs(cost)
         check_instant(instant)
         if await self._decide("refund", key, algorithm, cost, instant) is None:
             await super().refund(key, algorithm, cost, instant)
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Tell what `reserve` would say of the cost, and spend nothing."""
+        """Give the answer that `reserve` would give for the cost, and spend nothing."""
         check_costs(cost)
         answer = await self._decide("peek", key, algorithm, cost)
         return answer or await super().peek(key, algorithm, cost)
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count what has happened already, without asking: there may be a debt afterwards."""
+        """Count a cost that was spent already; there may be a debt afterwards."""
         check_costs(cost)
         answer = await self._decide("record", key, algorithm, cost)
         return answer or await super().record(key, algorithm, cost)
 
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
-        await self._calls.ask(_Command("UNLINK", None, [self._requests.name(key)]))
+        name = self._requests.name(key)
+        await self._calls.ask(lambda client: client.unlink(name))
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
-        """Give the same verbs, for a pipeline or transaction of yours that they are to join.
+        """Give the same methods, to be queued on a pipeline or transaction of yours.
 
         >>> async def send(client, store, window):
         ...     async with client.pipeline() as pipe:
@@ -181,14 +186,13 @@ class RedisStore(SwapStore):
         return RedisPipeline(self._requests, pipe)
 
     async def _decide(
-        self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+        self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
     ) -> Answer | None:
         """Have the script decide; None if it does not know the algorithm."""
-        request = self._requests.make(verb, key, algorithm, *numbers)
+        request = self._requests.make(method, key, algorithm, *numbers)
         if request is None:
             return None
-        reply = await self._calls.ask(_Command("", RECORD, (), request))
-        return read_answer(reply, key, algorithm)
+        return read_answer(await self._run(self._record, request), key, algorithm)
 
     # ---- slots -----------------------------------------------------------------------------------
 
@@ -196,81 +200,73 @@ class RedisStore(SwapStore):
         """Take, keep and give back slots, in one call."""
         wakes = self._wakes
         claim = replace(claim, owner=f"{wakes.id}.{claim.owner}")
-        arguments = self._requests.claim(key, claim, wakes.channels)
-        return read_granted(await self._calls.ask(_Command("", SLOTS, arguments)))
+        request = self._requests.claim(key, claim, wakes.channels)
+        return read_granted(await self._run(self._slots, request))
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:
-        """Have `wake` called when the owner should claim again, on one connection for all."""
+        """Call `wake` when the owner should claim again; one connection serves all owners."""
         return self._wakes.listen(owner, wake)
 
     def unlisten(self, owner: str) -> None:
-        """Have it not called any more."""
+        """Stop calling it."""
         self._wakes.unlisten(owner)
 
-    # ---- an algorithm that the script does not know
-    # -----------------------------------------------------
+    # ---- an algorithm that the script does not know ----------------------------------------------
 
     async def load(self, key: Key) -> Loaded:
-        """Give what is there, which is the mark too, and the server's time."""
-        command = _Command("", LOAD, [1, self._requests.name(key)])
-        data, time = read_loaded(await self._calls.ask(command))
+        """Give the bytes of the record, which are the mark too, and the server's time."""
+        request = Request([self._requests.name(key)], [])
+        data, time = read_loaded(await self._run(self._load, request))
         return data, data, time - EPOCH if self._clock is None else self._clock()
 
     async def swap(self, key: Key, mark: bytes | None, data: bytes | None, seconds: float) -> bool:
-        """Put `data` there if what is there is still the mark."""
+        """Replace the bytes of the record by `data` if they are still the mark."""
         milliseconds = int(min(seconds * 1000 + 1, _LONGEST))
         if self._clock is not None:
             milliseconds = _LONGEST
         name = self._requests.name(key)
-        request, keep = self._requests.id(name), self._requests.keep
-        arguments = (2, name, request, mark or b"", data or b"", milliseconds, keep)
-        # What was loaded is soon out of date: nobody else goes first.
-        return bool(await self._calls.ask(_Command("", SWAP, arguments), first=True))
+        request = Request(
+            [name, self._requests.id(name)],
+            [mark or b"", data or b"", milliseconds, self._requests.keep],
+        )
+        # What was loaded is soon out of date: no other call is sent before.
+        return bool(await self._run(self._swap, request, first=True))
 
     # ---- the server ------------------------------------------------------------------------------
 
-    async def _send(self, commands: "list[_Command]") -> list[Any]:
-        """Send them in one round trip; once more what needs a script that the server has lost."""
-        replies = await self._round_trip(commands, in_full=False)
-        lost = [place for place, it in enumerate(replies) if isinstance(it, self._errors.no_script)]
-        if lost:
-            again = await self._round_trip([commands[place] for place in lost], in_full=True)
-            for place, reply in zip(lost, again, strict=True):
-                replies[place] = reply
-        return replies
+    async def _run(self, script: Any, request: Request, *, first: bool = False) -> Any:  # noqa: ANN401 - the driver's
+        """Call a script and give its reply."""
+        return await self._calls.ask(
+            lambda client: script(request.keys, request.args, client), first=first
+        )
 
-    async def _round_trip(self, commands: "list[_Command]", *, in_full: bool) -> list[Any]:
-        """Give the replies, errors of the server among them."""
-        first = commands[0]
-        if len(commands) > 1:
-            await self._kept.let_go()
-            pipe = self._driver.pipeline(transaction=False)
-            # The server knows a script when it was sent once.
-            unknown = {command.script for command in commands} if in_full else set[Script | None]()
-            for command in commands:
-                pipe.execute_command(
-                    *command.words(in_full=command.script in unknown), NEVER_DECODE=True
-                )
-                unknown.discard(command.script)
+    async def _send(self, calls: Sequence[_Call]) -> list[Any]:
+        """Send the calls in one round trip and give the replies, the server's errors among them."""
+        if len(calls) == 1:
+            return [await self._send_one(calls[0])]
+        async with self._client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                await call(pipe)
             replies: list[Any] = await pipe.execute(raise_on_error=False)
-            return replies
-        if first.request is not None and not in_full and self._kept.is_free:
-            reply = await self._kept.ask(first.request.command)
-            if reply is not None:
-                return [reply]
+        # The pipeline has loaded the scripts, but the server may have been restarted since.
+        no_script = self._exceptions.NoScriptError
+        return [
+            await self._send_one(call) if isinstance(reply, no_script) else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    async def _send_one(self, call: _Call) -> Any:  # noqa: ANN401 - the driver's
         try:
-            # Untouched by `decode_responses`: a state is no text.
-            words = first.words(in_full=in_full)
-            return [await self._driver.execute_command(*words, NEVER_DECODE=True)]
-        except self._errors.response as error:
-            return [error]
+            return await call(self._client)
+        except self._exceptions.ResponseError as error:
+            return error
 
     async def _check(self) -> None:
-        """Look once, before the first call, whether the server can keep its promises."""
+        """Check the server's version and settings, once, before the first call."""
         try:
-            info = cast("dict[str, Any]", await self._driver.info())
-        except self._errors.response:
-            info = {}  # it may not be asked
+            info: dict[str, Any] = await self._client.info()
+        except self._exceptions.ResponseError:
+            info = {}  # the user of the server may lack the permission
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
             raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
@@ -283,59 +279,33 @@ class RedisStore(SwapStore):
             )
 
 
-class _Command(NamedTuple):
-    """A command, or a call of a script."""
-
-    name: str
-    script: Script | None
-    arguments: Sequence[str | bytes | int]
-    #: What has the arguments, and can be sent by a kept connection.
-    request: Request | None = None
-
-    def words(self, *, in_full: bool) -> list[str | bytes | int]:
-        """Give it as a driver wants it; in full it has the text of the script."""
-        arguments = self.arguments if self.request is None else self.request.arguments
-        if self.script is None:
-            return [self.name, *arguments]
-        head = ("EVAL", self.script.text) if in_full else ("EVALSHA", self.script.digest)
-        return [*head, *arguments]
-
-
 def _bounds_of(client: Client) -> tuple[int, int]:
-    """Give how many round trips may be under way at a time, and how many calls in each."""
+    """Give the most round trips that are under way at a time, and the most calls in each."""
     one_connection = getattr(client, "single_connection_client", None)
     if one_connection is None:
         return _CALLS_OF_A_CLUSTER, 1
     if one_connection:
         return 1, 1
-    # One is left to whoever listens for slots.
+    # One is left for listening, see `Wakes`.
     connections: int = cast("Any", client).connection_pool.max_connections
     return max(1, min(_ROUND_TRIPS, connections - 1)), _BATCH
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """What a driver raises as the server's refusal, and for a script that is not there."""
-
-    response: type[Exception]
-    no_script: type[Exception]
-
-
-def _errors_of(client: object) -> _Errors:
-    """Find them for the package that the client is of: they are named alike."""
+def _exceptions_of(client: object) -> ModuleType:
+    """Find the exceptions of the package that the client is of: redis-py or valkey-py."""
     for kind in type(client).__mro__:
         package, *parts = kind.__module__.split(".")
         if package in {"redis", "valkey"} and "asyncio" in parts:
-            module = import_module(f"{package}.exceptions")
-            return _Errors(module.ResponseError, module.NoScriptError)
+            return import_module(f"{package}.exceptions")
     raise TypeError(f"client is a Redis or RedisCluster of redis.asyncio, not {shown(client)}")
 
 
 class RedisPipeline:
-    """The verbs of `RedisStore`, queued on a pipeline or a transaction of the caller's.
+    """The methods of `RedisStore`, queued on a pipeline or a transaction of the caller's.
 
-    Each gives a `Queued`, whose answer is in what ``execute()`` gives. The script is sent in full,
-    since nobody can send it again in the midst of a transaction. Only for the built-in algorithms.
+    Each returns a `Queued`, which finds its answer among the replies of ``execute()``. The script
+    is sent in full, since it cannot be sent again in the midst of a transaction. Only for the
+    built-in algorithms.
     """
 
     __slots__ = ("_pipe", "_requests")
@@ -375,21 +345,21 @@ class RedisPipeline:
 
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
+        # The pipeline of a cluster does not queue what its `unlink` is given.
         self._pipe.execute_command("UNLINK", self._requests.name(key))
 
-    def _queue(self, verb: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
-        # The client may be one that decodes what it gets.
-        request = self._requests.make(verb, key, algorithm, *numbers, as_text=True)
+    def _queue(self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
+        request = self._requests.make(method, key, algorithm, *numbers)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm)
-        self._pipe.execute_command("EVAL", RECORD.text, *request.arguments)
+        self._pipe.eval(RECORD, len(request.keys), *request.keys, *request.args)
         return queued
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A verb that waits in a pipeline."""
+    """A call that is queued on a pipeline."""
 
     #: The place of its reply among the replies of the pipeline.
     place: int
@@ -397,9 +367,9 @@ class Queued:
     algorithm: Algorithm[Any]
 
     def answer(self, replies: Sequence[Any]) -> Answer:
-        """Give the answer, from what ``execute()`` gave.
+        """Read the answer from the replies of ``execute()``.
 
         Raises:
-            ValueError: The record of the key is of another algorithm.
+            ValueError: The record of the key is of another algorithm, or damaged.
         """
-        return read_text(replies[self.place], self.key, self.algorithm)
+        return read_answer(replies[self.place], self.key, self.algorithm)

@@ -1,12 +1,14 @@
-"""What is sent to the scripts of `RedisStore`, and what their replies mean. Does no I/O."""
+"""The keys and arguments of `RedisStore`'s scripts, and what their replies mean. Does no I/O.
+
+Every reply is text: it reads the same from a client that decodes replies and from one that does
+not.
+"""
 
 import os
 import pkgutil
 import secrets
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha1
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -25,185 +27,137 @@ __all__ = [
     "SWAP",
     "Request",
     "Requests",
-    "Script",
     "read_answer",
     "read_granted",
     "read_loaded",
-    "read_text",
 ]
 
-# Seconds for which an answer is kept, at the least, for a driver that asks again. It does so until
-# the call is given up.
+# Seconds for which an answer is kept, at the least, for a driver that sends a request again. It
+# does so until the call is given up.
 _KEEP_ANSWER = 5.0
-# So many names and algorithms are remembered: a kilobyte each, of a key that takes seven.
+# How many records are remembered: a kilobyte each.
 _MANY = 16_384
 
 
-class Script:
-    """A script of this package, and the digest by which the server knows it."""
-
-    __slots__ = ("digest", "text")
-
-    def __init__(self, *files: str) -> None:
-        parts = [pkgutil.get_data(__package__ or "", f"lua/{file}") or b"" for file in files]
-        self.text: str = b"\n".join(parts).decode()
-        self.digest: str = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+def _script(*files: str) -> str:
+    """Give the text of a script of this package."""
+    parts = [pkgutil.get_data(__package__ or "", f"lua/{file}") or b"" for file in files]
+    return b"\n".join(parts).decode()
 
 
-RECORD = Script("arithmetic.lua", "algorithms.lua", "record.lua")
-LOAD = Script("load.lua")
-SWAP = Script("swap.lua")
-SLOTS = Script("slots.lua")
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """What all requests about a record have in common, and how the server reads that."""
-
-    algorithm: Algorithm[Any]
-    #: Names of the record and of its logs, with the count of all keys before them.
-    name: str
-    logs: tuple[str, ...]
-    #: The seal of the algorithm and its numbers.
-    sealed: bytes
-    head: bytes
-    tail: bytes
-
-    @classmethod
-    def of(cls, name: str, verb: str, algorithm: Algorithm[Any], more: int) -> "_Frame | None":
-        """Make one; None if the script does not know the algorithm."""
-        numbers = numbers_of(algorithm)
-        if numbers is None:
-            return None
-        sealed = seal(algorithm) + _packed(numbers)
-        logs = tuple(f"{name}:{place}" for place in range(_windows(algorithm)))
-        head = ["EVALSHA", RECORD.digest, str(2 + len(logs)), name]
-        tail = [*map(str.encode, [*logs, verb]), sealed]
-        count = len(head) + 1 + len(tail) + 1 + more
-        return cls(
-            algorithm,
-            name,
-            logs,
-            sealed,
-            b"*%d\r\n%b" % (count, b"".join([_argument(part.encode()) for part in head])),
-            b"".join(map(_argument, tail)),
-        )
+RECORD = _script("arithmetic.lua", "algorithms.lua", "record.lua")
+LOAD = _script("load.lua")
+SWAP = _script("swap.lua")
+SLOTS = _script("slots.lua")
 
 
 class Request(NamedTuple):
-    """A call of `record.lua`, with an id of its own."""
+    """What a script is called with."""
 
-    verb: str
-    frame: _Frame
-    id: str
-    #: The numbers of the verb, and what else there is to say.
-    rest: list[bytes]
+    keys: list[str]
+    args: list[str | bytes | int]
 
-    @property
-    def arguments(self) -> list[str | bytes | int]:
-        """The count of the keys, the keys and the arguments, as a driver wants them."""
-        frame = self.frame
-        keys = [frame.name, self.id, *frame.logs]
-        return [len(keys), *keys, self.verb, frame.sealed, *self.rest]
 
-    @property
-    def command(self) -> bytes:
-        """All of it, as the server reads it: redis-py takes ten times as long for that."""
-        frame = self.frame
-        parts = (frame.head, _argument(self.id.encode()), frame.tail, *map(_argument, self.rest))
-        return b"".join(parts)
+class _Record(NamedTuple):
+    """What all requests about one record have in common."""
+
+    #: Held, so that no other algorithm gets its `id`.
+    algorithm: Algorithm[Any]
+    name: str
+    logs: list[str]
+    #: The seal of the algorithm and its numbers.
+    sealed: bytes
 
 
 class Requests:
-    """Makes the keys and arguments of `record.lua`, each time with an id of its own."""
+    """Makes the keys and arguments of the scripts; what changes a record has an id of its own.
 
-    __slots__ = ("_clock", "_frames", "_ids", "_names", "_prefix", "_sender", "keep")
+    Args:
+        prefix: The beginning of every name.
+        timeout: Seconds after which a call is given up.
+        clock: For tests: gives the time in seconds in place of the server.
+    """
+
+    __slots__ = ("_clock", "_ids", "_prefix", "_records", "_sender", "keep")
 
     def __init__(
         self, prefix: str, timeout: float, clock: Callable[[], float] | None = None
     ) -> None:
         self._prefix = prefix
-        #: Milliseconds for which it is known what was done.
+        #: Milliseconds for which the server keeps an answer.
         self.keep: int = int(1000 * max(_KEEP_ANSWER, 2 * timeout))
         self._clock = clock
         self._sender = secrets.token_hex(8)
         self._ids = count()
-        self._names: dict[Key, str] = {}
-        # By identity: a limiter asks with the same algorithm for all its life.
-        self._frames: dict[tuple[str, Key, int], _Frame] = {}
+        # By identity: a limiter uses the same algorithm for all its life.
+        self._records: dict[tuple[Key, int], _Record] = {}
 
     def name(self, key: Key) -> str:
-        """Give the name of the record. All names that begin so are in one slot of a cluster."""
-        name = self._names.get(key)
-        if name is None:
-            name = f"{{{name_of(key, self._prefix)}}}"
-            if len(self._names) >= _MANY:
-                self._names.clear()
-            if "#" not in name:  # a key so long that only a digest is left is not kept
-                self._names[key] = name
-        return name
+        """Give the name of the record. A cluster keeps all names with this beginning together."""
+        return f"{{{name_of(key, self._prefix)}}}"
 
     def make(
-        self,
-        verb: str,
-        key: Key,
-        algorithm: Algorithm[Any],
-        *numbers: float,
-        as_text: bool = False,
+        self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
     ) -> Request | None:
-        """Give a request; None for an algorithm of one's own."""
-        frame = self._frames.get((verb, key, id(algorithm)))
-        if frame is None:
-            frame = self._frame(verb, key, algorithm)
-            if frame is None:
-                return None
-        # Few arguments: each is more work for the driver than for the server.
-        rest: list[bytes] = [_packed((self.keep, *numbers))]
-        if self._clock is not None or as_text:
-            rest.append(b"" if self._clock is None else _packed((self._clock(),)))
-        if as_text:
-            rest.append(b"text")
-        return Request(verb, frame, self.id(frame.name), rest)
+        """Give a request to `record.lua`; None if the script does not know the algorithm."""
+        record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
+        if record is None:
+            return None
+        time = b"" if self._clock is None else _packed(self._clock())
+        return Request(
+            [record.name, self.id(record.name), *record.logs],
+            [method, record.sealed, _packed(self.keep, *numbers), time],
+        )
 
-    def _frame(self, verb: str, key: Key, algorithm: Algorithm[Any]) -> _Frame | None:
+    def _remember(self, key: Key, algorithm: Algorithm[Any]) -> _Record | None:
+        numbers = numbers_of(algorithm)
+        if numbers is None:
+            return None
         name = self.name(key)
-        frame = _Frame.of(name, verb, algorithm, self._clock is not None)
-        if frame is not None and "#" not in name:
-            if len(self._frames) >= _MANY:
-                self._frames.clear()
-            self._frames[verb, key, id(algorithm)] = frame
-        return frame
+        logs = [f"{name}:{place}" for place in range(_windows(algorithm))]
+        record = _Record(algorithm, name, logs, seal(algorithm) + _packed(*numbers))
+        if "#" not in name:  # not of keys so long that their names end in a digest
+            if len(self._records) >= _MANY:
+                self._records.clear()
+            self._records[key, id(algorithm)] = record
+        return record
 
     def id(self, name: str) -> str:
-        """Give a key for what was answered to one request on the record of that name."""
-        # The process is part of the id: a child that was forked has the same count.
+        """Give a key for the answer to one request about the record of that name."""
+        # The process is part of the id: a forked child has the same count.
         return f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
 
-    def claim(self, key: Key, claim: Claim, channel: str) -> list[str | bytes | int]:
-        """Give the same for `slots.lua`."""
+    def claim(self, key: Key, claim: Claim, channel: str) -> Request:
+        """Give a request to `slots.lua`."""
         name = self.name(key)
-        keys = [f"{name}:{part}" for part in ("leases", "slots", "queue")]
         time = b"" if self._clock is None else repr(self._clock())
-        said = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
-        return [len(keys), *keys, time, channel, claim.owner, *said]
+        numbers = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
+        return Request(
+            [f"{name}:{part}" for part in ("leases", "slots", "queue")],
+            [time, channel, claim.owner, *numbers],
+        )
 
 
-def read_answer(reply: bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
-    """Read what the script says.
+def read_answer(reply: Any, key: Key, algorithm: Algorithm[Any]) -> Answer:  # noqa: ANN401 - of whatever server
+    """Read a reply of `record.lua`.
 
     Raises:
         ValueError: The record is of another algorithm, or damaged.
         StoreUnavailable: It is no reply of the script.
     """
-    _raise_if_told(reply, key, algorithm)
+    if reply in ("other algorithm", b"other algorithm"):
+        raise other_algorithm(key, algorithm)
+    if reply in ("damaged", b"damaged"):
+        raise damaged(key, "it is no dump, or has a number in it that cannot be")
     try:
-        return _answer(*struct.unpack(f"<{len(reply) // 8}d", reply))
-    except (TypeError, struct.error) as error:
+        now, retry_after, remaining, reset_after, *instants = map(float, reply.split())
+    except (AttributeError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
+    return Answer(now, tuple(instants), retry_after, remaining, reset_after)
 
 
-def read_granted(reply: Any) -> Granted:  # noqa: ANN401 - of whatever server
-    """Read what the script of the slots says.
+def read_granted(reply: Any) -> Granted:  # noqa: ANN401
+    """Read a reply of `slots.lua`.
 
     Raises:
         StoreUnavailable: It is no reply of the script.
@@ -216,14 +170,17 @@ def read_granted(reply: Any) -> Granted:  # noqa: ANN401 - of whatever server
 
 
 def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
-    """Read a record of bytes, and the server's time in seconds since 1970.
+    """Read a reply of `load.lua`: the bytes of a record, and the server's time since 1970.
 
     Raises:
         StoreUnavailable: It is no reply of the script.
     """
     try:
         data, (seconds, microseconds) = reply
-        return data, int(seconds) + int(microseconds) / 1e6
+        if isinstance(data, bytes):
+            data = data.decode()
+        time = int(seconds) + int(microseconds) / 1e6
+        return None if data is None else bytes.fromhex(data), time
     except (TypeError, ValueError) as error:
         raise _no_reply(reply) from error
 
@@ -232,37 +189,12 @@ def _no_reply(reply: object) -> StoreUnavailable:
     return StoreUnavailable(f"this is no reply of the script: {reply!r:.200}")
 
 
-def read_text(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> Answer:
-    """Read what the script says if it is asked for text. Raises what `read_answer` does."""
-    _raise_if_told(reply, key, algorithm)
-    return _answer(*map(float, reply.split()))
-
-
-def _raise_if_told(reply: str | bytes, key: Key, algorithm: Algorithm[Any]) -> None:
-    if reply in (
-        b"other algorithm",
-        "other algorithm",
-    ):  # no set: whatever a server says may have no hash
-        raise other_algorithm(key, algorithm)
-    if reply in (b"damaged", "damaged"):
-        raise damaged(key, "it is no dump, or has a number in it that cannot be")
-
-
-def _answer(
-    now: float, retry_after: float, remaining: float, reset_after: float, *instants: float
-) -> Answer:
-    return Answer(now, instants, retry_after, remaining, reset_after)
-
-
-def _argument(data: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(data), data)
-
-
-def _packed(numbers: "tuple[float, ...] | list[float]") -> bytes:
+def _packed(*numbers: float) -> bytes:
     return struct.pack(f"<{len(numbers)}d", *numbers)
 
 
 def _windows(algorithm: Algorithm[Any]) -> int:
+    """Count the parts of the algorithm that keep a log."""
     if isinstance(algorithm, AllOf):
         return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
     return int(isinstance(algorithm, SlidingWindowLog))

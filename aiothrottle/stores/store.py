@@ -8,7 +8,6 @@ clocks of two machines are never compared. A line asks once for everybody who wa
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -126,10 +125,6 @@ class Store(ABC):
     @abstractmethod
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
-
-    def keep(self) -> AbstractAsyncContextManager[None]:
-        """Give what is entered while one call follows another: a connection may be kept."""
-        return nullcontext()
 
 
 def check_costs(*costs: float) -> None:

@@ -1,3 +1,8 @@
--- What is there, and the time.  KEYS: the record.
+-- The bytes of a record in hexadecimal, for a client may decode replies, and the time.
+-- KEYS: the record.
 
-return {redis.call('GET', KEYS[1]), redis.call('TIME')}
+local data = redis.call('GET', KEYS[1])
+if data then
+  data = string.gsub(data, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
+end
+return {data, redis.call('TIME')}

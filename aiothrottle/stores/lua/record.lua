@@ -1,19 +1,18 @@
 -- What stores/ledger.py does to a record, once more, on the server's clock and atomically.
 --
 -- KEYS: the record, the answer to this request, a log for each rolling window
--- ARGV: verb; seal and numbers of the algorithm; milliseconds for which the answer is kept, and numbers of
---       the verb; the time, if it is not '' for the server's; 'text' for an answer that survives a
---       client which decodes it. All numbers, there and here, are packed doubles.
+-- ARGV: method; seal and numbers of the algorithm; milliseconds for which the answer is kept, and
+--       numbers of the method; the time, or '' for the server's. All numbers are packed doubles.
 --
--- What a verb has changed is changed once: when the driver sends the same request again it gets the
--- same answer.
+-- The answer is text, for a client may decode replies. What a method has changed is changed once:
+-- when the driver sends the same request again it gets the same answer.
 
 local EPOCH = 1767225600  -- as in ledger.py
 local LATEST = 1e10  -- as in ledger.py
 local LONGEST = 1e13  -- milliseconds: three hundred years
 
 local SEAL = 8  -- bytes
-local verb, seal, given_time = ARGV[1], string.sub(ARGV[2], 1, SEAL), ARGV[4] or ''
+local method, seal, given_time = ARGV[1], string.sub(ARGV[2], 1, SEAL), ARGV[4]
 
 local BULK = 128  -- so many at once: a call can only take so many arguments
 
@@ -44,7 +43,7 @@ local function pack_all(numbers)
   return table.concat(packed)
 end
 
-local answered = verb ~= 'peek' and call('GET', KEYS[2])
+local answered = method ~= 'peek' and call('GET', KEYS[2])
 if answered then return answered end
 
 local clock
@@ -118,9 +117,9 @@ if kept then
   if not sound then return 'damaged' end
 end
 
-local function greatest(verb_of_algorithm, ...)
+local function greatest(method_of_algorithm, ...)
   local most = 0
-  for _, algorithm in ipairs(algorithms) do most = max(most, algorithm[verb_of_algorithm](...)) end
+  for _, algorithm in ipairs(algorithms) do most = max(most, algorithm[method_of_algorithm](...)) end
   return most
 end
 
@@ -136,7 +135,7 @@ end
 
 local delay = #algorithms == 1 and algorithms[1].delay or delay_of_all
 
--- ---- the verbs -----------------------------------------------------------------------------------
+-- ---- the methods --------------------------------------------------------------------------------
 
 local now = max(clock + ahead, seen)
 local changed = false
@@ -160,7 +159,7 @@ local given = unpacked(ARGV[3], 0)
 local keep = given[1]
 local instants, retry_after = {}, 0
 
-if verb == 'reserve' then
+if method == 'reserve' then
   local horizon = given[2]
   if clock + ahead < seen then see() end
   for place = 3, #given do
@@ -176,11 +175,11 @@ if verb == 'reserve' then
     end
     instants[place - 2] = instant
   end
-elseif verb == 'peek' then
+elseif method == 'peek' then
   if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
-elseif verb == 'record' then
+elseif method == 'record' then
   if given[2] ~= 0 then take(now, given[2]) end
-elseif verb == 'refund' then
+elseif method == 'refund' then
   for _, algorithm in ipairs(algorithms) do algorithm.refund(now, given[2], given[3]) end
   see()
 end
@@ -196,13 +195,13 @@ local reset_after = max(greatest('reset_after', now), wait_until(last, now))
 
 local numbers = {now, retry_after, remaining, reset_after}
 for place = 1, #instants do numbers[4 + place] = instants[place] end
-local answer
-if ARGV[5] == 'text' then
-  for place, number in ipairs(numbers) do numbers[place] = string.format('%.17g', number) end
-  answer = table.concat(numbers, ' ')
-else
-  answer = pack_all(numbers)
+local texts = {}
+for place, number in ipairs(numbers) do
+  -- The costs of one call are often taken for one instant.
+  local same = number == numbers[place - 1]
+  texts[place] = same and texts[place - 1] or string.format('%.17g', number)
 end
+local answer = table.concat(texts, ' ')
 
 if changed then
   local record = {seen, ahead, last}
