@@ -29,6 +29,7 @@ from aiothrottle.stores.ledger import HEAD, Record, seal
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import read_answer
+from aiothrottle.stores.store import Answer
 from aiothrottle.testing.store_contract import ManualClock
 from tests.servers import Valkey, connect_memcached, memcached, mongodb
 
@@ -85,10 +86,27 @@ def test_a_torn_record_is_damage_or_of_another_algorithm(algorithm: Algorithm[An
             Record.load(algorithm, "key", whole[:length])
 
 
-@pytest.mark.parametrize("reply", [b"\0" * 31, b"", None, 7, b"\0" * 24, "text"], ids=repr)
+NO_REPLIES = [b"\0" * 31, b"", None, 7, b"1 2 3", "text", "1 2 3 4 5", [b"1 2 3 4"], b"\xff"]
+WRONG_COUNTS = [
+    "1 0 0 0 1 1e18",
+    "1 0 0 0 1 inf",
+    "1 0 0 0 1 nan",
+    "1 0 0 0 1 -inf",
+    "1 0 0 0 1 3",
+    "1 0 0 0 1 2 1 1",
+]
+
+
+@pytest.mark.parametrize("reply", [*NO_REPLIES, *WRONG_COUNTS], ids=repr)
 def test_a_reply_that_is_none_is_told(reply: Any) -> None:  # noqa: ANN401
     with pytest.raises(StoreUnavailable, match="no reply of the script"):
-        read_answer(reply, "key", TokenBucket(1))
+        read_answer(reply, "key", TokenBucket(1), 2)
+
+
+@pytest.mark.parametrize("reply", ["1 0 0.5 2 1 2", b"1 0 0.5 2 1 1 1 1"])
+def test_text_and_bytes_are_read_alike(reply: str | bytes) -> None:
+    answer = read_answer(reply, "key", TokenBucket(1), 2)
+    assert answer == Answer(1.0, (1.0, 1.0), 0.0, 0.5, 2.0)
 
 
 # ---- real servers --------------------------------------------------------------------------------

@@ -1,17 +1,18 @@
 """Calls to the server of a store: a few under way, the others queued; and what a failure becomes.
 
-Strategy. A call that comes while none is under way is sent at once, in the task that makes it: it
-costs no task and no turn of the loop. All others queue. Dispatchers, a few tasks, take them from
-the head of the queue, as many as the driver can send in one round trip, and end when it is empty.
-So a store needs a few connections, however many keys are busy.
+Strategy. A call made while none is under way is sent at once, in the caller's task: that costs no
+task of its own. All others queue. Dispatchers, a few tasks, take them from the head of the queue,
+as many as the driver can send in one round trip, and end when the queue is empty. So a store needs
+a few connections, however many keys are busy. The driver connects, tries again and pools
+connections; it does not bound how long all of that takes, nor how many calls share a connection.
 
-A call's timeout begins when it is sent. One that queues is not late: the server is busy with the
-others. Only when nothing but failures came for so long do all that queue fail as well. Nor is the
-server late while this loop is busy: a timeout is some steps in a row, of which a turn of the loop
-that is too long takes one.
+A call's timeout begins when the call is sent: a call in the queue is not late, the server is busy
+with the others. Only when there were nothing but failures for so long do all calls in the queue
+fail as well. Time for which the event loop is busy does not count either: a timeout is some steps
+in a row, and a loop that is blocked delays one of them.
 
-Whatever a driver raises, but cancellation, is a `StoreUnavailable` with that as its cause. This is
-the only place that says so.
+Every exception of a driver, but for cancellation, becomes a `StoreUnavailable` with it as the
+cause; that happens here and nowhere else.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _Call = TypeVar("_Call")
 _Result = TypeVar("_Result")
 _Waiter: TypeAlias = asyncio.Future[Any]
 
-# Seconds of nothing but failures after which those that queue fail, if the driver has the timeout.
+# Seconds of nothing but failures after which the queue fails, if the timeout is the driver's.
 _SILENCE = 1.0
 # A timer may be early by the resolution of the loop's clock.
 _NEARLY = 0.99
@@ -38,20 +39,20 @@ _STEPS = 8
 
 
 class _Queue(Generic[_Call]):
-    """What waits, and how much is under way, on one event loop."""
+    """The calls that wait, and how many are under way, on one event loop."""
 
-    __slots__ = ("alone", "dispatchers", "failed_for", "heard_at", "loop", "new", "waiting")
+    __slots__ = ("alone", "answered_at", "dispatchers", "failed_for", "loop", "new", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.waiting: deque[tuple[_Call, _Waiter]] = deque()
-        #: Whether a call is under way that its own task makes.
+        #: Whether a call is under way in its caller's own task.
         self.alone = False
         self.dispatchers: set[asyncio.Task[None]] = set()
-        #: Those of them that have not taken anything yet.
+        #: The dispatchers that have not taken a batch yet.
         self.new: set[asyncio.Task[None]] = set()
         #: When the server last answered, and the seconds of round trips that failed since then.
-        self.heard_at = loop.time()
+        self.answered_at = loop.time()
         self.failed_for = 0.0
 
 
@@ -59,14 +60,14 @@ class Calls(Generic[_Call]):
     """Sends calls, a bounded number of batches at a time.
 
     Args:
-        server: What the messages of errors begin with.
-        send: Sends calls in one round trip and gives their replies, in order; a reply that is an
-            exception fails that call alone, one that is raised fails them all.
-        limit: So many batches are under way at a time, at the most.
-        batch: So many calls are sent in one round trip, at the most.
+        server: The name with which the messages of errors begin.
+        send: Sends calls in one round trip and returns their replies, in order. A reply that is an
+            exception fails its call alone; an exception that is raised fails all of them.
+        limit: The most batches that are under way at a time.
+        batch: The most calls in one round trip.
         timeout: Seconds for a round trip; None if the driver has a timeout of its own.
-        prepare: Awaited before the first call, by nobody else meanwhile, until it has succeeded.
-        hint: Tells why the server cannot be reached, if that is known, when there was no answer.
+        prepare: Awaited before the first call, once at a time, until it has succeeded.
+        hint: Returns why the server cannot be reached, or "", for the message of a timeout.
     """
 
     __slots__ = (
@@ -101,21 +102,21 @@ class Calls(Generic[_Call]):
         self._queue: _Queue[_Call] | None = None
 
     async def ask(self, call: _Call, *, first: bool = False) -> Any:  # noqa: ANN401 - as the driver has it
-        """Send the call, when it is its turn, and give the reply.
+        """Send the call, in its turn, and return the reply.
 
-        Cancelled in the queue it is not sent; later it may have been done. The others of its batch
-        go on in both cases.
+        A call that is cancelled in the queue is not sent; later the server may have done it. The
+        other calls of its batch are not affected in either case.
 
         Args:
-            call: What `send` takes.
-            first: Put it at the head of the queue: it ends what an earlier one began.
+            call: An argument of `send`.
+            first: Put the call at the head of the queue: it completes an earlier one.
 
         Raises:
-            StoreUnavailable: The driver raised anything, or the server did not answer in time.
+            StoreUnavailable: The driver raised an exception, or the server did not answer in time.
         """
         loop = asyncio.get_running_loop()
         queue = self._queue
-        if queue is None or queue.loop is not loop:  # what waits on another one waits in vain
+        if queue is None or queue.loop is not loop:  # calls queued on another loop are lost
             queue = self._queue = _Queue(loop)
         if queue.alone or queue.dispatchers:
             waiter: _Waiter = loop.create_future()
@@ -136,7 +137,7 @@ class Calls(Generic[_Call]):
     # ---- the queue -------------------------------------------------------------------------------
 
     def _dispatch(self, queue: _Queue[_Call]) -> None:
-        """See to it that what waits is sent, by as few dispatchers as can take all of it."""
+        """Start as few dispatchers as can take all calls in the queue."""
         waiting = queue.waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
@@ -152,7 +153,7 @@ class Calls(Generic[_Call]):
             task.add_done_callback(lambda task: self._ended(queue, task), context=Context())
 
     async def _serve(self, queue: _Queue[_Call]) -> None:
-        """Send what waits, batch by batch, until nothing does."""
+        """Send the queue, batch by batch, until it is empty."""
         queue.new.discard(_this_task())
         while batch := self._take(queue):
             try:
@@ -164,10 +165,10 @@ class Calls(Generic[_Call]):
                 raise
             else:
                 self._settle(batch, replies)
-                self._dispatch(queue)  # there may be more of them, once the first has prepared
+                self._dispatch(queue)  # more dispatchers may run once the first has prepared
 
     def _take(self, queue: _Queue[_Call]) -> list[tuple[_Call, _Waiter]]:
-        """Take a batch from the head of the queue, without those that were cancelled."""
+        """Take a batch from the head of the queue, without cancelled calls."""
         batch: list[tuple[_Call, _Waiter]] = []
         waiting = queue.waiting
         while waiting and len(batch) < self._batch:
@@ -189,8 +190,8 @@ class Calls(Generic[_Call]):
         queue.dispatchers.discard(task)
         queue.new.discard(task)
         if task.cancelled():
-            # Whoever sweeps up all tasks is about to close the loop: no new one then, and nobody
-            # is to wait for one.
+            # Code that cancels all tasks is about to close the loop: a new task would be left over,
+            # and so would calls that wait for one.
             self._fail_waiting(queue, StoreUnavailable(f"{self._server}: the call was cancelled"))
         else:
             self._dispatch(queue)
@@ -210,11 +211,11 @@ class Calls(Generic[_Call]):
                 self._prepare = None
             replies = await self._guard(self._send_all(calls))
         except StoreUnavailable as error:
-            queue.failed_for += clock() - max(begun, queue.heard_at)
+            queue.failed_for += clock() - max(begun, queue.answered_at)
             if queue.failed_for >= _NEARLY * (self._timeout or _SILENCE):
                 self._fail_waiting(queue, error)
             raise
-        queue.heard_at, queue.failed_for = clock(), 0.0
+        queue.answered_at, queue.failed_for = clock(), 0.0
         return replies
 
     async def _send_all(self, calls: list[_Call]) -> Sequence[Any]:
@@ -226,7 +227,7 @@ class Calls(Generic[_Call]):
         return replies
 
     async def _guard(self, call: Awaitable[_Result]) -> _Result:
-        """Wait for the driver, but not for ever; make its errors ours."""
+        """Wait for the driver, within the timeout; turn its errors into `StoreUnavailable`."""
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
         try:
@@ -254,9 +255,9 @@ class Calls(Generic[_Call]):
 
 
 class _Steps:
-    """The timer of a timeout: some steps one after the other, each begun when the last has ended.
+    """The timer of a timeout: some steps in a row, each begun when the one before has ended.
 
-    So the time for which the loop is kept busy counts for one step at the most.
+    So the time for which the loop is blocked counts as one step at the most.
     """
 
     __slots__ = ("_left", "_loop", "_seconds", "_timeout", "timer")
@@ -277,7 +278,7 @@ class _Steps:
 
 
 async def send_alone(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """Make calls one by one: the `send` of a driver that has no batches."""
+    """Make calls one by one: the `send` for a driver without batches."""
     return [await call() for call in calls]
 
 
@@ -288,7 +289,7 @@ def _this_task() -> "asyncio.Task[Any]":
 
 
 def _fail(items: Iterable[tuple[Any, _Waiter]], error: StoreUnavailable) -> None:
-    """Give each an error of its own: what is raised twice collects two tracebacks."""
+    """Give each an error of its own: an error raised twice collects two tracebacks."""
     for _, waiter in items:
         if not waiter.done():
             own = StoreUnavailable(*error.args)

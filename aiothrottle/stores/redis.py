@@ -141,7 +141,7 @@ class RedisStore(SwapStore):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as can start within `horizon` seconds from now."""
+        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
         check_costs(*costs)
         check_horizon(horizon)
         answer = await self._decide("reserve", key, algorithm, horizon, *costs)
@@ -157,7 +157,7 @@ class RedisStore(SwapStore):
             await super().refund(key, algorithm, cost, instant)
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Give the answer that `reserve` would give for the cost, and spend nothing."""
+        """Return the answer that `reserve` would give for the cost, and spend nothing."""
         check_costs(cost)
         answer = await self._decide("peek", key, algorithm, cost)
         return answer or await super().peek(key, algorithm, cost)
@@ -174,7 +174,7 @@ class RedisStore(SwapStore):
         await self._calls.ask(lambda client: client.unlink(name))
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
-        """Give the same methods, to be queued on a pipeline or transaction of yours.
+        """Return the same methods, to be queued on a pipeline or transaction of yours.
 
         >>> async def send(client, store, window):
         ...     async with client.pipeline() as pipe:
@@ -192,7 +192,8 @@ class RedisStore(SwapStore):
         request = self._requests.make(method, key, algorithm, *numbers)
         if request is None:
             return None
-        return read_answer(await self._run(self._record, request), key, algorithm)
+        reply = await self._run(self._record, request)
+        return read_answer(reply, key, algorithm, len(numbers))
 
     # ---- slots -----------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class RedisStore(SwapStore):
     # ---- an algorithm that the script does not know ----------------------------------------------
 
     async def load(self, key: Key) -> Loaded:
-        """Give the bytes of the record, which are the mark too, and the server's time."""
+        """Return the bytes of the record, which are the mark too, and the server's time."""
         request = Request([self._requests.name(key)], [])
         data, time = read_loaded(await self._run(self._load, request))
         return data, data, time - EPOCH if self._clock is None else self._clock()
@@ -235,13 +236,13 @@ class RedisStore(SwapStore):
     # ---- the server ------------------------------------------------------------------------------
 
     async def _run(self, script: Any, request: Request, *, first: bool = False) -> Any:  # noqa: ANN401 - the driver's
-        """Call a script and give its reply."""
+        """Call a script and return its reply."""
         return await self._calls.ask(
             lambda client: script(request.keys, request.args, client), first=first
         )
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
-        """Send the calls in one round trip and give the replies, the server's errors among them."""
+        """Send the calls in one round trip; return the replies, the server's errors among them."""
         if len(calls) == 1:
             return [await self._send_one(calls[0])]
         async with self._client.pipeline(transaction=False) as pipe:
@@ -280,7 +281,7 @@ class RedisStore(SwapStore):
 
 
 def _bounds_of(client: Client) -> tuple[int, int]:
-    """Give the most round trips that are under way at a time, and the most calls in each."""
+    """Return the most round trips that are under way at a time, and the most calls in each."""
     one_connection = getattr(client, "single_connection_client", None)
     if one_connection is None:
         return _CALLS_OF_A_CLUSTER, 1
@@ -352,7 +353,7 @@ class RedisPipeline:
         request = self._requests.make(method, key, algorithm, *numbers)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
-        queued = Queued(len(self._pipe), key, algorithm)
+        queued = Queued(len(self._pipe), key, algorithm, len(numbers))
         self._pipe.eval(RECORD, len(request.keys), *request.keys, *request.args)
         return queued
 
@@ -365,6 +366,8 @@ class Queued:
     place: int
     key: Key
     algorithm: Algorithm[Any]
+    #: The most instants that there may be in the answer.
+    most: int
 
     def answer(self, replies: Sequence[Any]) -> Answer:
         """Read the answer from the replies of ``execute()``.
@@ -372,4 +375,4 @@ class Queued:
         Raises:
             ValueError: The record of the key is of another algorithm, or damaged.
         """
-        return read_answer(replies[self.place], self.key, self.algorithm)
+        return read_answer(replies[self.place], self.key, self.algorithm, self.most)

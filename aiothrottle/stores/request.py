@@ -138,8 +138,19 @@ class Requests:
         )
 
 
-def read_answer(reply: Any, key: Key, algorithm: Algorithm[Any]) -> Answer:  # noqa: ANN401 - of whatever server
+def read_answer(
+    reply: Any,  # noqa: ANN401 - of whatever server
+    key: Key,
+    algorithm: Algorithm[Any],
+    most: int = 0,
+) -> Answer:
     """Read a reply of `record.lua`.
+
+    Args:
+        reply: Of the server.
+        key: Of the record.
+        algorithm: Of the record.
+        most: The most instants that there may be.
 
     Raises:
         ValueError: The record is of another algorithm, or damaged.
@@ -150,10 +161,21 @@ def read_answer(reply: Any, key: Key, algorithm: Algorithm[Any]) -> Answer:  # n
     if reply in ("damaged", b"damaged"):
         raise damaged(key, "it is no dump, or has a number in it that cannot be")
     try:
-        now, retry_after, remaining, reset_after, *instants = map(float, reply.split())
+        now, retry_after, remaining, reset_after, *runs = map(float, reply.split())
+        instants = _instants(runs, most)
     except (AttributeError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
-    return Answer(now, tuple(instants), retry_after, remaining, reset_after)
+    return Answer(now, instants, retry_after, remaining, reset_after)
+
+
+def _instants(runs: list[float], most: int) -> tuple[float, ...]:
+    """Read instants, each with the count of costs in a row that are taken for it."""
+    instants: list[float] = []
+    for instant, times in zip(runs[::2], runs[1::2], strict=True):
+        if not 0 < times <= most - len(instants):  # before a wrong count can fill the memory
+            raise ValueError(f"{times!r} instants after {len(instants)} of at most {most}")
+        instants += [instant] * int(times)
+    return tuple(instants)
 
 
 def read_granted(reply: Any) -> Granted:  # noqa: ANN401

@@ -1,8 +1,8 @@
-"""What every store is: five verbs on records, each of them one atomic step.
+"""The protocol of stores: five methods on records, each of them one atomic step.
 
-Strategy: a store keeps, under a key, the state of an algorithm that many processes share. It has
-a clock of its own, and that clock alone counts: what it answers are seconds from now, so the
-clocks of two machines are never compared. A line asks once for everybody who waits in it.
+Strategy. A store keeps, under a key, the state of an algorithm that many processes share. It has
+a clock of its own, and that clock alone counts: its answers are seconds from now, so the clocks
+of two machines are never compared. One call asks for all waiters of a queue.
 """
 
 import math
@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 Key: TypeAlias = str | tuple[str, ...]
-"""What names a record: a text, or several, such as an action and an actor."""
+"""The name of a record: a text, or several, such as an action and an actor."""
 
-# Longer names are told by their beginning and a digest.
+# Of longer names the beginning and a digest are kept.
 _LONGEST_NAME = 200
 _BEGINNING = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a store says of a record: all in seconds from now, but for `instants`.
+    """The answer of a store about a record: all in seconds from now, but for `instants`.
 
     >>> Answer(now=5.0, instants=(5.0, 5.25), retry_after=0.5, remaining=0, reset_after=1.5).delays
     (0.0, 0.25)
@@ -44,37 +44,37 @@ class Answer:
 
     #: The instant of the answer by the store's own clock. Two of one store may be compared.
     now: float
-    #: For each cost that was taken, in order, the instant from which on it may go, by the store's
-    #: clock. `Store.refund` asks for it; for anything else there is `delays`.
+    #: For each cost that was taken, in order, the instant from which on it may start, by the
+    #: store's clock. `Store.refund` takes it; for anything else there is `delays`.
     instants: tuple[float, ...]
-    #: Seconds until the first cost that was not taken may go, if nothing else goes before:
-    #: infinity if it never may, 0.0 if all were taken. `Store.peek` tells it of what it is asked.
+    #: Seconds until the first cost that was not taken may start, if nothing else starts before:
+    #: infinity if it never may, 0.0 if all were taken. Of `Store.peek`: until its cost may start.
     retry_after: float
-    #: Tokens that may still go now.
+    #: Tokens that are still available now.
     remaining: float
-    #: Seconds until everything that was spent is forgotten, and the record with it.
+    #: Seconds until all spent tokens are forgotten, and the record with them.
     reset_after: float
 
     @property
     def delays(self) -> tuple[float, ...]:
-        """Seconds until each of the costs that were taken may go, in order; 0.0 is now."""
+        """Seconds until each of the costs that were taken may start, in order; 0.0 is now."""
         now = self.now
         return tuple([until(each, now) if each > now else 0.0 for each in self.instants])
 
 
 class Store(ABC):
-    """Where the states are that many limiters share. Each verb is atomic.
+    """Keeps the states that many limiters share. Each method is atomic.
 
-    One key is for one algorithm. Limiters that share a key should have equal limits: if they have
-    not, each is held to its own limit when it asks, by what all of them have spent; but what the
-    shorter period has forgotten is forgotten for the longer one too.
+    One key is for one algorithm. Limiters that share a key should have equal limits: otherwise
+    each is held to its own limit when it asks, by the tokens that all of them have spent; but
+    tokens that the shorter period has forgotten are forgotten for the longer one too.
 
-    Every verb raises `StoreUnavailable` if the store does not answer in time or at all,
+    Every method raises `StoreUnavailable` if the store does not answer in time or at all,
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
-    or of windows of another period, and `TypeError` if a key is none.
+    or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts.
     """
 
-    # What the limiters of this process know of it together, once there are any: see `Health`.
+    # Shared by the limiters of this process, once there are any: see `Health`.
     __slots__ = ("_health",)
 
     _health: object
@@ -88,31 +88,31 @@ class Store(ABC):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as may go within `horizon` seconds from now.
+        """Take, in order, as many of the costs as may start within `horizon` seconds from now.
 
-        Nobody who asks later goes before them. None is taken behind one that is not.
+        No later call takes an earlier instant. No cost is taken behind one that is not.
 
         Args:
             key: Of the record.
-            algorithm: Whose algorithm decides.
-            costs: Tokens of each, 0 or more. A cost of 0 may always go.
-            horizon: Seconds. With 0.0 only what may go now is taken.
+            algorithm: Decides.
+            costs: Tokens of each, 0 or more. A cost of 0 may always start.
+            horizon: Seconds. With 0.0 only costs that may start now are taken.
         """
 
     @abstractmethod
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
-        """Give back `cost` tokens of what was taken for `instant`, as the answer told it.
+        """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`.
 
-        As far as the algorithm can: see `Algorithm.refund`. Who asks later goes no earlier than
-        that instant all the same. Where one goes at a time, an instant that is over gives nothing
-        back while others are taken behind it, who stand an interval apart by it.
+        As far as the algorithm can: see `Algorithm.refund`. Later calls take no instant earlier
+        than that one all the same. With an algorithm that spaces requests evenly, an instant that
+        is over gives nothing back while others are taken behind it: they keep their intervals.
         """
 
     @abstractmethod
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Tell what `reserve` would say of the cost, and spend nothing.
+        """Return the answer that `reserve` would give for the cost, and spend nothing.
 
         A `SlidingWindowLog` of a lower limit or a shorter period may be asked about the record of
         another one.
@@ -120,7 +120,7 @@ class Store(ABC):
 
     @abstractmethod
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count what has happened already, without asking: there may be a debt afterwards."""
+        """Count a cost that was spent already; there may be a debt afterwards."""
 
     @abstractmethod
     async def clear(self, key: Key) -> None:
@@ -128,35 +128,35 @@ class Store(ABC):
 
 
 def check_costs(*costs: float) -> None:
-    """Refuse what is no cost: a store is the last that can."""
+    """Check that each cost is a finite number of tokens, 0 or more."""
     for cost in costs:
         if not 0 <= cost < math.inf:
             raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
 
 
 def check_horizon(horizon: float) -> None:
-    """Refuse what is no number of seconds ahead."""
+    """Check that the horizon is a number of seconds, 0 or more."""
     if not horizon >= 0:
         raise ValueError(f"a horizon is a number of seconds, 0 or more, not {horizon!r}")
 
 
 def check_instant(instant: float) -> None:
-    """Refuse what no answer has ever told."""
+    """Check that the instant is finite, as those of answers are."""
     if not math.isfinite(instant):
-        raise ValueError(f"an instant is one that an answer told, not {instant!r}")
+        raise ValueError(f"an instant is a finite number from Answer.instants, not {instant!r}")
 
 
 def check_key(key: Key) -> None:
-    """Refuse what names no record."""
+    """Check that the key is a text, or a tuple of texts."""
     parts = (key,) if isinstance(key, str) else key
     if not (isinstance(parts, tuple) and all(isinstance(part, str) for part in parts)):
         raise TypeError(f"a key is a text, or a tuple of texts, not {key!r}")
 
 
 def name_of(key: Key, prefix: str = "") -> str:
-    """Make of a key a name that any store can keep: printable ASCII, without blanks or braces.
+    """Make of a key a name for any store: printable ASCII, without blanks or braces.
 
-    Different keys have different names. Of a name of more than 200 characters there is the
+    Different keys have different names. A name of more than 200 characters is replaced by its
     beginning and the SHA-256 of all of it.
 
     >>> name_of(("mail", "ann@example.org"), prefix="app"), name_of(("a:b", "c")), name_of("é")
@@ -169,5 +169,5 @@ def name_of(key: Key, prefix: str = "") -> str:
     name = ":".join([quote(part, safe="/@", errors="surrogatepass") for part in parts])
     if len(name) <= _LONGEST_NAME:
         return name
-    # What is quoted has no "#".
+    # A quoted text has no "#".
     return f"{name[:_BEGINNING]}#{sha256(name.encode()).hexdigest()}"

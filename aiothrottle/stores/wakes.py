@@ -1,4 +1,4 @@
-"""Who waits for a slot in Redis is told when it is his turn: publish and subscribe."""
+"""Wakes the waiters for shared slots in Redis when it is their turn: publish and subscribe."""
 
 import asyncio
 import random
@@ -12,14 +12,14 @@ from aiothrottle.stores.store import name_of
 
 __all__ = ["Wakes"]
 
-# Seconds after which it tries to listen again; they double up to the longest.
+# Seconds before the next attempt to listen; they double up to the longest.
 _PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class Wakes:
     """One subscription for all owners of one store, while any of them listens.
 
-    Messages may be lost, while the connection is: so everybody is woken whenever it listens anew.
+    Messages are lost while there is no connection: so a new subscription wakes all owners.
     """
 
     __slots__ = ("_client", "_reader", "_wakes", "channels", "id")
@@ -30,16 +30,16 @@ class Wakes:
         prefix: str,
     ) -> None:
         self._client = client
-        #: What the name of an owner begins with in the server, before a full stop.
+        #: The beginning of an owner's name in the server, before a full stop.
         self.id: str = secrets.token_hex(8)
-        #: What the channels of all stores begin with; then there is the `id`.
+        #: The beginning of the channels of all stores; the `id` follows.
         self.channels: str = f"{name_of(prefix)}:wake:"
         self._wakes: dict[str, Callable[[], None]] = {}
         self._reader: asyncio.Task[None] | None = None
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:
         """Call `wake` for each message to the owner; False if the driver cannot listen."""
-        if not hasattr(self._client, "pubsub"):  # an old one, of a cluster
+        if not hasattr(self._client, "pubsub"):  # an old driver, for a cluster
             return False
         self._wakes[owner] = wake
         loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class Wakes:
         return True
 
     def unlisten(self, owner: str) -> None:
-        """Do not call it any more."""
+        """Stop calling it."""
         self._wakes.pop(owner, None)
         if not self._wakes and self._reader is not None:
             if not self._reader.get_loop().is_closed():
@@ -61,7 +61,7 @@ class Wakes:
     async def _read(self) -> None:
         pause = _PAUSE
         while True:
-            # Whatever the driver raises, it listens anew: who waits asks now and then all the same.
+            # Whatever the driver raises, it subscribes anew; meanwhile waiters ask at intervals.
             with suppress(Exception):
                 pubsub: Any = self._client.pubsub()
                 try:
@@ -70,19 +70,18 @@ class Wakes:
                         message = await pubsub.get_message(timeout=None)
                         pause = _PAUSE
                         if message is not None:
-                            self._hear(message)
+                            self._deliver(message)
                 finally:
                     await pubsub.aclose()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _deliver(self, message: dict[str, Any]) -> None:
         if message["type"] != "message":
             for wake in list(self._wakes.values()):
                 wake()
             return
         data: str | bytes = message["data"]
         name = data if isinstance(data, str) else data.decode()
-        told = self._wakes.get(name.partition(".")[2])
-        if told is not None:
-            told()
+        if wake_owner := self._wakes.get(name.partition(".")[2]):
+            wake_owner()

@@ -193,13 +193,17 @@ if last <= now then
 end
 local reset_after = max(greatest('reset_after', now), wait_until(last, now))
 
-local numbers = {now, retry_after, remaining, reset_after}
-for place = 1, #instants do numbers[4 + place] = instants[place] end
 local texts = {}
-for place, number in ipairs(numbers) do
-  -- The costs of one call are often taken for one instant.
-  local same = number == numbers[place - 1]
-  texts[place] = same and texts[place - 1] or string.format('%.17g', number)
+local function add(number) texts[#texts + 1] = string.format('%.17g', number) end
+add(now) add(retry_after) add(remaining) add(reset_after)
+local first = 1
+for place, instant in ipairs(instants) do
+  if instants[place + 1] ~= instant then
+    -- The instant, and for how many costs in a row it is: a call often takes many for one.
+    add(instant)
+    texts[#texts + 1] = place - first + 1
+    first = place + 1
+  end
 end
 local answer = table.concat(texts, ' ')
 
