@@ -354,7 +354,8 @@ class RedisPipeline:
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
         queued = Queued(len(self._pipe), key, algorithm, len(numbers))
-        self._pipe.eval(RECORD, len(request.keys), *request.keys, *request.args)
+        keys, args = request
+        self._pipe.execute_command("EVAL", RECORD, len(keys), *keys, *args)
         return queued
 
 
