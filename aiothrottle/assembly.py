@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiothrottle._core.chain import Chain, Entry
 from aiothrottle._core.engine import Engine
+from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.plan import Plan, check_shareable
@@ -61,7 +62,7 @@ def make_entry(
     _check(sharing, parent)
     if store is not None and key is not None and (has_rate or not shared):
         check_shareable(plan)
-        if plan.algorithm.longest_wait < math.inf and not (
+        if max_wait(plan.algorithm) < math.inf and not (
             max_reservation is None and prefetch is None
         ):
             raise ValueError(

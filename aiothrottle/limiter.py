@@ -14,7 +14,7 @@ from aiothrottle._core.chain import Entry
 from aiothrottle._core.feedback import Feedback
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.algorithms import Algorithm, Unlimited
+from aiothrottle.algorithms import Unlimited
 from aiothrottle.assembly import Sharing, make_entry
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.decision import Decision
@@ -324,7 +324,7 @@ class RateLimiter:
         self._bind_if_running()
         engine = self._engine
         plan: Plan | None = None
-        if rate_limit is None and not isinstance(self._choice[1], Algorithm):
+        if rate_limit is None and isinstance(self._choice[1], type | None):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
             plan = make_plan(

@@ -14,10 +14,13 @@ from aiothrottle.algorithms import (
     LeakyBucket,
     SlidingWindowCounter,
     SlidingWindowLog,
+    SupportsRate,
     TokenBucket,
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
 from aiothrottle.redact import shown
@@ -158,7 +161,7 @@ def check_shareable(plan: Plan) -> None:
         raise ValueError(
             "what is found by trying is of one process: a store needs a fixed rate and guard"
         )
-    if plan.algorithm.longest_wait < math.inf and not isinstance(plan.algorithm, WaitUntil):
+    if max_wait(plan.algorithm) < math.inf and not isinstance(plan.algorithm, WaitUntil):
         raise ValueError(
             f"{plan.algorithm!r} rejects requests by the wait: of such algorithms a store shares "
             "a WaitUntil only, alone"
@@ -212,17 +215,18 @@ def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard:
         raise TypeError(f'guard is a number of seconds, or "auto", not {shown(guard)}')
     check_number("guard", guard, "seconds")
     check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
-    is_algorithm = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    if not (algorithm is None or is_algorithm or isinstance(algorithm, Algorithm)):
-        raise TypeError(f"algorithm is an Algorithm, such as TokenBucket, not {shown(algorithm)}")
+    if algorithm is not None:
+        check_members(algorithm)
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
     """Give the algorithm its rate."""
     if algorithm is None:
         return SlidingWindowLog(rate)
-    if isinstance(algorithm, Algorithm):
-        return algorithm.with_rate(rate)
+    if not isinstance(algorithm, type):
+        if isinstance(algorithm, SupportsRate) and algorithm.rate is None:
+            return algorithm.with_rate(rate)
+        raise ValueError(f"two rates: rate_limit={rate} and that of {algorithm!r}; give one")
     try:
         return algorithm(rate)  # type: ignore[call-arg]
     except TypeError as error:

@@ -18,6 +18,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from tests.algorithm_tables import CASES, LEFT, Case
+from tests.asking import admit, delay_behind
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -27,7 +28,7 @@ def test_delay_and_take_follow_the_table(case: Case) -> None:
         delay = algorithm.delay(state, now, cost)
         assert delay == pytest.approx(wait, rel=1e-9, abs=1e-9), (now, cost)
         assert (delay == 0.0) == (wait == 0), (now, cost)
-        assert algorithm.delay_behind(state, now, cost, 0.0) == delay
+        assert delay_behind(algorithm, state, now, cost, 0.0) == delay
         if delay == 0.0:
             algorithm.take(state, now, cost)
 
@@ -36,7 +37,7 @@ def test_delay_and_take_follow_the_table(case: Case) -> None:
 def test_admit_follows_the_table(case: Case) -> None:
     algorithm, state = case.algorithm, case.algorithm.start()
     for now, cost, wait in case.steps:
-        assert algorithm.admit(state, now, cost) == (wait == 0), (now, cost)
+        assert admit(algorithm, state, now, cost) == (wait == 0), (now, cost)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ TABLE = """
     rate_text    |                                                           |
     rate         | errors rate_text                                          |
     algorithms   | algorithms.*                                              |
-    algorithms.* | algorithms.algorithm algorithms.level rate errors         |
+    algorithms.protocol | rate                                               |
+    algorithms.capabilities | algorithms.protocol                            |
+    algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining rate |
     headers      | headers.*                                                 |
     headers.structured | headers.*                                           | http_sf
     headers.vendors | headers.*                                              | importlib
@@ -48,11 +50,11 @@ TABLE = """
     _http.announcements | headers headers.* limiter permit rate              |
     _http.admission | _http.* adaptive budget errors headers keyed limiter permit retry |
     adaptive     | adaptive.*                                                |
-    adaptive.*   | adaptive.* algorithms.algorithm algorithms.level rate     |
+    adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate      |
     decision     | permit                                                    |
     statistics   |                                                           |
     _core        |                                                           |
-    _core.pause  | algorithms.algorithm                                      |
+    _core.pause  | algorithms.timestamps                                     |
     _core.semaphore |                                                        |
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |
@@ -71,22 +73,22 @@ TABLE = """
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
     sharing      |                                                           |
-    sharing.roll | algorithms.algorithm                                      |
-    sharing.share | stores.ledger stores.store algorithms                    |
-    sharing.health | sharing.roll stores.store algorithms.algorithm errors   | random
+    sharing.roll | algorithms.timestamps                                     |
+    sharing.share | stores.ledger stores.store algorithms algorithms.capabilities |
+    sharing.health | sharing.roll stores.store algorithms.timestamps errors  | random
     sharing.spent |                                                          |
     sharing.standin | sharing.* stores.store algorithms                      |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | _core.* events sharing.* stores.slots stores.store errors          | asyncio random
-    plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms rate  |
-    assembly     | _core.* algorithms.reserved plan sharing.* stores.shared_bucket stores.slots stores.store rate  |
+    plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms algorithms.protocol algorithms.capabilities rate |
+    assembly     | _core.* algorithms.reserved algorithms.capabilities plan sharing.* stores.shared_bucket stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* adaptive budget errors headers limiter permit retry | asyncio aiohttp yarl
-    stores.store | algorithms.algorithm                                      |
-    stores.ledger | stores.store algorithms algorithms.algorithm             |
+    stores.store | algorithms.protocol algorithms.timestamps                 |
+    stores.ledger | stores.store algorithms algorithms.*                     |
     stores.keeper | stores.ledger stores.store algorithms                    |
     stores.slots | stores.store                                              |
     stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | asyncio time
@@ -94,9 +96,9 @@ TABLE = """
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
     stores.calls | errors                                                     | asyncio
-    stores.request | stores.* algorithms algorithms.algorithm errors         |
+    stores.request | stores.* algorithms algorithms.protocol errors          |
     stores.wakes | stores.store                                              | asyncio random
-    stores.batching | algorithms algorithms.algorithm                         |
+    stores.batching | algorithms algorithms.protocol algorithms.capabilities  |
     stores.prefetch | rate                                                    |
     stores.reserver | _core.* algorithms.* sharing.guarded stores.batching stores.prefetch stores.store | asyncio weakref
     stores.newcomers | _core.* algorithms.* errors stores.reserver            | asyncio weakref

@@ -20,6 +20,7 @@ from aiothrottle import (
 )
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.testing.audit import greatest_count
+from tests.asking import admit
 from tests.virtually import now, virtual
 
 
@@ -146,7 +147,7 @@ async def test_a_steady_rate_stays_steady_when_many_wait() -> None:
 def test_a_small_fast_bucket_is_not_forgotten_while_it_is_full(algorithm: Algorithm[Any]) -> None:
     """A store that rounds the time to live down to 0 s has no limit at all."""
     state = algorithm.start()
-    admitted = sum(algorithm.admit(state, index * 0.07 / 400, 1) for index in range(400))
+    admitted = sum(admit(algorithm, state, index * 0.07 / 400, 1) for index in range(400))
     assert admitted <= algorithm.capacity + 0.07 * 200
     assert algorithm.reset_after(state, 0.07) > 0.0
 

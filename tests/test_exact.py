@@ -24,8 +24,9 @@ from aiothrottle.algorithms import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle.algorithms.announced import Announced
+from aiothrottle.algorithms.server_quota import ServerQuota
 from aiothrottle.stores.ledger import Record
+from tests.asking import admit, delay_behind
 
 CLOCKS = [0.0, 0.1, 1.0, 4321.123, 1e6, 1e6 + 0.1, 2.8e7 + 1 / 3, 1.7e9 + 0.123, 2e9]
 RATES = [
@@ -85,13 +86,13 @@ def test_burst_admits_exactly_its_size(rate: Rate, start: float) -> None:
         for left in range(n, 0, -1):
             if not isinstance(algorithm, WaitUntil):
                 assert algorithm.remaining(state, start) == left
-            assert algorithm.delay_behind(state, start, 1, left - 1) == 0.0, (algorithm, left)
-            assert algorithm.delay_behind(state, start, 1, left) > 0.0, (algorithm, left)
-            assert algorithm.admit(state, start, 1), (algorithm, left)
+            assert delay_behind(algorithm, state, start, 1, left - 1) == 0.0, (algorithm, left)
+            assert delay_behind(algorithm, state, start, 1, left) > 0.0, (algorithm, left)
+            assert admit(algorithm, state, start, 1), (algorithm, left)
         assert algorithm.remaining(state, start) == 0.0
-        assert not algorithm.admit(state, start, 1)
+        assert not admit(algorithm, state, start, 1)
         delay = algorithm.delay(state, start, 1)
-        assert algorithm.admit(state, start + delay, 1), algorithm
+        assert admit(algorithm, state, start + delay, 1), algorithm
 
 
 @at_any_clock
@@ -102,7 +103,7 @@ def test_burst_is_whole_while_the_clock_runs(rate: Rate, start: float) -> None:
     for algorithm in (TokenBucket(rate, burst=n), Cooldown(n, rate.period * n / rate.limit)):
         state, now = algorithm.start(), start
         for _ in range(n):
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             now = max([math.nextafter(now, math.inf), now + 1e-9])
         used = n - Fraction(algorithm.remaining(state, now))
         drained = (Fraction(now) - Fraction(start)) * Exact(rate).rate
@@ -122,10 +123,10 @@ def test_rejected_until_the_delay_and_admitted_exactly_then(rate: Rate, start: f
                 before = math.nextafter(now + delay, -math.inf)
                 assert exact.level(before) + 1 > n - FORGIVEN
                 if exact.level(before) + 1 > n + FORGIVEN:
-                    assert not algorithm.admit(state, before, 1)
+                    assert not admit(algorithm, state, before, 1)
             now += delay
             assert exact.level(now) + 1 <= n + FORGIVEN
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             exact.put_in(now, 1)
             assert abs(Fraction(algorithm.used(state, now)) - exact.level(now)) < FORGIVEN
             if count == 300:
@@ -145,7 +146,7 @@ def test_a_level_is_that_of_the_exact_oracle_after_many_steps(rate: Rate, start:
         now += dice.choice([0.0, 1.0, dice.random()]) * rate.period / rate.limit
         cost = dice.choice([1, 1, 2, 0.1, 1 / 3])
         fits = exact.level(now) + Fraction(cost)
-        if algorithm.admit(state, now, cost):
+        if admit(algorithm, state, now, cost):
             assert fits <= n + FORGIVEN
             exact.put_in(now, cost)
         else:
@@ -173,7 +174,7 @@ def test_evenly_spaced_ones_keep_their_schedule(rate: Rate, start: float) -> Non
             assert due - tolerance - hair <= Fraction(now), algorithm
             if delay:
                 assert Fraction(math.nextafter(now, -math.inf)) < due - tolerance + hair, algorithm
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             due = max(due, Fraction(now)) + interval
 
 
@@ -193,7 +194,7 @@ def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> N
         state, now, went = algorithm.start(), start, list[float]()
         for _ in range(20 * n):
             now += algorithm.delay(state, now, 1)
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             went.append(now)
         # All at once, and again a period later; the first period of a calendar may be cut short.
         for first, later in zip(went, went[n:], strict=False):
@@ -203,13 +204,13 @@ def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> N
 
 def test_what_was_announced_is_used_to_the_last_token() -> None:
     for start, evenly in itertools.product(CLOCKS, (False, True)):
-        algorithm = Announced(evenly=evenly)
+        algorithm = ServerQuota(evenly=evenly)
         state = algorithm.start()
-        algorithm.learn(state, start, 1000, 1.0, start)
+        algorithm.update(state, start, 1000, 1.0, start)
         now, went = start, 0
         while (delay := algorithm.delay(state, now, 1)) < math.inf and now + delay < start + 1.0:
             now += delay
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             went += 1
         assert went == 1000
 

@@ -1,11 +1,13 @@
 """What a new algorithm or rate keeps of the state before."""
 
 import math
+from typing import Any
 
 import pytest
 
-from aiothrottle import Rate
+from aiothrottle import Rate, RateLimiter
 from aiothrottle.algorithms import (
+    Algorithm,
     AllOf,
     Cooldown,
     FixedWindow,
@@ -16,6 +18,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from tests.asking import admit, inherit, used
 
 
 def test_a_window_keeps_the_instants_of_another_one() -> None:
@@ -23,10 +26,10 @@ def test_a_window_keeps_the_instants_of_another_one() -> None:
     state = old.start()
     for now in (0.0, 0.2, 0.4):
         old.take(state, now, 1)
-    kept = new.inherit(old, state, 0.5)
+    kept = inherit(new, old, state, 0.5)
     assert kept is state
     assert new.delay(kept, 0.5, 1) == 0.5
-    assert not new.admit(kept, 0.5, 1)  # the room under the old algorithm is none under this one
+    assert not admit(new, kept, 0.5, 1)  # the room under the old algorithm is none under this one
     assert new.remaining(kept, 1.2) == 2
 
 
@@ -34,13 +37,13 @@ def test_after_another_algorithm_what_was_spent_was_spent_now() -> None:
     old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
     state = old.start()
     old.take(state, 0.0, 4)
-    fresh = new.inherit(old, state, 1.0)
+    fresh = inherit(new, old, state, 1.0)
     assert new.remaining(fresh, 1.0) == 7
     assert new.reset_after(fresh, 1.0) == 1.0
     # More than ever fits is a full one.
     small = SlidingWindowLog("2/s")
-    assert small.remaining(small.inherit(old, state, 1.0), 1.0) == 0
-    assert small.reset_after(small.inherit(old, state, 1.0), 1.0) == 1.0
+    assert small.remaining(inherit(small, old, state, 1.0), 1.0) == 0
+    assert small.reset_after(inherit(small, old, state, 1.0), 1.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -65,9 +68,9 @@ def test_as_much_counts_as_before_and_a_debt_stays_one(
 ) -> None:
     state = old.start()
     old.take(state, 4.0, spent)
-    assert old.used(state, 4.0) == pytest.approx(spent)
-    fresh = new.inherit(old, state, 4.0)
-    assert new.used(fresh, 4.0) == pytest.approx(
+    assert used(old, state, 4.0) == pytest.approx(spent)
+    fresh = inherit(new, old, state, 4.0)
+    assert used(new, fresh, 4.0) == pytest.approx(
         min(spent, new.capacity) + max(0, spent - old.capacity)
     )
     assert new.delay(fresh, 4.0, 1) == pytest.approx(wait, abs=0.003)  # LeakyBucket's tolerance
@@ -90,21 +93,21 @@ def test_as_much_counts_as_before_and_a_debt_stays_one(
 )
 def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(algorithm: TokenBucket) -> None:
     state = algorithm.start()
-    assert algorithm.used(state, 4.0) == 0.0
+    assert used(algorithm, state, 4.0) == 0.0
     algorithm.take(state, 4.0, 2)
-    assert algorithm.used(state, 4.0 + algorithm.reset_after(state, 4.0)) == 0.0
-    assert algorithm.used(state, 9.0) == 0.0
+    assert used(algorithm, state, 4.0 + algorithm.reset_after(state, 4.0)) == 0.0
+    assert used(algorithm, state, 9.0) == 0.0
 
 
 def test_a_sliding_window_forgets_what_it_goes_on_with_when_it_would_have() -> None:
     algorithm, other = SlidingWindowCounter("10/s", buckets=4), TokenBucket("10/s")
     state, spent = algorithm.start(), other.start()
     algorithm.take(state, 0.1, 4)
-    fresh = algorithm.inherit(algorithm, state, 0.9)
-    assert [algorithm.used(fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
+    fresh = inherit(algorithm, algorithm, state, 0.9)
+    assert [used(algorithm, fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
     other.take(spent, 0.125, 4)  # of which one has come back since
-    fresh = algorithm.inherit(other, spent, 0.225)
-    assert [algorithm.used(fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
+    fresh = inherit(algorithm, other, spent, 0.225)
+    assert [used(algorithm, fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
 
 
 def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most() -> None:
@@ -112,12 +115,12 @@ def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most()
     state = old.start()
     old.take(state, 0.05, 4)  # by 0.1, so they are out at 1.1
     old.take(state, 0.45, 3)  # by 0.5, and the stretch from 0.44 to 0.55 is out at 1.54
-    fresh = new.inherit(old, state, 0.95)
-    assert [new.used(fresh, now) for now in (0.95, 1.09, 1.11, 1.53, 1.55)] == [7, 7, 3, 3, 0]
+    fresh = inherit(new, old, state, 0.95)
+    assert [used(new, fresh, now) for now in (0.95, 1.09, 1.11, 1.53, 1.55)] == [7, 7, 3, 3, 0]
     # A debt stays one; what is out is out; and nothing went later than now.
     old.take(state, 1.15, 10)
-    fresh = new.inherit(old, state, 1.15)
-    assert new.used(fresh, 1.15) == 13
+    fresh = inherit(new, old, state, 1.15)
+    assert used(new, fresh, 1.15) == 13
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
@@ -125,9 +128,9 @@ def test_of_several_algorithms_what_counts_is_what_the_one_with_least_left_has_c
     algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
     state = algorithm.start()
     algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
-    assert algorithm.used(state, 0.0) == 2
+    assert used(algorithm, state, 0.0) == 2
     new = LeakyBucket("10/s")
-    assert new.delay(new.inherit(algorithm, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
+    assert new.delay(inherit(new, algorithm, state, 0.0), 0.0, 1) == pytest.approx(0.2, abs=0.003)
     several = AllOf(SlidingWindowLog("10/s"), SlidingWindowLog("12/min"))
     state = several.start()
     several.take(state, 0.0, 13)
@@ -138,9 +141,9 @@ def test_of_several_algorithms_what_counts_is_what_the_one_with_least_left_has_c
 
 def test_of_nothing_spent_and_of_an_endless_algorithm_nothing_goes_on() -> None:
     old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
-    assert new.inherit(old, old.start(), 1.0) == new.start()
-    assert Unlimited().used(None, 1.0) == 0.0
-    assert new.inherit(Unlimited(), None, 1.0) == new.start()
+    assert inherit(new, old, old.start(), 1.0) == new.start()
+    assert used(Unlimited(), None, 1.0) == 0.0
+    assert inherit(new, Unlimited(), None, 1.0) == new.start()
 
 
 def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
@@ -148,7 +151,7 @@ def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)
-    first, second = new.inherit(old, state, 0.5)
+    first, second = inherit(new, old, state, 0.5)
     assert first is state[0]
     assert new.algorithms[1].reset_after(second, 0.5) == 60.0
     assert new.remaining((first, second), 0.5) == 1
@@ -162,7 +165,7 @@ def test_of_another_number_it_was_all_spent_now(old: SlidingWindowLog) -> None:
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)
-    fresh = new.inherit(old, state, 0.5)
+    fresh = inherit(new, old, state, 0.5)
     assert [
         algorithm.remaining(part, 0.5)
         for algorithm, part in zip(new.algorithms, fresh, strict=True)
@@ -173,7 +176,7 @@ def test_of_another_number_it_was_all_spent_now(old: SlidingWindowLog) -> None:
     assert new.delay(fresh, 0.5, 2) == 1.0
 
 
-def test_a_algorithm_without_a_rate_takes_the_one_it_is_given() -> None:
+def test_algorithm_without_rate_takes_the_given_one() -> None:
     rate = Rate(10, 2.0)
     assert SlidingWindowCounter(buckets=4).with_rate(rate) == SlidingWindowCounter(rate, buckets=4)
     assert TokenBucket(burst=3).with_rate(rate) == TokenBucket(rate, burst=3)
@@ -185,6 +188,6 @@ def test_a_algorithm_without_a_rate_takes_the_one_it_is_given() -> None:
     [SlidingWindowCounter("1/s"), TokenBucket("1/s"), SlidingWindowLog("1/s"), LeakyBucket("1/s")],
     ids=str,
 )
-def test_two_rates_are_refused(algorithm: SlidingWindowLog) -> None:
+def test_second_rate_is_rejected(algorithm: Algorithm[Any]) -> None:
     with pytest.raises(ValueError, match=r"two rates.*give one"):
-        algorithm.with_rate(Rate(2))
+        RateLimiter(2, algorithm=algorithm)

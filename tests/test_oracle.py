@@ -33,6 +33,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.rate import Rate
+from tests.asking import admit, dump, load, refund
 
 
 @dataclass
@@ -188,13 +189,13 @@ class History(RuleBasedStateMachine):
     @rule(cost=COSTS)
     def hit(self, cost: float) -> None:
         fits = self.admits(cost, self.now)
-        before = self.algorithm.dump(self.state)
-        went = self.algorithm.admit(self.state, self.now, cost)
+        before = dump(self.algorithm, self.state)
+        went = admit(self.algorithm, self.state, self.now, cost)
         assert went == fits
         if went:
             self.went(cost)
         else:
-            assert self.algorithm.dump(self.state) == before
+            assert dump(self.algorithm, self.state) == before
 
     @rule(cost=COSTS)
     def hit_when_it_fits(self, cost: float) -> None:
@@ -207,7 +208,7 @@ class History(RuleBasedStateMachine):
             assert not self.admits(cost, self.now + delay - hair)
         self.now += delay
         assert self.admits(cost, self.now)
-        assert self.algorithm.admit(self.state, self.now, cost)
+        assert admit(self.algorithm, self.state, self.now, cost)
         self.went(cost)
 
     @precondition(lambda self: self.subject.owes)
@@ -224,14 +225,14 @@ class History(RuleBasedStateMachine):
         cost = grant.cost * part
         if not cost:
             return
-        self.algorithm.refund(self.state, self.now, cost, grant.asked_at)
+        refund(self.algorithm, self.state, self.now, cost, grant.asked_at)
         grant.cost -= cost
         if not self.subject.replays or grant.asked_at != grant.at:
             self.exact = False
 
     @rule()
     def dump_and_load(self) -> None:
-        loaded = self.algorithm.load(self.algorithm.dump(self.state))
+        loaded = load(self.algorithm, dump(self.algorithm, self.state))
         assert loaded == self.state
         self.state = loaded
 

@@ -15,6 +15,7 @@ from aiothrottle import RateLimiter
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Algorithm, AllOf, Cooldown, LeakyBucket, TokenBucket, WaitUntil
 from aiothrottle.algorithms.level import Level
+from tests.asking import refund, used
 from tests.virtually import now as virtual_now
 from tests.virtually import turns, virtual
 
@@ -74,11 +75,11 @@ def test_a_level_is_that_of_the_history_with_the_settled_costs(
             if charges:
                 charge = charges[which % len(charges)]
                 back = charge.cost * part
-                algorithm.refund(state, now, back, charge.at)
+                refund(algorithm, state, now, back, charge.at)
                 charge.cost -= back
         level = replayed(charges, now, rate)
         if isinstance(state, Level):
-            assert algorithm.used(state, now) == pytest.approx(level, abs=unsure)
+            assert used(algorithm, state, now) == pytest.approx(level, abs=unsure)
         assert algorithm.reset_after(state, now) * rate == pytest.approx(level, abs=unsure)
 
 
@@ -99,9 +100,9 @@ def test_a_clock_that_steps_back_gets_nothing_back_too_many(life: Life, back: li
                 if charges:
                     place = which % len(charges)
                     amount = charges[place].cost * part
-                    algorithm.refund(state, now, amount, asked[place])
+                    refund(algorithm, state, now, amount, asked[place])
                     charges[place].cost -= amount
-            assert algorithm.used(state, latest) >= replayed(charges, latest, rate) - 1e-9
+            assert used(algorithm, state, latest) >= replayed(charges, latest, rate) - 1e-9
 
 
 @pytest.mark.parametrize("gap", [0.0001, 0.3, 0.999])
@@ -154,10 +155,10 @@ def test_slots_reserved_one_by_one_give_nothing_to_those_behind() -> None:
         state = algorithm.start()
         for instant in (0.0, 1.0, 2.0):
             algorithm.take(state, instant, 1)
-        algorithm.refund(state, 0.5, 1, 0.0)
-        algorithm.refund(state, 0.5, 1, 1.0)
+        refund(algorithm, state, 0.5, 1, 0.0)
+        refund(algorithm, state, 0.5, 1, 1.0)
         assert algorithm.delay(state, 2.0, 1) == 1.0
-        algorithm.refund(state, 0.5, 1, 2.0)
+        refund(algorithm, state, 0.5, 1, 2.0)
         assert algorithm.delay(state, 2.0, 1) == 0.0
 
 

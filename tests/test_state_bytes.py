@@ -21,8 +21,8 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.algorithms.fixed_window import FixedWindowState
-from aiothrottle.algorithms.level import Level
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
+from tests.asking import admit, cost_of_reject, delay_behind, dump, load, refund
 
 ALGORITHMS: list[Algorithm[Any]] = [
     SlidingWindowLog("3/s"),
@@ -52,23 +52,23 @@ def lived(algorithm: Algorithm[Any], history: list[tuple[float, float, str]]) ->
     state, now, went = algorithm.start(), 0.0, 0.0
     for wait, cost, verb in history:
         now += wait
-        if verb == "admit" and algorithm.admit(state, now, cost):
+        if verb == "admit" and admit(algorithm, state, now, cost):
             went = now
         elif verb == "take":
             algorithm.take(state, now, cost)
             went = now
         elif verb == "refund":
-            algorithm.refund(state, now, cost, went)
+            refund(algorithm, state, now, cost, went)
     return state, now
 
 
 def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]:
     return [
         *(algorithm.delay(state, now, cost) for cost in (0, 0.1, 1, 2, 3, 99)),
-        *(algorithm.delay_behind(state, now, 1, ahead) for ahead in (0, 1, 5, 99)),
+        *(delay_behind(algorithm, state, now, 1, ahead) for ahead in (0, 1, 5, 99)),
         algorithm.remaining(state, now),
         algorithm.reset_after(state, now),
-        algorithm.cost_of_refusal(state, now, 1),
+        cost_of_reject(algorithm, state, now, 1),
     ]
 
 
@@ -100,9 +100,9 @@ LEVEL = "000000000000f03f 0000000000000040 0000000000000040"
 def test_what_a_store_holds_is_read_by_any_version(algorithm: Algorithm[Any], kept: str) -> None:
     state = algorithm.start()
     algorithm.take(state, 2.0, 1)
-    found = algorithm.load(bytes.fromhex(kept))
+    found = load(algorithm, bytes.fromhex(kept))
     assert answers(algorithm, found, 2.0) == answers(algorithm, state, 2.0)
-    assert algorithm.dump(state) == bytes.fromhex(kept)
+    assert dump(algorithm, state) == bytes.fromhex(kept)
 
 
 @every_algorithm
@@ -114,10 +114,10 @@ def test_a_state_lives_on_after_dump_and_load_as_if_nothing_had_been(
     future: list[tuple[float, float, str]],
 ) -> None:
     state, now = lived(algorithm, past)
-    data = algorithm.dump(state)
-    loaded = algorithm.load(data)
+    data = dump(algorithm, state)
+    loaded = load(algorithm, data)
     assert loaded == state
-    assert algorithm.dump(loaded) == data
+    assert dump(algorithm, loaded) == data
     for wait, cost, verb in future:
         now += wait
         assert answers(algorithm, loaded, now) == answers(algorithm, state, now)
@@ -125,26 +125,26 @@ def test_a_state_lives_on_after_dump_and_load_as_if_nothing_had_been(
             algorithm.take(loaded, now, cost)
             algorithm.take(state, now, cost)
         else:
-            assert algorithm.admit(loaded, now, cost) == algorithm.admit(state, now, cost)
+            assert admit(algorithm, loaded, now, cost) == admit(algorithm, state, now, cost)
 
 
 def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
     """A ValueError that says what it is about, or a state that answers everything."""
     try:
-        state = algorithm.load(data)
+        state = load(algorithm, data)
     except ValueError as error:
-        assert str(error).startswith("no dump of a")  # noqa: PT017 - either of two
+        assert str(error).startswith("not a dump of")  # noqa: PT017 - either of two
         return
     for now in (0.0, 1e6 + 0.1, -3.0):
         for answer in answers(algorithm, state, now):
             assert answer >= 0.0
         assert algorithm.remaining(state, now) <= algorithm.capacity
         # By its bytes: what it has forgotten already, it may hold still, and does not write.
-        dumped = algorithm.dump(state)
-        assert algorithm.dump(algorithm.load(dumped)) == dumped
+        dumped = dump(algorithm, state)
+        assert dump(algorithm, load(algorithm, dumped)) == dumped
         algorithm.take(state, now, 1)
-        algorithm.refund(state, now, 0.5, now)
-        assert algorithm.admit(state, now, 0)
+        refund(algorithm, state, now, 0.5, now)
+        assert admit(algorithm, state, now, 0)
 
 
 @every_algorithm
@@ -152,7 +152,7 @@ def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_a_state_or_a_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
     check_load(algorithm, data)
-    check_load(algorithm, algorithm.dump(algorithm.start())[:1] + data)
+    check_load(algorithm, dump(algorithm, algorithm.start())[:1] + data)
 
 
 WILD = st.one_of(
@@ -176,7 +176,7 @@ def test_a_damaged_dump_is_a_state_or_a_clear_error(
 ) -> None:
     import struct
 
-    data = algorithm.dump(lived(algorithm, history)[0])
+    data = dump(algorithm, lived(algorithm, history)[0])
     check_load(algorithm, data[: len(data) - cut])
     check_load(algorithm, data + bytes(cut))
     place %= len(data)
@@ -195,8 +195,8 @@ def test_the_dump_of_another_algorithm_is_refused(
 ) -> None:
     if type(other) is type(algorithm):
         return
-    with pytest.raises(ValueError, match="no dump of an? " + type(algorithm).__name__):
-        algorithm.load(other.dump(other.start()))
+    with pytest.raises(ValueError, match="not a dump of " + type(algorithm).__name__):
+        load(algorithm, dump(other, other.start()))
 
 
 def test_a_dump_is_compact() -> None:
@@ -257,7 +257,7 @@ def test_bytes_too_many_are_refused() -> None:
         algorithm.load(data + b"ab")
     with pytest.raises(ValueError, match="ends after 1 of the states"):
         algorithm.load(data[:33])
-    with pytest.raises(ValueError, match="ends in the midst of Cooldown"):
+    with pytest.raises(ValueError, match="ends within the state of Cooldown"):
         algorithm.load(data[:-1])
 
 
@@ -271,16 +271,3 @@ def test_other_counters_are_refused() -> None:
     ten, four = SlidingWindowCounter("3/s", buckets=10), SlidingWindowCounter("3/s", buckets=4)
     with pytest.raises(ValueError, match="89 bytes instead of 41"):
         four.load(ten.dump(ten.start()))
-
-
-def test_an_algorithm_without_bytes_says_so() -> None:
-    class Free(TokenBucket):
-        dump = Algorithm[Level].dump
-        load = Algorithm[Level].load
-
-    free = Free(1)
-    state = free.start()
-    with pytest.raises(NotImplementedError, match="Free has no dump"):
-        free.dump(state)
-    with pytest.raises(NotImplementedError, match="Free has no load"):
-        free.load(b"")

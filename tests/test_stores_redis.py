@@ -27,7 +27,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms.algorithm import edge
+from aiothrottle.algorithms.timestamps import edge
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.sharing.health import Health
 from aiothrottle.stores.redis import RedisStore

@@ -11,7 +11,8 @@ is asked of it. So each method below wants a `now` that was read with `flush`.
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle.algorithms.all_of import AllOf
-from aiothrottle.algorithms.announced import Announced
+from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
+from aiothrottle.algorithms.server_quota import ServerQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +28,20 @@ _MOST_CREDIT = 256
 class LocalBucket:
     """What is spent and what is free, in this process."""
 
-    __slots__ = ("_quota", "algorithm", "clock", "credit", "granted", "stamps", "state")
+    __slots__ = (
+        "_can",
+        "_quota",
+        "algorithm",
+        "clock",
+        "credit",
+        "granted",
+        "max_wait",
+        "stamps",
+        "state",
+    )
 
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
-        self.algorithm: Algorithm[Any] = algorithm
-        self.state: Any = algorithm.start()
+        self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
         #: Requests with a cost of 1 that may start now, without asking. Small numbers are what
         #: Python counts with fastest.
@@ -40,7 +50,14 @@ class LocalBucket:
         #: Requests whose tokens were taken, but for those in `stamps`.
         self.granted: int = 0
         # The quota that the server has reported, if it has: `algorithm` is both together then.
-        self._quota: Announced | None = None
+        self._quota: ServerQuota | None = None
+
+    def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
+        self.algorithm: Algorithm[Any] = algorithm
+        self.state: Any = state
+        self._can: Capabilities = capabilities(algorithm)
+        #: Seconds. The algorithm rejects a request that would have to wait longer.
+        self.max_wait: float = max_wait(algorithm)
 
     @property
     def capacity(self) -> float:
@@ -55,11 +72,11 @@ class LocalBucket:
         if self.stamps:
             self.granted += len(self.stamps)
             stamps, self.stamps = self.stamps, []
-            self.algorithm.take_each(self.state, stamps)
+            self._can.take_each(self.algorithm, self.state, stamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Seconds until the cost may be taken behind the tokens ahead; 0.0 is now."""
-        return self.algorithm.delay_behind(self.state, now, cost, ahead)
+        return self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
 
     def take(self, now: float, cost: float) -> None:
         """Take the tokens of a request that starts."""
@@ -72,15 +89,19 @@ class LocalBucket:
 
     def refund(self, now: float, cost: float, at: float) -> None:
         """Give back tokens that were taken at the instant `at`."""
-        self.algorithm.refund(self.state, now, cost, at)
+        self._can.refund(self.algorithm, self.state, now, cost, at)
+
+    def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
+        """Tokens that a rejected request takes nevertheless, behind the tokens ahead."""
+        return self._can.cost_of_reject(self.algorithm, self.state, now, cost, ahead)
 
     def startable(self, now: float, most: int) -> int:
         """Tell how many requests with a cost of 1 may start now, `most` at the most."""
-        return self.algorithm.allowance(self.state, now, most)
+        return self._can.allowance(self.algorithm, self.state, now, most)
 
     def open_credit(self, now: float) -> None:
         """Let the next ones start without asking, as many as may."""
-        self.credit = self.algorithm.allowance(self.state, now, _MOST_CREDIT)
+        self.credit = self._can.allowance(self.algorithm, self.state, now, _MOST_CREDIT)
 
     # ---- asking ----------------------------------------------------------------------------------
 
@@ -104,12 +125,11 @@ class LocalBucket:
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Go on with another algorithm: what was spent stays spent."""
         old, state = self.own
-        inherited = algorithm.inherit(old, state, now)
+        inherited = inherit(algorithm, old, state, now)
         if self._quota is None:
-            self.algorithm, self.state = algorithm, inherited
+            self._adopt(algorithm, inherited)
         else:
-            self.algorithm = AllOf(algorithm, self._quota)
-            self.state = (inherited, self.state[1])
+            self._adopt(AllOf(algorithm, self._quota), (inherited, self.state[1]))
 
     def restart(self, clock: "Callable[[], float]") -> None:
         """Begin anew, by another clock: no instant of the old one means anything."""
@@ -139,11 +159,10 @@ class LocalBucket:
             evenly: Whether what remains is spread over that time; the first report decides.
         """
         if self._quota is None:
-            self._quota = Announced(evenly=evenly)
-            self.algorithm = AllOf(self.algorithm, self._quota)
-            self.state = (self.state, self._quota.start())
+            self._quota = ServerQuota(evenly=evenly)
+            self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
             remaining -= in_flight
-        self._quota.learn(self.state[1], now, remaining, reset_after, sent_at)
+        self._quota.update(self.state[1], now, remaining, reset_after, sent_at)
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Seconds until the server's quota has room for the cost."""

@@ -165,7 +165,7 @@ class Engine:
         self._lost: LostPermits = LostPermits()
         self._charged_rejects: ChargedRejects = ChargedRejects()
         # Nobody is rejected for the length of the queue or of the wait.
-        self._patient: bool = max_queue is None and algorithm.longest_wait == math.inf
+        self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
 
     # ---- asking ----------------------------------------------------------------------------------
 
@@ -584,7 +584,7 @@ class Engine:
             QueueFull, ThrottleTimeout: It is of no use.
         """
         full = not as_head and self.max_queue is not None and self.waiting >= self.max_queue
-        longest = self.bucket.algorithm.longest_wait
+        longest = self.bucket.max_wait
         if not full and waiter.timeout is None and longest == math.inf:
             return
         wait = estimate(now, waiter)
@@ -754,7 +754,7 @@ class Engine:
         own = algorithm if self.shared is None else self.shared.use(algorithm)
         self.bucket.use(own, self.now())
         self.reconsider()
-        self._patient = self.max_queue is None and algorithm.longest_wait == math.inf
+        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
         for waiter in self.queue:
             if waiter.cost > algorithm.capacity:
                 fail(waiter, CostTooHigh(waiter.cost, algorithm.capacity, key=self.key))

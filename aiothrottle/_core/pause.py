@@ -5,7 +5,7 @@ Invariant: it is only ever extended, so nobody shortens what somebody else asked
 
 import math
 
-from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.timestamps import until
 
 __all__ = ["Pause"]
 

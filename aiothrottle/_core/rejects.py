@@ -40,7 +40,7 @@ class ChargedRejects:
     ) -> None:
         """Charge a rejected request, behind the waiters before it."""
         ahead = queue.cost_ahead(waiter)
-        cost = bucket.algorithm.cost_of_refusal(bucket.state, now, waiter.cost, ahead)
+        cost = bucket.cost_of_reject(now, waiter.cost, ahead)
         if cost:
             entry = Waiter(cost, waiter.priority)
             entry.at = now

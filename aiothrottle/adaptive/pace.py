@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiothrottle.algorithms.algorithm import Algorithm
 from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.protocol import Algorithm
 
 __all__ = ["Pace", "PaceState"]
 
@@ -23,7 +23,7 @@ class PaceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace(Algorithm[PaceState]):
+class Pace:
     """Evenly spaced, as `LeakyBucket` does it, at a rate that changes all the time.
 
     Args:

@@ -1,10 +1,18 @@
-"""How a bucket drains: one pure algorithm a file, with state and time as arguments."""
+"""How a rate is enforced: one pure algorithm per file, with state and time as arguments."""
 
-from aiothrottle.algorithms.algorithm import Algorithm
 from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.cooldown import Cooldown
 from aiothrottle.algorithms.fixed_window import FixedWindow
 from aiothrottle.algorithms.leaky_bucket import LeakyBucket
+from aiothrottle.algorithms.protocol import (
+    Algorithm,
+    SupportsBatches,
+    SupportsInherit,
+    SupportsMaxWait,
+    SupportsRate,
+    SupportsRefund,
+    SupportsStorage,
+)
 from aiothrottle.algorithms.sliding_window_counter import SlidingWindowCounter
 from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 from aiothrottle.algorithms.token_bucket import TokenBucket
@@ -19,6 +27,12 @@ __all__ = [
     "LeakyBucket",
     "SlidingWindowCounter",
     "SlidingWindowLog",
+    "SupportsBatches",
+    "SupportsInherit",
+    "SupportsMaxWait",
+    "SupportsRate",
+    "SupportsRefund",
+    "SupportsStorage",
     "TokenBucket",
     "Unlimited",
     "WaitUntil",

@@ -1,13 +1,14 @@
-"""The cool-down: a score that each hit raises and time lowers, under a ceiling.
+"""The cool-down: a score that each request raises and time lowers, under a ceiling.
 
-The generic cell rate algorithm (ITU-T I.371), told as a score.
+The generic cell rate algorithm (ITU-T I.371), described as a score.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from aiothrottle.algorithms.level import Draining, Level
+from aiothrottle.algorithms.draining import Draining
+from aiothrottle.algorithms.level import Level
 from aiothrottle.rate import Rate
 
 __all__ = ["Cooldown"]
@@ -15,15 +16,15 @@ __all__ = ["Cooldown"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cooldown(Draining):
-    """`n` per period as a burst, n/period on average; a refused hit changes nothing.
+    """`n` per period as a burst, n/period on average; a rejected request changes nothing.
 
-    The score limiter: each hit raises the score by one, time lowers it by `n` per period, and a hit
-    is allowed as soon as ``score + 1 <= n``. That is `TokenBucket` with a burst of `n`; `delay`
-    says for how long the refusal holds. It carries its own numbers and needs no rate beside it.
+    The score limiter: each request raises the score by its cost, time lowers it by `n` per period,
+    and a cost can be taken as soon as ``score + cost <= n``. That is `TokenBucket` with a burst of
+    `n`. It carries its own numbers and needs no rate beside it.
 
     Args:
-        n: Hits that may go at once, 1 or more.
-        period: Seconds in which `n` hits have cooled.
+        n: Tokens that can be taken at once, 1 or more.
+        period: Seconds in which `n` tokens cool down.
 
     Raises:
         TypeError: One of them is not a number.
@@ -31,10 +32,9 @@ class Cooldown(Draining):
 
     >>> cooldown = Cooldown(3, 60)
     >>> state = cooldown.start()
-    >>> [cooldown.admit(state, 0.0, 1) for _ in range(4)], cooldown.used(state, 0.0)
-    ([True, True, True, False], 3.0)
-    >>> cooldown.delay(state, 0.0, 1)
-    20.0
+    >>> cooldown.take(state, now=0.0, cost=3)
+    >>> cooldown.used(state, now=0.0), cooldown.delay(state, now=0.0, cost=1)
+    (3.0, 20.0)
     """
 
     n: float
@@ -44,9 +44,9 @@ class Cooldown(Draining):
     _period: float = field(repr=False, compare=False)
 
     def __init__(self, n: float, period: float) -> None:
-        rate = Rate(n, period)  # refuses what is no number
+        rate = Rate(n, period)  # checks both
         if n < 1:
-            raise ValueError(f"a Cooldown allows 1 or more per period, not {n!r}")
+            raise ValueError(f"n must be 1 or more per period, got {n!r}")
         set_field = object.__setattr__  # frozen
         set_field(self, "n", rate.limit)
         set_field(self, "period", rate.period)
@@ -55,7 +55,7 @@ class Cooldown(Draining):
 
     @property
     def capacity(self) -> float:
-        """The hits that may go at once."""
+        """The tokens that can be taken at once."""
         return self.n
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
@@ -67,9 +67,9 @@ class Cooldown(Draining):
         return state.fits_in(now, ahead + cost, self.n, self._limit, self._period)
 
     def allowance(self, state: Level, now: float, most: int) -> int:
-        """So many as stay under the ceiling now: later there are only more."""
+        """Return how many stay under the ceiling now: later there is only more room."""
         return int(min(most, self.remaining(state, now)))
 
     def remaining(self, state: Level, now: float) -> float:
-        """Hits that stay under the ceiling now."""
+        """Tokens that stay under the ceiling now."""
         return max(0.0, self.n - self.used(state, now))

@@ -1,10 +1,11 @@
-"""The leaky bucket: what goes is evenly spaced, on a schedule that no late timer shifts."""
+"""The leaky bucket: requests are evenly spaced, on a schedule that no late timer shifts."""
 
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from aiothrottle.algorithms.level import ROUNDING, Draining, Level
+from aiothrottle.algorithms.draining import Draining
+from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["LeakyBucket"]
@@ -18,23 +19,24 @@ class LeakyBucket(Draining):
     """Evenly spaced: never more than ``rate * 2 ms + 1`` ahead of the even schedule.
 
     The generic cell rate algorithm (ITU-T I.371) with a tolerance of 2 ms, whatever the cost: with
-    T = period / limit, and the next token due at `e`, a cost c may go at `now` if
+    T = period / limit, and the next token due at `e`, a cost c can be taken at `now` if
     ``e - 2 ms <= now``, and the next is then due at ``max(e, now) + c * T``. So the schedule is
-    absolute: who is late by less than 2 ms, since timers are, takes nothing from those behind.
-    In any time t there go at most ``rate * (t + 2 ms)`` tokens, and the last cost. A heavy cost
-    keeps those behind it waiting, not itself.
+    absolute: a request that is late by less than 2 ms, as timers are, does not delay the next one.
+    In any time t at most ``rate * (t + 2 ms)`` tokens are taken, and the last cost. A heavy cost
+    delays the requests behind it, not itself.
 
     Args:
         rate: Tokens per second, a string or a `Rate`.
 
     Raises:
-        TypeError: `rate` is of a kind that is no rate.
+        TypeError: `rate` is of a kind that is not a rate.
         ValueError: `rate` is out of range.
 
     >>> bucket = LeakyBucket("10/s")
     >>> state = bucket.start()
-    >>> [bucket.admit(state, now, 1) for now in (0.0, 0.09, 0.0985, 0.1985)]
-    [True, False, True, True]
+    >>> bucket.take(state, now=0.0, cost=1)
+    >>> [round(bucket.delay(state, now, cost=1), 3) for now in (0.0, 0.09, 0.0985)]
+    [0.098, 0.008, 0.0]
     """
 
     rate: Rate
@@ -57,7 +59,7 @@ class LeakyBucket(Draining):
         return max(1, self.rate.limit)
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the one after the `ahead` is due in 2 ms."""
+        """Seconds until the token after the `ahead` is due in 2 ms."""
         if cost > self.capacity:
             return math.inf
         if cost == 0:
@@ -65,10 +67,10 @@ class LeakyBucket(Draining):
         return state.fits_in(now, ahead, self._brim, self._limit, self._period)
 
     def allowance(self, state: Level, now: float, most: int) -> int:
-        """So many as are due within 2 ms from now: later there are only more."""
+        """Return how many are due within 2 ms from now: later there are only more."""
         left = self._brim + ROUNDING - self.used(state, now)
         return int(min(most, left + 1)) if left >= 0.0 else 0
 
     def remaining(self, state: Level, now: float) -> float:
-        """All or nothing: the next cost may go, of whatever size, or it may not."""
+        """All or nothing: the next cost can be taken, of whatever size, or it cannot."""
         return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import until
 
 __all__ = ["Reserved", "ReservedState", "Slot", "Used"]
 
@@ -93,7 +95,7 @@ class ReservedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved(Algorithm[ReservedState]):
+class Reserved:
     """Admits what was reserved elsewhere, as soon as it is ready, and nothing else.
 
     Args:
@@ -117,9 +119,9 @@ class Reserved(Algorithm[ReservedState]):
         return self.algorithm.capacity
 
     @property
-    def longest_wait(self) -> float:
+    def max_wait(self) -> float:
         """That of the algorithm."""
-        return self.algorithm.longest_wait
+        return max_wait(self.algorithm)
 
     def start(self) -> ReservedState:
         """Give the state of one for whom nothing was reserved."""
@@ -188,11 +190,11 @@ class Reserved(Algorithm[ReservedState]):
         if cost > _ROUNDING:
             state.owed.append(Slot(now, cost, math.nan))
 
-    def take_each(self, state: ReservedState, instants: Sequence[float]) -> None:
-        """Use a token at each of the instants: of one slot many, as a rule."""
+    def take_each(self, state: ReservedState, timestamps: Sequence[float]) -> None:
+        """Use a token at each of the timestamps: of one slot many, as a rule."""
         ready, used = state.ready, state.used
         slot = ready[0] if ready else None
-        for now in instants:
+        for now in timestamps:
             if slot is not None and slot.cost > 1.0 and slot.at <= now:
                 used.append((now, 1.0, slot.instant))
                 slot.cost -= 1.0

@@ -1,6 +1,6 @@
-"""The sliding window: counters of short stretches of time, of which the last few are added up.
+"""The sliding window counter: counts of short sections of time, of which the last few are added.
 
-The fixed window with several counters; more of them come nearer to the log of `SlidingWindowLog`.
+The fixed window with several counters; the more there are, the closer it is to `SlidingWindowLog`.
 """
 
 import math
@@ -11,58 +11,55 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
-from aiothrottle.algorithms.algorithm import (
-    Algorithm,
-    all_spent_now,
-    check_dumped,
-    edge,
-    two_rates,
-    unpack,
-    until,
-)
+from aiothrottle.algorithms.capabilities import all_used_now
+from aiothrottle.algorithms.dumps import check_dumped, unpack
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import edge, until
 from aiothrottle.checks import check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["SlidingWindowCounter", "SlidingWindowCounterState"]
 
-# Sums of fractional costs are off by some units in the last place: no part of a token.
+# Sums of fractional costs are off by a few units in the last place.
 _ROUNDING = 1e-9
 _KIND = 0x51
 
 
 @dataclass(slots=True)
 class SlidingWindowCounterState:
-    """The counters, oldest first, and which stretch of time the last one is of."""
+    """The counters, oldest first, and the number of the section that the last one counts."""
 
     counts: deque[float]
     newest: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
+class SlidingWindowCounter:
     """N per period, within an error of period/buckets; a handful of counters, however large N is.
 
-    Time is cut into stretches of ``width = period / buckets``, aligned to the zero of the clock:
-    an instant is in stretch ``floor(instant / width)``. What counts is what went in the present
-    stretch and in the ``buckets - 1`` before it: all of the last ``period - width``, and nothing
-    that is older than a period. So there never go more than N in any period that is shortened by
-    one width, and a token comes back at most one width before its period is over, never after.
-    With one bucket it is `FixedWindow`. A clock that steps back stays in the later stretch.
+    Time is cut into sections of ``width = period / buckets``, aligned to the zero of the clock: an
+    instant is in section ``floor(instant / width)``. The present section counts, and the
+    ``buckets - 1`` before it: all of the last ``period - width``, and nothing older than a period.
+    So never more than N are taken in any period that is shortened by one width, and a token is free
+    again at most one width before its period is over, never after. With one bucket it is
+    `FixedWindow`. While a clock has stepped back, the later section counts on.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
-            period it is one token in as much more time. May be left out where a `RateLimiter` has
+            period it is one token in as much more time. May be omitted where a `RateLimiter` has
             it: ``RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=20))``.
-        buckets: Stretches in a period, 1 or more.
+        buckets: Sections in a period, 1 or more.
 
     Raises:
-        TypeError: `rate` is of a kind that is no rate, or `buckets` is no whole number.
+        TypeError: `rate` is of a kind that is not a rate, or `buckets` is not a whole number.
         ValueError: `rate` or `buckets` is out of range.
 
     >>> window = SlidingWindowCounter("2/s", buckets=4)
     >>> state = window.start()
-    >>> [window.admit(state, now, 1) for now in (0.1, 0.6, 0.9, 1.0, 1.1, 1.5)]
-    [True, True, False, True, False, True]
+    >>> window.take(state, now=0.125, cost=1)
+    >>> window.take(state, now=0.625, cost=1)
+    >>> window.delay(state, now=0.75, cost=1), window.delay(state, now=1.0, cost=2)
+    (0.25, 0.5)
     """
 
     rate: Rate | None
@@ -84,9 +81,7 @@ class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
         set_field(self, "_rounding", min(0.001, limit * _ROUNDING))
 
     def with_rate(self, rate: Rate) -> "SlidingWindowCounter":
-        """Give the same algorithm at that rate, if it has none of its own yet."""
-        if self.rate is not None:
-            raise two_rates(rate, self)
+        """Return a window with as many buckets at that rate."""
         return SlidingWindowCounter(rate, buckets=self.buckets)
 
     @property
@@ -95,24 +90,30 @@ class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
         return self._limit
 
     def start(self) -> SlidingWindowCounterState:
-        """Give counters of zero."""
+        """Return counters of zero.
+
+        Raises:
+            ValueError: It has no rate.
+        """
         if self.rate is None:
-            raise ValueError(f"{self!r} has no rate: SlidingWindowCounter('10/s', buckets=10)")
+            raise ValueError(
+                f"{self!r} has no rate: write SlidingWindowCounter('10/s', buckets=10)"
+            )
         return SlidingWindowCounterState(deque([0.0] * self.buckets, self.buckets))
 
     def delay(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
-        """Seconds until so many stretches are out that `cost` finds room."""
+        """Seconds until enough sections have left the window for `cost`."""
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(
         self, state: SlidingWindowCounterState, now: float, cost: float, ahead: float
     ) -> float:
-        """Seconds until so many are out that it finds room when those ahead have gone."""
+        """Seconds until enough have left it for `cost` after the `ahead` tokens."""
         if cost > self._limit:
             return math.inf
         if cost == 0:
             return 0.0
-        # A whole limit in each period to come, and the rest in the first.
+        # A whole limit in each period to come, and the rest in the first of them.
         turns = max(0, math.ceil((ahead + cost - self._rounding) / self._limit) - 1)
         index = self._room_from(state, now, ahead + cost - turns * self._limit)
         if index == self._present(state, now) and not turns:
@@ -120,7 +121,7 @@ class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
         return until(edge(index + turns * self.buckets, self._width), now)
 
     def take(self, state: SlidingWindowCounterState, now: float, cost: float) -> None:
-        """Count `cost` in the present stretch."""
+        """Count `cost` in the present section."""
         if cost:
             index = math.floor(now / self._width)
             if index > state.newest:
@@ -129,35 +130,35 @@ class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
             state.counts[-1] += cost
 
     def allowance(self, state: SlidingWindowCounterState, now: float, most: int) -> int:
-        """What the last stretches leave: later there is only more."""
+        """Return what the window leaves now: later there is only more."""
         return int(min(most, self.remaining(state, now)))
 
     def remaining(self, state: SlidingWindowCounterState, now: float) -> float:
-        """What the last stretches leave of the limit."""
+        """Tokens that the window leaves of the limit."""
         return max(0.0, self._limit - self.used(state, now))
 
     def used(self, state: SlidingWindowCounterState, now: float) -> float:
-        """What the last stretches have counted."""
+        """Tokens that the window has counted."""
         return math.fsum(islice(state.counts, self._gone(state, now), None))
 
     def reset_after(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Seconds until the last stretch with anything in it is out."""
+        """Seconds until the last section with anything in it has left the window."""
         for age, count in enumerate(reversed(state.counts)):
             if count:
                 return until(edge(state.newest - age + self.buckets, self._width), now)
         return 0.0
 
     def refund(self, state: SlidingWindowCounterState, now: float, cost: float, at: float) -> None:
-        """Count `cost` off the stretch of `at`, if that still counts."""
+        """Subtract `cost` from the section of `at`, if that still counts."""
         place = math.floor(at / self._width) - state.newest + self.buckets - 1
         if self._gone(state, now) <= place < self.buckets:
             left = state.counts[int(place)] - cost
             state.counts[int(place)] = left if left > self._rounding else 0.0
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowCounterState:
-        """Count what another one has counted, each stretch at its end: no sooner did it all go."""
+        """Count what `old` has counted, each section at its end: it was not all taken before."""
         if not isinstance(old, SlidingWindowCounter):
-            return all_spent_now(self, old, state, now)
+            return all_used_now(self, old, state, now)
         fresh, kept = self.start(), cast("SlidingWindowCounterState", state)
         for ended_at, count in old._counted(kept, now):  # noqa: SLF001 - of this class too
             self.take(fresh, min(ended_at, now), count)
@@ -166,39 +167,39 @@ class SlidingWindowCounter(Algorithm[SlidingWindowCounterState]):
     def _counted(
         self, state: SlidingWindowCounterState, now: float
     ) -> Iterator[tuple[float, float]]:
-        """Give what counts at `now`: the last instant of each stretch, and its tokens."""
+        """Yield what counts at `now`: the last timestamp of each section, and its tokens."""
         for place in range(self._gone(state, now), self.buckets):
             if count := state.counts[place]:
                 index = state.newest + 1 + place - self.buckets
                 yield math.nextafter(edge(index + 1, self._width), -math.inf), count
 
     def dump(self, state: SlidingWindowCounterState) -> bytes:
-        """Write the counters."""
+        """Return the counters as bytes."""
         return self._layout().pack(_KIND, state.newest, *state.counts)
 
     def load(self, data: bytes) -> SlidingWindowCounterState:
-        """Read the counters."""
+        """Return the state that was dumped."""
         newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindowCounter")
         check_dumped(newest, "SlidingWindowCounter", fresh=True, whole=True)
         for count in (*counts, sum(counts)):
             check_dumped(count, "SlidingWindowCounter", least=0.0)
         if newest == -math.inf and any(counts):
-            raise ValueError("no dump of a SlidingWindowCounter: tokens without an instant")
+            raise ValueError("not a dump of SlidingWindowCounter: tokens without a section")
         return SlidingWindowCounterState(deque(counts, self.buckets), newest)
 
     def _layout(self) -> struct.Struct:
         return struct.Struct(f"<Bd{self.buckets}d")
 
     def _present(self, state: SlidingWindowCounterState, now: float) -> float:
-        """Give the stretch that is counted in at `now`."""
+        """Return the section that counts what is taken at `now`."""
         return max(state.newest, math.floor(now / self._width))
 
     def _gone(self, state: SlidingWindowCounterState, now: float) -> int:
-        """Count the counters that are out at `now`, from the oldest."""
+        """Return how many counters, from the oldest, have left the window at `now`."""
         return int(min(self.buckets, self._present(state, now) - state.newest))
 
     def _room_from(self, state: SlidingWindowCounterState, now: float, cost: float) -> float:
-        """Give the first stretch, the present one or later, in which `cost` finds room."""
+        """Return the first section, the present one or later, that has room for `cost`."""
         gone = self._gone(state, now)
         missing = math.fsum(islice(state.counts, gone, None)) + cost - self._limit - self._rounding
         if missing <= 0:

@@ -1,6 +1,6 @@
-"""The exact rolling window: never more than the limit in any period, to the last token.
+"""The sliding window log: never more than the limit in any period, to the last token.
 
-The sliding window log: the definition of such a limit, with every instant kept.
+The definition of such a limit, with every timestamp kept.
 """
 
 import bisect
@@ -12,27 +12,30 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from aiothrottle.algorithms.algorithm import Algorithm, all_spent_now, check_dumped, until
+from aiothrottle.algorithms.capabilities import all_used_now
+from aiothrottle.algorithms.dumps import check_dumped
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["SlidingWindowLog", "SlidingWindowLogState"]
 
-# A number that Python counts down without making a new one each time.
+# Python counts small numbers down without allocating.
 _ROOM = 256
-# Sums of fractional costs are off by some units in the last place: no part of a token.
+# Sums of fractional costs are off by a few units in the last place.
 _ROUNDING = 1e-9
-# Which costs are written: all of them, or none since they are all 1. Then room, last, used.
+# Whether a dump has the costs, or not since they are all 1. Then room, last, used.
 _UNIT_KIND, _COST_KIND = 0x11, 0x12
 _HEAD = struct.Struct("<BHdd")
 
 
 def _numbers(values: Sequence[float] = ()) -> "array[float]":
-    """Give an array: a quarter of what a list of floats takes, and let go of at once."""
+    """Return an array: a quarter of the memory of a list of floats, and freed at once."""
     return array("d", values)
 
 
 def _adds_up(costs: Sequence[float] | None, used: float) -> bool:
-    """Tell whether that is their sum: something great that has left may have rounded it."""
+    """Return whether that is their sum, but for the rounding of a great cost that has left."""
     total = sum(costs or ())
     off = 1e-6 * (total + 1)
     return used >= 0.0 and -off <= used - total <= off < math.inf
@@ -40,13 +43,13 @@ def _adds_up(costs: Sequence[float] | None, used: float) -> bool:
 
 @dataclass(slots=True)
 class SlidingWindowLogState:
-    """The log: the instants at which tokens went, never decreasing, oldest first.
+    """The log: the timestamps at which tokens were taken, never decreasing, oldest first.
 
-    While every cost is 1 the log is all there is. A cost of another size brings `costs`, as long
-    as the log, and their sum `used`. What has left the window stays in the log until its room is
-    needed: `room` costs of 1 may go before anybody has to look. The first `gone` entries count no
-    more: they are taken out many at a time. `last` is the latest instant there was, even if what
-    went then has been given back.
+    While every cost is 1 the log is all there is. A cost of another size adds `costs`, as long as
+    the log, and their sum `used`. What has left the window stays in the log until its room is
+    needed: `room` costs of 1 can be taken before that. The first `gone` entries count no more: they
+    are deleted many at a time. `last` is the latest timestamp there was, even if what was taken
+    then has been given back.
     """
 
     log: "array[float]" = field(default_factory=_numbers)
@@ -58,26 +61,28 @@ class SlidingWindowLogState:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
+class SlidingWindowLog:
     """Never more than the limit in *any* period, and all of it can be used: the default.
 
-    A cost may go when what went within the last period leaves room for it. The log of instants
-    makes that exact (the sliding window log); the memory is one number per token of the limit
-    and an eighth of that at the most, or two per request where costs differ from 1. A request that
-    went exactly one period ago is out of the window.
+    A cost can be taken when what was taken within the last period leaves room for it. The log of
+    timestamps makes that exact; it has one number per token of the limit and up to an eighth of
+    that, or two per request where costs differ from 1. A request of exactly one period ago is
+    outside the window.
 
     Args:
         rate: Tokens per period: a number per second, a string or a `Rate`. Below one token per
             period it is one token in as much more time.
 
     Raises:
-        TypeError: `rate` is of a kind that is no rate.
+        TypeError: `rate` is of a kind that is not a rate.
         ValueError: `rate` is out of range.
 
     >>> window = SlidingWindowLog("2/s")
     >>> state = window.start()
-    >>> [window.admit(state, now, 1) for now in (0.0, 0.25, 0.5, 1.0)]
-    [True, True, False, True]
+    >>> window.take(state, now=0.0, cost=1)
+    >>> window.take(state, now=0.25, cost=1)
+    >>> window.delay(state, now=0.5, cost=1), window.delay(state, now=1.0, cost=1)
+    (0.5, 0.0)
     """
 
     rate: Rate
@@ -99,11 +104,11 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return self._limit
 
     def start(self) -> SlidingWindowLogState:
-        """Give an empty log."""
+        """Return an empty log."""
         return SlidingWindowLogState()
 
     def delay(self, state: SlidingWindowLogState, now: float, cost: float) -> float:
-        """Seconds until so much has left the window that `cost` finds room."""
+        """Seconds until enough has left the window for `cost`."""
         if cost > self._limit:
             return math.inf
         missing = self._used(state) + cost - self._limit
@@ -112,8 +117,8 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return until(self._leaves_at(state, missing), now)
 
     def take(self, state: SlidingWindowLogState, now: float, cost: float) -> None:
-        """Write `cost` into the log."""
-        if cost == 1.0 and state.room and now >= state.last:  # as in `admit`
+        """Add `cost` to the log."""
+        if cost == 1.0 and state.room and now >= state.last:
             state.room -= 1
             state.last = now
             state.log.append(now)
@@ -130,20 +135,8 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
             state.used += cost
         state.room = self._room(state)
 
-    def admit(self, state: SlidingWindowLogState, now: float, cost: float) -> bool:
-        """Write `cost` into the log if there is room."""
-        if cost == 1.0 and state.room and now >= state.last:
-            state.room -= 1
-            state.last = now
-            state.log.append(now)
-            return True
-        if self.delay(state, now, cost) > 0.0:
-            return False
-        self.take(state, now, cost)
-        return True
-
     def allowance(self, state: SlidingWindowLogState, now: float, most: int) -> int:
-        """So many as the window has room for now: later there is only more."""
+        """Return how many the window has room for now: later there is only more."""
         if state.costs is not None:
             return 0
         room = int(self._limit) - len(state.log) + state.gone
@@ -151,27 +144,27 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
             room += self._leaving(state, now, most - room)
         return max(0, min(most, room))
 
-    def take_each(self, state: SlidingWindowLogState, instants: Sequence[float]) -> None:
-        """Write them all into the log."""
+    def take_each(self, state: SlidingWindowLogState, timestamps: Sequence[float]) -> None:
+        """Add them all to the log."""
         if state.costs is not None:
-            for now in instants:
+            for now in timestamps:
                 self.take(state, now, 1.0)
-        elif instants:
-            ordered = sorted(instants)
-            if ordered[0] < state.last or instants != ordered:
-                ordered = list(accumulate(instants, max, initial=state.last))[1:]
+        elif timestamps:
+            ordered = sorted(timestamps)
+            if ordered[0] < state.last or timestamps != ordered:
+                ordered = list(accumulate(timestamps, max, initial=state.last))[1:]
             self._forget(state, ordered[-1])
             state.log.fromlist(ordered)
             state.last = ordered[-1]
             state.room = self._room(state)
 
     def remaining(self, state: SlidingWindowLogState, now: float) -> float:
-        """What the log of the last period leaves of the limit."""
+        """Tokens that the last period leaves of the limit."""
         free = self._limit - self._used(state) + self._left(state, now)
         return min(self._limit, max(0.0, free))
 
     def used(self, state: SlidingWindowLogState, now: float) -> float:
-        """What the log of the last period holds."""
+        """Tokens taken within the last period."""
         return self._used(state) - self._left(state, now)
 
     def reset_after(self, state: SlidingWindowLogState, now: float) -> float:
@@ -181,7 +174,7 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
     def delay_behind(
         self, state: SlidingWindowLogState, now: float, cost: float, ahead: float
     ) -> float:
-        """Seconds until the log has turned over so often that all before it are out."""
+        """Seconds until enough has left the window for `cost` after the `ahead` tokens."""
         if not (ahead and cost) or cost > self._limit:
             return self.delay(state, now, cost)
         total = ahead + cost
@@ -192,30 +185,30 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return self.delay(state, now, rest) + turns * self._period
 
     def refund(self, state: SlidingWindowLogState, now: float, cost: float, at: float) -> None:
-        """Strike `cost` out of what the log has at `at`, if that is in the window still."""
+        """Delete `cost` from the entries of `at`, if they are still in the window."""
         if at + self._period <= now:
             return
         log = state.log
         end = bisect.bisect_right(log, at)
         while cost > self._rounding and end > state.gone and log[end - 1] == at:
             end -= 1
-            went = 1.0 if state.costs is None else state.costs[end]
-            if went - cost > self._rounding:
+            taken = 1.0 if state.costs is None else state.costs[end]
+            if taken - cost > self._rounding:
                 costs = self._begin_costs(state) if state.costs is None else state.costs
-                costs[end] = went - cost
+                costs[end] = taken - cost
                 state.used -= cost
             else:
                 del log[end]
                 if state.costs is not None:
                     del state.costs[end]
-                    state.used -= went
-            cost -= went
+                    state.used -= taken
+            cost -= taken
         if len(log) == state.gone:
             self._clear(state)
         state.room = self._room(state)
 
     def dump(self, state: SlidingWindowLogState) -> bytes:
-        """Write the log."""
+        """Return the log as bytes."""
         log = state.log[state.gone :]
         costs = None if state.costs is None else state.costs[state.gone :]
         kind = _UNIT_KIND if costs is None else _COST_KIND
@@ -225,15 +218,15 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return head + struct.pack(f"<{len(numbers)}d", *numbers)
 
     def load(self, data: bytes) -> SlidingWindowLogState:
-        """Read the log."""
+        """Return the state that was dumped."""
         algorithm = "SlidingWindowLog"
         if not data or data[0] not in {_UNIT_KIND, _COST_KIND}:
-            begin = f"begin with {data[0]:#04x}" if data else "are none at all"
-            raise ValueError(f"no dump of a {algorithm}: the bytes {begin}")
+            begin = f"begin with {data[0]:#04x}" if data else "are empty"
+            raise ValueError(f"not a dump of {algorithm}: the bytes {begin}")
         size = 8 if data[0] == _UNIT_KIND else 16
         if len(data) < _HEAD.size or (len(data) - _HEAD.size) % size:
             raise ValueError(
-                f"no dump of a {algorithm}: {len(data)} bytes are none or half an entry"
+                f"not a dump of {algorithm}: {len(data)} bytes are too few, or half an entry"
             )
         count = (len(data) - _HEAD.size) // size
         kind, room, last, used = _HEAD.unpack_from(data)
@@ -248,7 +241,7 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
             check_dumped(number, algorithm, least=math.ulp(0.0))
         state = SlidingWindowLogState(log, room, last, costs, used)
         if not self._is_sound(state):
-            raise ValueError(f"no dump of a {algorithm}: its numbers contradict each other")
+            raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
         return state
 
     def _is_sound(self, state: SlidingWindowLogState) -> bool:
@@ -262,9 +255,9 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return bool(log) and state.room == 0 and _adds_up(costs, state.used)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> SlidingWindowLogState:
-        """Keep the log of another window: it is told anew what fits."""
+        """Continue with the log of another window; how much fits is found anew."""
         if not isinstance(old, SlidingWindowLog):
-            return all_spent_now(self, old, state, now)
+            return all_used_now(self, old, state, now)
         kept = cast("SlidingWindowLogState", state)
         kept.room = 0
         return kept
@@ -273,14 +266,14 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return len(state.log) - state.gone if state.costs is None else state.used
 
     def _left(self, state: SlidingWindowLogState, now: float) -> float:
-        """Add up what has left the window and is not `gone`."""
+        """Return the tokens that have left the window and are not `gone`."""
         entries = self._leaving(state, now)
         if state.costs is None:
             return entries
         return math.fsum(state.costs[state.gone : state.gone + entries])
 
     def _leaves_at(self, state: SlidingWindowLogState, missing: float) -> float:
-        """Give the instant at which `missing` tokens, counted from the oldest, are out."""
+        """Return when `missing` tokens, counted from the oldest, have left the window."""
         missing -= self._rounding
         if state.costs is None:
             return state.log[state.gone + math.ceil(missing) - 1] + self._period
@@ -291,13 +284,13 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         return state.last + self._period  # a debt that was paid has left a rounding behind
 
     def _leaving(self, state: SlidingWindowLogState, now: float, most: int | None = None) -> int:
-        """Count the entries that have left the window and are not `gone`, up to `most`."""
+        """Return how many entries have left the window and are not `gone`, up to `most`."""
         log, gone, period = state.log, state.gone, self._period
         end = len(log) if most is None else min(len(log), gone + most)
         return bisect.bisect_right(log, now, gone, end, key=lambda at: at + period) - gone
 
     def _forget(self, state: SlidingWindowLogState, now: float) -> None:
-        """Have what has left the window count no more."""
+        """Mark what has left the window as `gone`."""
         log, costs, gone = state.log, state.costs, state.gone
         if state.last + self._period <= now:
             self._clear(state)
@@ -306,7 +299,7 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
             if costs is not None:
                 for cost in costs[gone : state.gone]:
                     state.used -= cost
-            # Taken out when they are an eighth: what has to be moved then is little for each.
+            # Deleted when they are an eighth: few have to be moved for each one deleted.
             if state.gone == len(log):
                 self._clear(state)
             elif 8 * state.gone > len(log):
@@ -320,13 +313,13 @@ class SlidingWindowLog(Algorithm[SlidingWindowLogState]):
         state.costs, state.used, state.gone = None, 0.0, 0
 
     def _begin_costs(self, state: SlidingWindowLogState) -> list[float]:
-        """Write down that all costs were 1 so far."""
+        """List the costs, all of which were 1 so far."""
         state.costs = [1.0] * len(state.log)
         state.used = len(state.log) - state.gone
         return state.costs
 
     def _room(self, state: SlidingWindowLogState) -> int:
-        """Give the costs of 1 that may go before the log is looked at again."""
+        """Return how many costs of 1 fit without deleting anything from the log."""
         if state.costs is not None:
             return 0
         return max(0, min(_ROOM, int(self._limit) - len(state.log) + state.gone))

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aiothrottle.algorithms.algorithm import Algorithm, unpack
+from aiothrottle.algorithms.dumps import unpack
 
 __all__ = ["Unlimited"]
 
@@ -14,43 +14,47 @@ _DUMP = struct.Struct("<B")
 
 
 @dataclass(frozen=True, slots=True)
-class Unlimited(Algorithm[None]):
-    """Every cost may go at any time."""
+class Unlimited:
+    """Every cost can be taken at any time. There is no state."""
 
     @property
     def capacity(self) -> float:
-        """No bound."""
+        """Infinity."""
         return math.inf
 
     def start(self) -> None:
-        """There is nothing to remember."""
+        """Return None: there is no state."""
 
     def delay(self, state: None, now: float, cost: float) -> float:  # noqa: ARG002
-        """Give 0.0: now."""
+        """Return 0.0: now."""
         return 0.0
 
     def take(self, state: None, now: float, cost: float) -> None:
-        """There is nothing to record."""
+        """Do nothing."""
+
+    def delay_behind(self, state: None, now: float, cost: float, ahead: float) -> float:  # noqa: ARG002
+        """Return 0.0: now."""
+        return 0.0
 
     def allowance(self, state: None, now: float, most: int) -> int:  # noqa: ARG002
-        """All of them."""
+        """Return `most`."""
         return most
 
-    def take_each(self, state: None, instants: Sequence[float]) -> None:
-        """There is nothing to record."""
+    def take_each(self, state: None, timestamps: Sequence[float]) -> None:
+        """Do nothing."""
 
     def remaining(self, state: None, now: float) -> float:  # noqa: ARG002
-        """No bound."""
+        """Return infinity."""
         return math.inf
 
     def reset_after(self, state: None, now: float) -> float:  # noqa: ARG002
-        """Give 0.0: there is nothing to forget."""
+        """Return 0.0: there is nothing to drop."""
         return 0.0
 
     def dump(self, state: None) -> bytes:  # noqa: ARG002
-        """Write that there is nothing."""
+        """Return one byte, which names the algorithm."""
         return _DUMP.pack(_KIND)
 
     def load(self, data: bytes) -> None:
-        """Read that there is nothing."""
+        """Check that byte."""
         unpack(_DUMP, _KIND, data, "Unlimited")

@@ -1,53 +1,54 @@
-"""Wait until: one hit every interval, and who comes when the wait is too long is refused.
+"""Wait until: one request every interval, and rejections where the wait is too long.
 
-The wait-until of Hvass Labs; what differs from it is said in `WaitUntil`.
+The wait-until of Hvass Labs; `WaitUntil` says how it differs.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from aiothrottle.algorithms.level import Draining, Level
+from aiothrottle.algorithms.draining import Draining
+from aiothrottle.algorithms.level import Level
 from aiothrottle.checks import check_number
 
 __all__ = ["WaitUntil"]
 
-# Parts of an interval. Instants are known to their last digit: 1.1 + 5 - 1.1 is above 5.
-_UNSURE = 1e-6
+# Parts of an interval. Timestamps are rounded in the last digit: 1.1 + 5 - 1.1 is above 5.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class WaitUntil(Draining):
-    """One every interval; refuses when the wait passes `raise_after`; refused hits accumulate too.
+    """One every interval; rejects a wait beyond `raise_after`; rejected requests accumulate too.
 
-    A hit at `now` waits until the stamp, and then the stamp is, with or without it having been
-    refused, ``max(stamp + interval, now + interval)``, but at most ``now + limit``. Ten hits at
-    one instant, of ``WaitUntil(1, raise_after=5, limit=10)``: the first goes, five wait 1 to 5
-    seconds, four are refused at 6, 7, 8 and 9. From then on, hits at that instant wait 10: no more
-    than the limit.
+    In the original, a request at `now` waits until the reserved time, and rejected or not moves
+    that to ``max(reserved + interval, now + interval)``, but at most to ``now + limit``. Of ten
+    requests at one instant, with ``WaitUntil(1, raise_after=5, limit=10)``, the first starts, five
+    wait 1 to 5 seconds, and four are rejected with waits of 6, 7, 8 and 9. After that, requests at
+    that instant have a wait of 10: no more than the limit.
 
-    The classic moves the stamp when a hit arrives, and the hit sleeps the wait that it was told.
-    Here nothing is stamped before it goes: the hits wait in a line, first in, first out, and each
-    takes its tokens when it starts, at the stamp, which puts the next of the line one interval
-    later. So the nth in line starts n intervals after the stamp, as it would have slept: the line
-    is what the classic keeps in the stamp. (With a limit below ``raise_after + interval`` the
-    classic lets two go within an interval. This does not.) What the line knows decides on a
-    refusal too: who would wait longer than `longest_wait` behind all who wait (`delay_behind`) is
-    refused.
+    The original moves the reserved time when a request arrives, and the request sleeps. Here
+    requests wait in a queue, first in, first out, and each takes its tokens when it starts, which
+    makes the next one due an interval later. So the nth in the queue starts n intervals after the
+    reserved time, exactly as if it had slept. (With a limit below ``raise_after + interval`` the
+    original starts two requests within an interval. This does not.) The queue decides on a
+    rejection too: a request that would wait longer than `max_wait` behind the whole queue
+    (`delay_behind`) is rejected.
 
-    This is the one algorithm in which a refusal counts: it takes `cost_of_refusal`, and the limit
-    is what cuts that. If nobody waits, the keeper of the line takes it at once; otherwise it joins
-    the line as an entry that wakes nobody, and is taken in its turn. So those who came before
-    a refused hit start as they were told, and those who come after it wait for it too. A question
-    and a hit that would rather not wait (`admit`) are no refused hits.
+    This is the one algorithm in which a rejected request counts: it takes `cost_of_reject`, up to
+    the limit. If the queue is empty, that is taken at once; otherwise it joins the queue as an
+    entry without a waiter, and is taken in its turn. So a request before it in the queue starts
+    when it would have anyway, and a request behind it waits for it too. `try_acquire` and `peek` do
+    not count as rejected requests.
 
-    Through a store it is as in the classic: every hit is stamped when it comes. So the line is that
-    of all processes, and there, too, no two go within an interval.
+    Through a store it is as in the original: the time is reserved when a request arrives. So the
+    queue is that of all processes, and there, too, no two requests start within an interval.
 
     Args:
-        interval: Seconds from one hit to the next.
-        raise_after: Seconds. Who would wait longer is refused.
-        limit: Seconds that the refused can make others wait, at the most. Not below `raise_after`.
+        interval: Seconds from one request to the next.
+        raise_after: Seconds. A request that would wait longer is rejected.
+        limit: Seconds that rejected requests can make others wait, at most. Not below
+            `raise_after`.
 
     Raises:
         TypeError: One of them is not a number.
@@ -55,11 +56,10 @@ class WaitUntil(Draining):
 
     >>> algorithm = WaitUntil(interval=1, raise_after=5, limit=10)
     >>> state = algorithm.start()
-    >>> algorithm.admit(state, now=0.0, cost=1)
-    True
+    >>> algorithm.take(state, now=0.0, cost=1)
     >>> [algorithm.delay_behind(state, now=0.0, cost=1, ahead=n) for n in range(6)]
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    >>> algorithm.cost_of_refusal(state, now=0.0, cost=1, ahead=5)
+    >>> algorithm.cost_of_reject(state, now=0.0, cost=1, ahead=5)
     1
     """
 
@@ -76,8 +76,8 @@ class WaitUntil(Draining):
         check_number("limit", limit, "seconds")
         if limit < max(interval, raise_after):
             raise ValueError(
-                f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}, "
-                "and would let hits go that have to wait or to be refused: give as much or more"
+                f"limit must be at least interval={interval!r} and raise_after={raise_after!r}, "
+                f"got {limit!r}: requests that have to wait, or to be rejected, would start"
             )
         set_field = object.__setattr__  # frozen
         set_field(self, "interval", interval)
@@ -88,16 +88,16 @@ class WaitUntil(Draining):
 
     @property
     def capacity(self) -> float:
-        """What fits under the limit: a cost of 2 is followed by two intervals."""
+        """The intervals that fit into the limit; a cost of 2 is followed by two of them."""
         return self.limit / self.interval
 
     @property
-    def longest_wait(self) -> float:
-        """Seconds: `raise_after`, and what rounding may add."""
-        return self.raise_after + _UNSURE * self.interval
+    def max_wait(self) -> float:
+        """Seconds: `raise_after`, and what rounding can add."""
+        return self.raise_after + _ROUNDING * self.interval
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the stamp, as it will be when those ahead have gone."""
+        """Seconds until the reserved time, as it will be after the `ahead` tokens."""
         if cost > self.capacity:
             return math.inf
         if cost == 0:
@@ -105,17 +105,17 @@ class WaitUntil(Draining):
         return state.fits_in(now, ahead, 0.0, self._limit, self._period)
 
     def take(self, state: Level, now: float, cost: float) -> None:
-        """Move the stamp by `cost` intervals, up to the limit."""
+        """Move the reserved time by `cost` intervals, up to the limit."""
         moved = min(cost, self.capacity - self.used(state, now))
         if moved > 0.0:
             state.put_in(now, moved, self._limit, self._period)
-            # Nobody goes before the stamp: what went before the last one has drained.
+            # No request starts before the reserved time: all but the last has drained.
             state.forget(state.at)
 
-    def cost_of_refusal(self, state: Level, now: float, cost: float, ahead: float = 0.0) -> float:
-        """Tokens that a refused `cost` takes: all of it, up to the limit."""
+    def cost_of_reject(self, state: Level, now: float, cost: float, ahead: float) -> float:
+        """Tokens that a rejected `cost` takes: all of it, up to the limit."""
         return max(0.0, min(cost, self.capacity - self.used(state, now) - ahead))
 
     def remaining(self, state: Level, now: float) -> float:
-        """All or nothing: the stamp has come, or it has not."""
+        """All or nothing: the reserved time has come, or it has not."""
         return 0.0 if self.delay(state, now, min(1.0, self.capacity)) > 0.0 else self.capacity

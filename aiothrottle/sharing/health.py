@@ -10,7 +10,7 @@ import os
 import random
 import secrets
 
-from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.sharing.roll import Roll
 from aiothrottle.stores.store import Store

@@ -4,13 +4,13 @@ import json
 import math
 from dataclasses import dataclass
 
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.timestamps import until
 
 __all__ = ["Roll"]
 
 
 @dataclass(frozen=True, slots=True)
-class Roll(Algorithm[dict[str, float]]):
+class Roll:
     """Counts who has signed lately. An algorithm, since any store can keep its record.
 
     Args:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
+from aiothrottle.algorithms.capabilities import inherit
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.store import Answer
 
@@ -34,7 +35,7 @@ class Share:
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
         """Go on with another algorithm; what was spent stays spent."""
         if algorithm is not self._algorithm:
-            self._record.state = algorithm.inherit(self._algorithm, self._record.state, now)
+            self._record.state = inherit(algorithm, self._algorithm, self._record.state, now)
             self._algorithm = algorithm
 
     def told(self, now: float, answer: Answer, spent: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.sharing.health import Health
 from aiothrottle.sharing.share import Share
 from aiothrottle.sharing.spent import Spent
@@ -85,7 +86,7 @@ class StandIn:
         for cost in costs:
             wait = self.wait(now, cost)
             if wait > longest:
-                if longest > 0.0 and algorithm.longest_wait < wait < math.inf:
+                if longest > 0.0 and max_wait(algorithm) < wait < math.inf:
                     self.record(algorithm, now, cost)  # a rejected request counts, as in a store
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:

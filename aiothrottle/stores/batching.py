@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiothrottle.algorithms import AllOf
-from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.protocol import Algorithm
 
 __all__ = ["Batching"]
 
@@ -46,8 +47,8 @@ class Batching:
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
-        if algorithm.longest_wait < math.inf:  # it says by itself how long a request may wait
-            max_reservation = algorithm.longest_wait
+        if max_wait(algorithm) < math.inf:  # it says by itself how long a request may wait
+            max_reservation = max_wait(algorithm)
         elif max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
             max_reservation = min(max(_LEAST_AHEAD, max_reservation), _MOST_AHEAD)

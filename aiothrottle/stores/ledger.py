@@ -16,7 +16,10 @@ from hashlib import blake2b
 from typing import Any
 
 from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowCounter, SlidingWindowLog
-from aiothrottle.algorithms.algorithm import Algorithm, check_dumped, until
+from aiothrottle.algorithms.capabilities import capabilities, max_wait
+from aiothrottle.algorithms.dumps import check_dumped
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.store import Answer
 from aiothrottle.texts import number
 
@@ -82,7 +85,7 @@ class Record:
             wait = until(instant, now)
             if wait > horizon or wait == math.inf:
                 retry_after = wait
-                if horizon > 0.0 and algorithm.longest_wait < wait < math.inf:
+                if horizon > 0.0 and max_wait(algorithm) < wait < math.inf:
                     self.take(algorithm, clock, now, now, cost)
                 break
             self.take(algorithm, clock, now, instant, cost)
@@ -107,7 +110,7 @@ class Record:
     ) -> Answer:
         """Give the cost back that was taken for the instant."""
         now = self.now(clock)
-        algorithm.refund(self.state, now, cost, instant)
+        capabilities(algorithm).refund(algorithm, self.state, now, cost, instant)
         self._see(clock, now)
         return self.answer(algorithm, now, (), 0.0)
 
@@ -138,7 +141,7 @@ class Record:
     def dump(self, algorithm: Algorithm[Any]) -> bytes:
         """Write the record as bytes."""
         head = HEAD.pack(seal(algorithm), self.seen, self.ahead, self.last)
-        return head + algorithm.dump(portable(algorithm, self.state))
+        return head + capabilities(algorithm).dump(algorithm, portable(algorithm, self.state))
 
     @classmethod
     def load(cls, algorithm: Algorithm[Any], key: object, data: bytes) -> "Record":
@@ -150,7 +153,8 @@ class Record:
         if len(data) < HEAD.size or not data.startswith(seal(algorithm)):
             raise other_algorithm(key, algorithm)
         _, *times = HEAD.unpack_from(data)
-        return cls.restored(key, lambda: algorithm.load(data[HEAD.size :]), *times)
+        load = capabilities(algorithm).load
+        return cls.restored(key, lambda: load(algorithm, data[HEAD.size :]), *times)
 
     @classmethod
     def restored(

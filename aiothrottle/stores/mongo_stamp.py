@@ -8,8 +8,9 @@ import math
 from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.algorithms.algorithm import check_dumped, until
+from aiothrottle.algorithms.dumps import check_dumped
 from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.ledger import EPOCH, HEAD, LATEST, Record, seal
 from aiothrottle.stores.store import Answer
 

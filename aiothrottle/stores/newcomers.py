@@ -18,7 +18,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from aiothrottle._core.engine import Engine, fail, is_granted
-from aiothrottle.algorithms.algorithm import until
+from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import ThrottleTimeout, twin
 from aiothrottle.stores.reserver import SHORTEST_BREAK, Reserver, reserved_of
 
@@ -95,7 +96,7 @@ class Newcomers:
     async def _ask(self, engine: Engine, waiter: "Waiter") -> None:
         reserver, cost = self._reserver, waiter.cost
         algorithm = reserver.algorithm
-        patience = algorithm.longest_wait
+        patience = max_wait(algorithm)
         if waiter.timeout is not None:
             waited = engine.bucket.clock() - waiter.at
             patience = max(0.0, min(patience, waiter.timeout - waited))
@@ -111,7 +112,7 @@ class Newcomers:
             reserver.note(engine, answer)
             if not _has_left(waiter):
                 engine.reject("timeout")
-                timeout = algorithm.longest_wait
+                timeout = max_wait(algorithm)
                 if waiter.timeout is not None:
                     timeout = min(timeout, waiter.timeout)
                 fail(waiter, ThrottleTimeout(wait, timeout=timeout, key=engine.key))

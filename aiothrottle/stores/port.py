@@ -15,8 +15,8 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
-from aiothrottle.algorithms.algorithm import Algorithm
-from aiothrottle.algorithms.level import Draining
+from aiothrottle.algorithms.draining import Draining
+from aiothrottle.algorithms.protocol import Algorithm
 
 __all__ = ["numbers_of"]
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from aiothrottle.algorithms import AllOf, SlidingWindowLog
-from aiothrottle.algorithms.algorithm import Algorithm
+from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.ledger import damaged, other_algorithm, seal
 from aiothrottle.stores.port import numbers_of

@@ -19,8 +19,9 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle._core.engine import Engine, is_granted
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.reserved import Reserved, ReservedState
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.batching import Batching
 
 if TYPE_CHECKING:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from aiothrottle import events
 from aiothrottle._core.engine import Engine
 from aiothrottle._core.verdict import Verdict
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.reserved import Reserved, Slot
+from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.sharing.guarded import GuardedStore
 from aiothrottle.stores.newcomers import Newcomers
@@ -81,7 +83,7 @@ class SharedBucket:
             prefetch=Prefetch(prefetch),
         )
         self._newcomers: Newcomers | None = None
-        if algorithm.longest_wait < math.inf:
+        if max_wait(algorithm) < math.inf:
             self._newcomers = Newcomers(self._reserver)
         # Calls whose callers were cancelled: what they are granted goes back.
         self._calls: set[asyncio.Task[Answer]] = set()

@@ -13,7 +13,8 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from aiothrottle.algorithms.algorithm import Algorithm, until
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import until
 
 __all__ = [
     "Answer",

@@ -195,7 +195,7 @@ async def rejected_hits_accumulate(make: Make, clock: ManualClock) -> None:  # n
     store, algorithm = make(), WaitUntil(1, 5, 10)
     waits: list[float] = []
     for _ in range(12):
-        answer = await store.reserve("key", algorithm, [1], horizon=algorithm.longest_wait)
+        answer = await store.reserve("key", algorithm, [1], horizon=algorithm.max_wait)
         waits.append(answer.delays[0] if answer.instants else answer.retry_after)
         if not answer.instants:
             await store.record("key", algorithm)

@@ -6,37 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiothrottle.algorithms.announced import Announced, AnnouncedState
+from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
+from tests.asking import admit, allowance, refund
 
 
-def told(algorithm: Announced, now: float, left: float, reset_after: float) -> AnnouncedState:
+def told(algorithm: ServerQuota, now: float, left: float, reset_after: float) -> ServerQuotaState:
     state = algorithm.start()
-    algorithm.learn(state, now, left, reset_after, now)
+    algorithm.update(state, now, left, reset_after, now)
     return state
 
 
 def test_before_anything_is_said_everything_may_go() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = algorithm.start()
-    assert all(algorithm.admit(state, 0.0, 1000) for _ in range(1000))
+    assert all(admit(algorithm, state, 0.0, 1000) for _ in range(1000))
     assert algorithm.remaining(state, 0.0) == math.inf
     assert algorithm.reset_after(state, 0.0) == 0.0
 
 
 def test_so_many_go_as_are_left_and_the_next_when_the_server_counts_anew() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = told(algorithm, 100.0, 3, 30.0)
-    assert [algorithm.admit(state, 100.0, 1) for _ in range(4)] == [True, True, True, False]
+    assert [admit(algorithm, state, 100.0, 1) for _ in range(4)] == [True, True, True, False]
     assert algorithm.delay(state, 110.0, 1) == 20.0
     assert algorithm.remaining(state, 110.0) == 0
     algorithm.take(state, 110.0, 5)  # it had happened already
     assert algorithm.remaining(state, 110.0) == 0
-    assert algorithm.admit(state, 130.0, 1)
+    assert admit(algorithm, state, 130.0, 1)
     assert algorithm.remaining(state, 130.0) == math.inf
 
 
 def test_a_heavy_one_waits_for_the_new_quota() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = told(algorithm, 0.0, 3, 30.0)
     assert algorithm.delay(state, 0.0, 4) == 30.0
     assert algorithm.delay_behind(state, 0.0, 2, 2) == 30.0
@@ -44,37 +45,37 @@ def test_a_heavy_one_waits_for_the_new_quota() -> None:
 
 
 def test_of_one_window_the_least_counts_and_a_new_window_is_new() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = told(algorithm, 0.0, 10, 30.0)
-    algorithm.learn(state, 1.0, 12, 29.4, 1.0)  # overtaken on its way, and rounded
-    assert (state.left, state.resets_at) == (10, 30.4)
-    algorithm.learn(state, 2.0, 7, 28.0, 2.0)
-    assert (state.left, state.resets_at) == (7, 30.4)
-    algorithm.learn(state, 20.0, 50, 40.0, 20.0)
-    assert (state.left, state.resets_at) == (50, 60.0)
-    algorithm.learn(state, 61.0, 99, 30.0, 61.0)  # the window before is over
-    assert (state.left, state.resets_at) == (99, 91.0)
+    algorithm.update(state, 1.0, 12, 29.4, 1.0)  # overtaken on its way, and rounded
+    assert (state.remaining, state.resets_at) == (10, 30.4)
+    algorithm.update(state, 2.0, 7, 28.0, 2.0)
+    assert (state.remaining, state.resets_at) == (7, 30.4)
+    algorithm.update(state, 20.0, 50, 40.0, 20.0)
+    assert (state.remaining, state.resets_at) == (50, 60.0)
+    algorithm.update(state, 61.0, 99, 30.0, 61.0)  # the window before is over
+    assert (state.remaining, state.resets_at) == (99, 91.0)
 
 
 def test_what_was_sent_since_the_request_is_taken_off() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = algorithm.start()
     for instant in (1.0, 2.0, 3.0, 4.0):
         algorithm.take(state, instant, 2)
-    algorithm.learn(state, 5.0, 10, 30.0, 2.0)
+    algorithm.update(state, 5.0, 10, 30.0, 2.0)
     assert algorithm.remaining(state, 5.0) == 6
-    algorithm.learn(state, 5.1, 3, 29.9, 4.0)
+    algorithm.update(state, 5.1, 3, 29.9, 4.0)
     assert algorithm.remaining(state, 5.1) == 3
 
 
 def test_spread_evenly_what_is_left_lasts_until_the_quota_is_new() -> None:
-    algorithm = Announced(evenly=True)
+    algorithm = ServerQuota(evenly=True)
     state = told(algorithm, 0.0, 10, 100.0)
     now, instants = 0.0, list[float]()
     while now < 100.0:
         now += algorithm.delay(state, now, 1)
         if now < 100.0:
-            assert algorithm.admit(state, now, 1)
+            assert admit(algorithm, state, now, 1)
             instants.append(now)
     assert len(instants) == 10
     gaps = [b - a for a, b in zip(instants, [*instants[1:], 100.0], strict=True)]
@@ -82,7 +83,7 @@ def test_spread_evenly_what_is_left_lasts_until_the_quota_is_new() -> None:
 
 
 def test_spread_evenly_a_line_is_foreseen() -> None:
-    algorithm = Announced(evenly=True)
+    algorithm = ServerQuota(evenly=True)
     state = told(algorithm, 0.0, 10, 100.0)
     assert [
         algorithm.delay_behind(state, 0.0, 1, ahead) for ahead in (0, 1, 5, 9, 10)
@@ -90,14 +91,14 @@ def test_spread_evenly_a_line_is_foreseen() -> None:
 
 
 def test_a_refund_gives_nothing_back_and_another_algorithm_leaves_no_trace() -> None:
-    algorithm = Announced()
+    algorithm = ServerQuota()
     state = told(algorithm, 0.0, 1, 30.0)
     algorithm.take(state, 0.0, 1)
-    algorithm.refund(state, 1.0, 1, 0.0)
+    refund(algorithm, state, 1.0, 1, 0.0)
     assert algorithm.remaining(state, 1.0) == 0
-    assert algorithm.inherit(Announced(evenly=True), state, 1.0) is state
+    assert algorithm.inherit(ServerQuota(evenly=True), state, 1.0) is state
     assert algorithm.inherit(algorithm, object(), 1.0) == algorithm.start()
-    assert algorithm.allowance(state, 31.0, 100) == 0  # it is asked each time
+    assert allowance(algorithm, state, 31.0, 100) == 0  # it is asked each time
 
 
 @given(
@@ -108,10 +109,10 @@ def test_a_refund_gives_nothing_back_and_another_algorithm_leaves_no_trace() -> 
 def test_whatever_is_said_a_wait_is_finite_and_after_it_the_cost_goes(
     evenly: bool, words: list[tuple[float, float, float]], steps: list[tuple[float, float]]
 ) -> None:
-    algorithm = Announced(evenly)
+    algorithm = ServerQuota(evenly)
     state = algorithm.start()
     for now, left, reset_after in words:
-        algorithm.learn(state, now, left, reset_after, now)
+        algorithm.update(state, now, left, reset_after, now)
     now = 0.0
     for more, cost in steps:
         now += more
@@ -121,11 +122,11 @@ def test_whatever_is_said_a_wait_is_finite_and_after_it_the_cost_goes(
             now += delay
             if delay == 0.0:
                 break
-        assert algorithm.admit(state, now, cost)
+        assert admit(algorithm, state, now, cost)
 
 
 def test_less_than_a_token_is_spread_no_further_than_a_whole_one() -> None:
-    algorithm = Announced(evenly=True)
+    algorithm = ServerQuota(evenly=True)
     state = told(algorithm, 0.0, 0.5, 30.0)
     algorithm.take(state, 0.0, 0.25)
     assert algorithm.delay(state, 10.0, 0.25) == 0.0

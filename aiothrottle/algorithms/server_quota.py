@@ -1,0 +1,136 @@
+"""The server's quota: tokens that its responses report as remaining, until it resets."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.algorithms.timestamps import until
+
+__all__ = ["ServerQuota", "ServerQuotaState"]
+
+# Seconds. Servers round the time until the reset, mostly to whole seconds: two resets that differ
+# by less are of the same window.
+_SAME_WINDOW = 1.5
+# What was taken since a request was sent is looked up among so many; more are hardly ever in
+# flight.
+_MOST_IN_FLIGHT = 4096
+
+
+@dataclass(slots=True)
+class ServerQuotaState:
+    """What remains of the quota until `resets_at`, and the log of what was taken.
+
+    `next_at` is when the next token can be taken, where they are spread evenly.
+    """
+
+    remaining: float = math.inf
+    resets_at: float = -math.inf
+    next_at: float = -math.inf
+    log: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerQuota:
+    """No more than the server has reported as remaining, until its quota resets.
+
+    Before the first report, and after the reset, every cost can be taken: this algorithm stands
+    beside another one (`AllOf`), and only makes it tighter.
+
+    Args:
+        evenly: Whether what remains is spread over the time until the reset. Otherwise it can be
+            taken at once, after which nothing can be taken until the reset.
+
+    >>> algorithm = ServerQuota()
+    >>> state = algorithm.start()
+    >>> algorithm.update(state, now=100.0, remaining=2, reset_after=30.0, sent_at=99.9)
+    >>> algorithm.take(state, now=101.0, cost=2)
+    >>> algorithm.delay(state, now=102.0, cost=1), algorithm.delay(state, now=130.0, cost=1)
+    (28.0, 0.0)
+    """
+
+    evenly: bool = False
+
+    @property
+    def capacity(self) -> float:
+        """Infinity: what the server admits after a reset is unknown."""
+        return math.inf
+
+    def start(self) -> ServerQuotaState:
+        """Return the state before the first report."""
+        return ServerQuotaState()
+
+    def update(
+        self,
+        state: ServerQuotaState,
+        now: float,
+        remaining: float,
+        reset_after: float,
+        sent_at: float,
+    ) -> None:
+        """Record what a response reports.
+
+        The report is older than what was taken since its request was sent, so that is subtracted.
+        Of several reports about one window the lowest counts, as responses overtake each other.
+
+        Args:
+            state: Is changed.
+            now: Seconds, by the same clock as for `take`.
+            remaining: Tokens that remained when the server answered.
+            reset_after: Seconds until the quota resets.
+            sent_at: When the request was sent.
+        """
+        for timestamp, cost in reversed(state.log):
+            if timestamp <= sent_at:
+                break
+            remaining -= cost
+        resets_at = now + reset_after
+        if now < state.resets_at and abs(resets_at - state.resets_at) < _SAME_WINDOW:
+            remaining = min(remaining, state.remaining)
+            resets_at = max(resets_at, state.resets_at)
+        state.remaining, state.resets_at = remaining, resets_at
+
+    def delay(self, state: ServerQuotaState, now: float, cost: float) -> float:
+        """Seconds until the quota has room, which is now or at the reset."""
+        return self.delay_behind(state, now, cost, 0.0)
+
+    def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
+        """Seconds until it has room after the `ahead` tokens; later quotas have room for all."""
+        if now >= state.resets_at or cost == 0:
+            return 0.0
+        reset = until(state.resets_at, now)
+        if ahead + cost > state.remaining:
+            return reset
+        if not self.evenly:
+            return 0.0
+        due = max(now, state.next_at) + ahead * self._interval(state, now)
+        return min(reset, until(due, now))
+
+    def take(self, state: ServerQuotaState, now: float, cost: float) -> None:
+        """Take `cost` of what remains."""
+        state.log.append((now, cost))
+        if now < state.resets_at:
+            if self.evenly:
+                interval = self._interval(state, now)
+                state.next_at = max(now, state.next_at) + cost * interval
+            state.remaining -= cost
+
+    def remaining(self, state: ServerQuotaState, now: float) -> float:
+        """Tokens that remain; infinity if that is unknown."""
+        return max(0.0, state.remaining) if now < state.resets_at else math.inf
+
+    def reset_after(self, state: ServerQuotaState, now: float) -> float:
+        """Seconds until the quota resets."""
+        return until(state.resets_at, now)
+
+    def inherit(self, old: Algorithm[Any], state: object, now: float) -> ServerQuotaState:  # noqa: ARG002
+        """Keep the quota; the server has counted what was taken under another algorithm."""
+        return state if isinstance(state, ServerQuotaState) else self.start()
+
+    def _interval(self, state: ServerQuotaState, now: float) -> float:
+        """Seconds for each of the tokens that remain."""
+        begins = max(now, state.next_at)
+        return max(0.0, state.resets_at - begins) / max(1.0, state.remaining)
