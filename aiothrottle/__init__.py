@@ -1,6 +1,6 @@
 """Stay under the limits of the APIs you call: rate and concurrency limiting for asyncio."""
 
-from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, ClientThrottling
+from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, AdaptiveThrottling
 from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
@@ -31,8 +31,8 @@ from aiothrottle.statistics import Statistics
 __all__ = [
     "AdaptiveConcurrency",
     "AdaptiveRate",
+    "AdaptiveThrottling",
     "AttemptRefused",
-    "ClientThrottling",
     "Cooldown",
     "CostTooHigh",
     "Decision",

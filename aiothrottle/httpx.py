@@ -59,7 +59,8 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
             into memory first, so that it can.
         overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
+            they take a token: ``AdaptiveThrottling(k=2.0)``, for each origin by itself. None:
+            never.
         heed: What is done when the server says how much is left of its quota, and until when: that
             may be used up "at once", or is spread "evenly". None: it is not heeded.
         profiles: What has to be known of servers that the package does not know, to read their

@@ -44,8 +44,8 @@ class Watched(AdaptiveRate):
         super().succeeded(state, now, sent_at, cost)
         self._see(now, state.rate)
 
-    def refused(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:  # noqa: D102
-        super().refused(state, now, sent_at, pause)
+    def throttled(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:  # noqa: D102
+        super().throttled(state, now, sent_at, pause)
         self._see(now, state.rate)
 
     def _see(self, now: float, rate: float) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from aiothrottle.adaptive import ClientThrottling, SelfTuningGuard
+from aiothrottle.adaptive import AdaptiveThrottling, SelfTuningGuard
 from aiothrottle.adaptive.extremes import Extremes
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.adaptive.rate import RateState
@@ -33,7 +33,7 @@ def drive(
         rate = state.rate
         now += 1.0 / min(rate, demand)
         if rate > limit:
-            adaptive.refused(state, now + LATENCY, now, pause=1.0)
+            adaptive.throttled(state, now + LATENCY, now, pause=1.0)
             now += 1.0
         else:
             adaptive.succeeded(state, now + LATENCY, now)
@@ -85,20 +85,20 @@ def test_it_trebles_while_nothing_is_refused() -> None:
 def test_many_refusals_of_one_event_cut_once() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
-    adaptive.refused(state, now=1.0, sent_at=0.9)
+    adaptive.throttled(state, now=1.0, sent_at=0.9)
     cut = state.rate
     assert cut < 100
     for sent_at in (0.5, 0.91, 0.99, 1.0):
-        adaptive.refused(state, now=1.1, sent_at=sent_at)
+        adaptive.throttled(state, now=1.1, sent_at=sent_at)
     assert state.rate == cut
 
 
 def test_what_was_sent_after_the_cut_and_is_refused_cuts_again() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
-    adaptive.refused(state, now=1.0, sent_at=0.9)
+    adaptive.throttled(state, now=1.0, sent_at=0.9)
     cut = state.rate
-    adaptive.refused(state, now=1.2, sent_at=1.1)
+    adaptive.throttled(state, now=1.2, sent_at=1.1)
     assert state.rate < cut
 
 
@@ -121,7 +121,7 @@ def test_refusals_that_return_at_once_cut_by_a_quarter_again_and_again() -> None
     rates = [state.rate]
     for i in range(1, 5):
         adaptive.succeeded(state, i + 0.1, float(i))
-        adaptive.refused(state, i + 0.3, i + 0.2)
+        adaptive.throttled(state, i + 0.3, i + 0.2)
         rates.append(state.rate)
     assert rates == pytest.approx([1000 * 0.75**i for i in range(5)])
 
@@ -176,7 +176,7 @@ def begun_too_fast(adaptive: AdaptiveRate, *, heard_late: int = 0) -> RateState:
     state = adaptive.start()
     for i in range(10 - heard_late):
         adaptive.succeeded(state, i / 40 + LATENCY, i / 40)
-    adaptive.refused(state, now=0.25 + LATENCY, sent_at=0.25, pause=1.0)
+    adaptive.throttled(state, now=0.25 + LATENCY, sent_at=0.25, pause=1.0)
     for i in range(10 - heard_late, 10):
         adaptive.succeeded(state, 0.5, i / 40)
     return state
@@ -201,7 +201,7 @@ def test_a_second_in_which_nothing_was_admitted_is_no_bound() -> None:
     state = adaptive.start()
     for sent_at in (0.0, 0.0, 0.0, 0.0, 1.0):
         adaptive.succeeded(state, sent_at + LATENCY, sent_at)
-    adaptive.refused(state, now=2.6, sent_at=2.5, pause=1.0)
+    adaptive.throttled(state, now=2.6, sent_at=2.5, pause=1.0)
     assert state.ceiling == 3
 
 
@@ -209,7 +209,7 @@ def test_what_was_admitted_slowly_does_not_bound_the_rate() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     drive(adaptive, state, 600, demand=2.0)
-    adaptive.refused(state, now=600.3, sent_at=600.2, pause=1.0)
+    adaptive.throttled(state, now=600.3, sent_at=600.2, pause=1.0)
     assert state.ceiling == 10
     assert state.rate >= 5
 
@@ -224,7 +224,7 @@ def test_a_refusal_before_the_ceiling_is_met_cuts_no_deeper() -> None:
             now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
         now = drive(adaptive, state, seconds, begin=now)
         rate = state.rate
-        adaptive.refused(state, now + 1.0, now + 0.9, pause=1.0)
+        adaptive.throttled(state, now + 1.0, now + 0.9, pause=1.0)
         rates.append(state.rate / rate)
     assert rates == pytest.approx([0.97, 0.97])
 
@@ -238,7 +238,7 @@ def test_a_ceiling_that_is_a_guess_is_what_the_rate_was_two_seconds_before() -> 
         rates.append((state.used, state.rate))
     before = max(rate for used, rate in rates if used <= state.used - 2.0)
     after = min(rate for used, rate in rates if used >= state.used - 2.0)
-    adaptive.refused(state, now + 0.1, now + 0.05, pause=1.0)
+    adaptive.throttled(state, now + 0.1, now + 0.05, pause=1.0)
     assert before <= state.ceiling <= after < rates[-1][1]
     assert state.rate == pytest.approx(0.97 * state.ceiling)
 
@@ -248,7 +248,7 @@ def test_a_server_that_is_still_shut_tells_nothing_of_the_rate() -> None:
     state = begun_too_fast(adaptive)
     rate = state.rate
     adaptive.succeeded(state, now=1.4, sent_at=1.3)
-    adaptive.refused(state, now=1.5, sent_at=1.45)
+    adaptive.throttled(state, now=1.5, sent_at=1.45)
     assert state.rate == pytest.approx(0.75 * rate)
     assert state.ceiling == 10
 
@@ -261,7 +261,7 @@ def test_outages_in_a_row_tell_together_what_is_admitted() -> None:
         for i in range(4):
             sent_at = second + i / 40
             adaptive.succeeded(state, sent_at + LATENCY, sent_at)
-        adaptive.refused(state, second + 0.2, second + 0.12, pause=0.7)
+        adaptive.throttled(state, second + 0.2, second + 0.12, pause=0.7)
     # It goes down as long as it is refused, but the nearer to what is admitted, the more slowly.
     assert 2.5 <= state.rate <= 4
 
@@ -272,15 +272,15 @@ def test_far_beyond_the_ceiling_the_rate_goes_between_again() -> None:
     now = drive(adaptive, state, 300, limit=10.0)
     while state.rate < 20:
         now = drive(adaptive, state, 1.0, begin=now)
-    adaptive.refused(state, now + 0.1, now + 0.05, pause=1.0)
-    assert state.rate <= 0.8 * state.refused_rate
+    adaptive.throttled(state, now + 0.1, now + 0.05, pause=1.0)
+    assert state.rate <= 0.8 * state.throttled_rate
 
 
 def test_a_pause_of_ones_own_tells_nothing_of_the_window() -> None:
     # Without Retry-After it is refused again and again, and then waits for longer than needed.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
-    adaptive.refused(state, now=0.8, sent_at=0.7, pause=8.0)
+    adaptive.throttled(state, now=0.8, sent_at=0.7, pause=8.0)
     adaptive.succeeded(state, now=8.9, sent_at=8.8)
     assert state.ceiling == 10
     assert state.rate >= 5
@@ -292,7 +292,7 @@ def test_a_long_outage_tells_the_limit() -> None:
     state = adaptive.start()
     for i in range(500):
         adaptive.succeeded(state, i / 42 + LATENCY, i / 42)
-    adaptive.refused(state, now=12.0, sent_at=11.95, pause=48.0)
+    adaptive.throttled(state, now=12.0, sent_at=11.95, pause=48.0)
     assert 500 / 60 * 0.9 <= state.rate <= 500 / 60 * 1.15
 
 
@@ -319,7 +319,7 @@ def test_whatever_is_reported_the_rate_stays_within_its_bounds(
         if pause is None:
             adaptive.succeeded(state, now, now - age, cost)
         else:
-            adaptive.refused(state, now, now - age, pause)
+            adaptive.throttled(state, now, now - age, pause)
         assert 2 <= state.rate <= 50
 
 
@@ -393,9 +393,9 @@ def test_many_refusals_of_one_event_take_slots_once() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()
     for sent_at in (0.1, 0.2, 0.3):
-        adaptive.refused(state, now=1.0, sent_at=sent_at)
+        adaptive.throttled(state, now=1.0, sent_at=sent_at)
     assert state.limit == 9.0
-    adaptive.refused(state, now=2.0, sent_at=1.5)
+    adaptive.throttled(state, now=2.0, sent_at=1.5)
     assert state.limit == pytest.approx(8.1)
 
 
@@ -412,7 +412,7 @@ def test_whatever_is_reported_the_slots_stay_within_their_bounds(
     for gap, age, in_flight, refused in reports:
         now += gap
         if refused:
-            adaptive.refused(state, now, now - age)
+            adaptive.throttled(state, now, now - age)
         else:
             adaptive.succeeded(state, now, now - age, in_flight)
         assert 2 <= state.limit <= 9
@@ -455,17 +455,17 @@ def test_the_guard_grows_to_a_quarter_of_the_period_once_less_was_refused() -> N
     guard = SelfTuningGuard(period=2.0)
     guard.observe(0.1)
     guard.observe(5.0)
-    assert guard.refused()
+    assert guard.throttled()
     assert guard.seconds == 0.5
-    assert not guard.refused()
+    assert not guard.throttled()
 
 
 def test_a_refusal_that_is_not_for_what_was_left_out_leaves_the_guard_alone() -> None:
     guard = SelfTuningGuard(period=1.0)
-    assert not guard.refused()  # nothing is measured yet
+    assert not guard.throttled()  # nothing is measured yet
     guard.observe(0.1)
     guard.observe(0.11)
-    assert not guard.refused()
+    assert not guard.throttled()
     guard.observe(5.0)
     assert guard.seconds < 0.12
 
@@ -475,9 +475,9 @@ def test_the_guard_of_a_long_period_is_no_longer_than_a_second_until_that_was_re
     guard.observe(0.1)
     guard.observe(5.1)
     assert guard.seconds == 1.0
-    assert guard.refused()
+    assert guard.throttled()
     assert guard.seconds == 2.25
-    assert not guard.refused()
+    assert not guard.throttled()
 
 
 def test_the_guard_comes_down_as_the_few_become_many() -> None:
@@ -524,7 +524,7 @@ def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> 
 
 
 def test_who_is_accepted_is_never_rejected_here() -> None:
-    throttling = ClientThrottling()
+    throttling = AdaptiveThrottling()
     state = throttling.start()
     for i in range(1000):
         throttling.request(state, i / 10)
@@ -533,7 +533,7 @@ def test_who_is_accepted_is_never_rejected_here() -> None:
 
 
 def test_a_server_that_is_down_gets_less_and_is_tried_again() -> None:
-    throttling = ClientThrottling(k=2.0, window=10.0)
+    throttling = AdaptiveThrottling(k=2.0, window=10.0)
     state = throttling.start()
     for i in range(100):
         throttling.request(state, i / 100)
@@ -552,4 +552,4 @@ def test_throttling_refuses_what_makes_no_sense(
     arguments: tuple[float, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        ClientThrottling(*arguments)
+        AdaptiveThrottling(*arguments)

@@ -46,7 +46,7 @@ TABLE = """
     retry        | budget headers errors                                     | random
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
-    _http.overload | adaptive adaptive.overload errors                       | asyncio random
+    _http.overload | adaptive adaptive.throttling errors                       | asyncio random
     _http.announcements | headers headers.* limiter permit rate              |
     _http.admission | _http.* adaptive budget errors headers keyed limiter permit retry |
     adaptive     | adaptive.*                                                |

@@ -18,8 +18,8 @@ from aiohttp import ClientSession, web
 import aiothrottle.httpx
 import aiothrottle.httpx2
 from aiothrottle import (
+    AdaptiveThrottling,
     AttemptRefused,
-    ClientThrottling,
     Overloaded,
     RateLimiter,
     ThrottleTimeout,
@@ -28,7 +28,7 @@ from aiothrottle._http.overload import Overloads
 from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_session
 from aiothrottle.testing import RateLimitedServer
 
-STRICT = ClientThrottling(k=1.0)
+STRICT = AdaptiveThrottling(k=1.0)
 ONCE = Retry(attempts=1)
 Get = Callable[[str], Awaitable[int]]
 
@@ -258,6 +258,6 @@ async def test_no_more_origins_are_remembered_than_matter() -> None:
 
 @pytest.mark.parametrize("front", [*FRONTS[:2], ThrottleMiddleware, transport])
 async def test_only_the_algorithm_will_do(front: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"overload is a ClientThrottling, such as .*, not 2\.0"):
+    with pytest.raises(TypeError, match=r"overload is an AdaptiveThrottling, such as .*, not 2\.0"):
         async with front(RateLimiter(1), overload=2.0):
             pass

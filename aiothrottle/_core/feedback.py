@@ -175,13 +175,13 @@ class Feedback:
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
-            self.rate.adaptive.refused(self.rate.state, now, sent_at, pause)
+            self.rate.adaptive.throttled(self.rate.state, now, sent_at, pause)
             changes += self._rate_change(before)
         if self.slots is not None:
             before = int(self.slots.state.limit)
-            self.slots.adaptive.refused(self.slots.state, now, sent_at)
+            self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += self._slots_change(before)
-        if self.guard is not None and self.guard.measured.refused():
+        if self.guard is not None and self.guard.measured.throttled():
             changes += self._guard_change()
         return changes
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from aiothrottle._http.announcements import Announcements, Heed
 from aiothrottle._http.attempts import Attempts, Outcome, chain
 from aiothrottle._http.overload import Overloads
-from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.budget import RetryQuota
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
@@ -63,7 +63,7 @@ class Admission:
         default_key: Key,
         queue_timeout: float | None = None,
         retry: Retry,
-        overload: ClientThrottling | None = None,
+        overload: AdaptiveThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
     ) -> None:

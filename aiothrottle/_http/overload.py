@@ -7,8 +7,8 @@ import asyncio
 import random
 from collections import OrderedDict
 
-from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.adaptive.overload import OverloadState
+from aiothrottle.adaptive import AdaptiveThrottling
+from aiothrottle.adaptive.throttling import ThrottlingState
 from aiothrottle.errors import Overloaded
 from aiothrottle.redact import shown
 
@@ -27,19 +27,19 @@ class Overloads:
     that is cancelled for nothing at all: neither says that the server fails.
 
     Raises:
-        TypeError: `throttling` is no `ClientThrottling`.
+        TypeError: `throttling` is no `AdaptiveThrottling`.
     """
 
     __slots__ = ("_states", "_throttling")
 
-    def __init__(self, throttling: ClientThrottling) -> None:
-        if not isinstance(throttling, ClientThrottling):
+    def __init__(self, throttling: AdaptiveThrottling) -> None:
+        if not isinstance(throttling, AdaptiveThrottling):
             raise TypeError(
-                "overload is a ClientThrottling, such as ClientThrottling(k=2), not "
+                "overload is an AdaptiveThrottling, such as AdaptiveThrottling(k=2), not "
                 f"{shown(throttling)}"
             )
         self._throttling = throttling
-        self._states: OrderedDict[str, OverloadState] = OrderedDict()
+        self._states: OrderedDict[str, ThrottlingState] = OrderedDict()
 
     def check(self, origin: str) -> None:
         """Reject the request by chance, as the algorithm says.
@@ -67,7 +67,7 @@ class Overloads:
         if accepted:
             self._throttling.accepted(state, now)
 
-    def _state(self, origin: str) -> OverloadState:
+    def _state(self, origin: str) -> ThrottlingState:
         state = self._states.get(origin)
         if state is None:
             state = self._states[origin] = self._throttling.start()

@@ -1,8 +1,8 @@
-"""Limits that are found by trying: pure controllers, to which time is an argument."""
+"""Limits that adapt to the server's responses: pure controllers, with time as an argument."""
 
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency
 from aiothrottle.adaptive.guard import SelfTuningGuard
-from aiothrottle.adaptive.overload import ClientThrottling
 from aiothrottle.adaptive.rate import AdaptiveRate
+from aiothrottle.adaptive.throttling import AdaptiveThrottling
 
-__all__ = ["AdaptiveConcurrency", "AdaptiveRate", "ClientThrottling", "SelfTuningGuard"]
+__all__ = ["AdaptiveConcurrency", "AdaptiveRate", "AdaptiveThrottling", "SelfTuningGuard"]

@@ -1,4 +1,4 @@
-"""The adaptive number of slots: for servers that slow down rather than refuse."""
+"""The adaptive number of slots: for servers that slow down instead of answering 429."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from aiothrottle.checks import check_choice, check_number, check_whole
 __all__ = ["AdaptiveConcurrency", "Controller", "SlotsState"]
 
 Controller: TypeAlias = Literal["aimd", "gradient2"]
-"""Which controller moves the limit."""
+"""The controller that moves the limit."""
 
-# After a refusal; after a round that was slow, at the most. The best is that of so many responses.
+# Factors after a 429, and the lowest after a slow round; the best is of so many responses.
 _CUT, _SLOW_CUT = 0.9, 0.5
 _BEST_OF = 1000
 # Gradient2's, as published; its fast mean is that of one round.
@@ -24,18 +24,18 @@ _FORGET, _STEEP = 0.95, 2.0
 
 @dataclass(slots=True)
 class SlotsState:
-    """Where the search for the number of slots stands."""
+    """The state of the search for the number of slots."""
 
-    #: How many may be in flight, as a number that moves by parts.
+    #: How many requests may be in flight; it moves by fractions.
     limit: float
-    #: What was sent up to here is part of a round or an event that has been counted.
+    #: Requests sent up to here belong to a round or an event that has been counted.
     round_at: float = -math.inf
     cut_at: float = -math.inf
-    #: The round under way: responses, their times together, the most that were in flight.
+    #: The current round: responses, the sum of their times, the most that were in flight.
     count: int = 0
     total: float = 0.0
     busiest: int = 0
-    #: The best response time of late ("aimd"); the slow mean of how many rounds ("gradient2").
+    #: The best recent response time ("aimd"); the slow mean of how many rounds ("gradient2").
     times: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
     long: float = 0.0
     rounds: int = 0
@@ -43,31 +43,30 @@ class SlotsState:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConcurrency:
-    """A concurrency limit that is found by trying.
+    """A concurrency limit that adapts to the response times.
 
-    It stands where a concurrency limit stands:
+    Used in place of a concurrency limit:
     ``RateLimiter(9, concurrency_limit=AdaptiveConcurrency(4, 1, 64))``.
-    The limiter has to be told how each request ended: `Permit.report_success`,
-    `Permit.report_throttled`. The limit moves once in a round, which is as many responses as there
-    are slots, all of requests that were sent after the last move. It never grows while less than
-    half of it is used.
+    Every outcome has to be reported: `Permit.report_success`, `Permit.report_throttled`. The limit
+    moves once per round, which is as many responses as there are slots, all of requests that were
+    sent after the last move. It never grows while less than half of it is used.
 
     ``"aimd"`` adds a slot when the mean response time of the round is at most `tolerance` times the
-    best of late. Otherwise it goes back to ``limit * best / mean``, as many as the server works on
-    at once, or to half. A refusal takes a tenth (as in the AIMD limit of Netflix'
+    best recent one. Otherwise it cuts to ``limit * best / mean``, as many as the server works on
+    at once, but at most to half. A 429 cuts by a tenth (as in the AIMD limit of Netflix'
     concurrency-limits), and counts only if its request was sent after the last cut.
 
     ``"gradient2"`` is that of Netflix' concurrency-limits: with the mean of the round and the mean
-    of the last 600 rounds, ``limit * max(0.5, min(1, tolerance * long / short)) + 4``, of which a
-    fifth is taken over. It bears noise better, but under a load that never lets up it takes a queue
-    for normal after some hundred rounds, and grows on.
+    of the last 600 rounds, ``limit * max(0.5, min(1, tolerance * long / short)) + 4``, towards
+    which it moves by a fifth. It tolerates noise better, but under a constant load it takes a
+    queue for normal after some hundred rounds, and grows further.
 
     Args:
-        initial: Where to begin, in slots.
-        minimum: It is never lower; 1 or more.
-        maximum: It is never higher.
+        initial: Slots at first.
+        minimum: The fewest slots, 1 or more.
+        maximum: The most slots.
         controller: ``"aimd"`` or ``"gradient2"``.
-        tolerance: So many times as slow is not slow yet; above 1.
+        tolerance: A response is slow beyond so many times the best response time; above 1.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -79,7 +78,7 @@ class AdaptiveConcurrency:
     ...     adaptive.succeeded(state, now=0.1, sent_at=0.0, in_flight=4)
     >>> state.limit
     5.0
-    >>> adaptive.refused(state, now=0.3, sent_at=0.2)
+    >>> adaptive.throttled(state, now=0.3, sent_at=0.2)
     >>> state.limit
     4.5
     """
@@ -91,26 +90,26 @@ class AdaptiveConcurrency:
     tolerance: float = 2.0
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Check the arguments."""
         for name in ("initial", "minimum", "maximum"):
             check_whole(name, getattr(self, name), "slots")
         if not 1 <= self.minimum <= self.initial <= self.maximum:
-            raise ValueError(f"it is 1 <= minimum <= initial <= maximum, not {self!r}")
+            raise ValueError(f"must be 1 <= minimum <= initial <= maximum, got {self!r}")
         check_choice("controller", self.controller, get_args(Controller))
         check_number("tolerance", self.tolerance, above=1)
 
     def start(self) -> SlotsState:
-        """Give the state of a search that begins."""
+        """Return the state of a new search."""
         return SlotsState(float(self.initial))
 
     def succeeded(self, state: SlotsState, now: float, sent_at: float, in_flight: int) -> None:
-        """Hear of a request that was answered.
+        """Record a request that the server has answered without a 429.
 
         Args:
             state: Is changed.
-            now: When its response came.
+            now: When its response arrived.
             sent_at: When it was sent.
-            in_flight: How many were in flight when it came, itself among them.
+            in_flight: Requests in flight when it arrived, this one included.
         """
         seconds = max(0.0, now - sent_at)
         state.times.add(seconds)
@@ -122,8 +121,8 @@ class AdaptiveConcurrency:
         if state.count >= int(state.limit):
             self._end_round(state, now)
 
-    def refused(self, state: SlotsState, now: float, sent_at: float) -> None:
-        """Hear of a request that was refused; arguments as for `succeeded`."""
+    def throttled(self, state: SlotsState, now: float, sent_at: float) -> None:
+        """Record a 429; arguments as for `succeeded`."""
         if sent_at > state.cut_at:
             self._set(state, now, _CUT * state.limit)
             state.cut_at = now
@@ -136,8 +135,8 @@ class AdaptiveConcurrency:
             if used:
                 limit = self._gradient2(state, mean)
         elif mean > self.tolerance * state.times.least:
-            # So many the server works on at once, if the rest of the time was spent in a queue. It
-            # has to run empty now and then, or the best of late is one with a queue.
+            # As many as the server works on at once, if the rest of the time was spent in a queue.
+            # The queue has to run empty now and then, or the best recent time includes it.
             limit *= max(_SLOW_CUT, state.times.least / mean)
         elif used:
             limit += 1.0
@@ -147,7 +146,7 @@ class AdaptiveConcurrency:
         state.rounds += 1
         weight = 1.0 / state.rounds if state.rounds <= _WARM_UP else 2.0 / (_LONG + 1)
         state.long += weight * (mean - state.long)
-        if state.long > _STEEP * mean:  # it was slow for long, and is no more
+        if state.long > _STEEP * mean:  # it was slow for long, and no longer is
             state.long *= _FORGET
         gradient = 1.0
         if mean > 0.0:

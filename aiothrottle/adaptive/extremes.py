@@ -1,4 +1,4 @@
-"""The least and the greatest of the last so many values, in constant space."""
+"""The least and the greatest of the last values, in constant memory."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Extremes"]
 class Extremes:
     """The least and the greatest of at least the last `size` values, at most twice as many.
 
-    Two generations: when the new one is full, it takes the place of the old one.
+    Two generations: when the new one is full, it replaces the old one.
 
     >>> times = Extremes(100)
     >>> for value in (3.0, 1.0, 2.0):
@@ -27,7 +27,7 @@ class Extremes:
     _old_greatest: float = -math.inf
 
     def add(self, value: float) -> bool:
-        """Take down a value; tell whether one of the two may be another now."""
+        """Add a value; return whether the least or the greatest may have changed."""
         count = self.count
         self.count = count + 1
         if self._least <= value <= self._greatest and count % self.size:

@@ -1,4 +1,4 @@
-"""The even pace of an adaptive rate: an algorithm whose rate is part of its state."""
+"""The even spacing of an adaptive rate: an algorithm whose rate is part of its state."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _TOLERANCE = 0.002
 
 @dataclass(slots=True)
 class PaceState:
-    """Tokens per second, and the tokens that are not due yet."""
+    """The rate, in tokens per second, and the tokens that are not due yet."""
 
     rate: float
     level: Level = field(default_factory=Level)
@@ -28,12 +28,13 @@ class Pace:
 
     Args:
         initial: Tokens per second, at first.
-        most: The greatest cost of one request. It keeps those behind it waiting, not itself.
+        most: The greatest cost of one request. It delays the requests behind it, not itself.
 
     >>> pace = Pace(initial=2.0, most=10.0)
     >>> state = pace.start()
-    >>> pace.admit(state, now=0.0, cost=1), pace.delay(state, now=0.0, cost=1)
-    (True, 0.498)
+    >>> pace.take(state, now=0.0, cost=1)
+    >>> pace.delay(state, now=0.0, cost=1)
+    0.498
     >>> pace.follow(state, now=0.0, rate=4.0)
     >>> pace.delay(state, now=0.0, cost=1)
     0.248
@@ -48,11 +49,11 @@ class Pace:
         return self.most
 
     def start(self) -> PaceState:
-        """Give a schedule on which nothing is due."""
+        """Return an empty schedule."""
         return PaceState(self.initial)
 
     def follow(self, state: PaceState, now: float, rate: float) -> None:
-        """Go on at another rate: what is due later is due so much sooner, or later still."""
+        """Continue at another rate: what is due later is due sooner, or later, in proportion."""
         state.level.put_in(now, 0.0, state.rate, 1.0)  # until now it drained at the old one
         state.rate = rate
 
@@ -61,7 +62,7 @@ class Pace:
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(self, state: PaceState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until the one after the `ahead` is due in 2 ms."""
+        """Seconds until the token after the `ahead` is due in 2 ms."""
         if cost > self.most:
             return math.inf
         if cost == 0:
@@ -69,22 +70,22 @@ class Pace:
         return state.level.fits_in(now, ahead, _TOLERANCE * state.rate, state.rate, 1.0)
 
     def take(self, state: PaceState, now: float, cost: float) -> None:
-        """Occupy `cost` places of the schedule."""
+        """Occupy `cost` intervals of the schedule."""
         if cost:
             state.level.put_in(now, cost, state.rate, 1.0)
 
     def allowance(self, state: PaceState, now: float, most: int) -> int:
-        """So many as are due within 2 ms from now: later there are only more."""
+        """Return how many are due within 2 ms from now: later there are only more."""
         brim = _TOLERANCE * state.rate + ROUNDING
         left = brim - state.level.tokens_at(now, state.rate, 1.0)
         return int(min(most, left + 1)) if left >= 0.0 else 0
 
-    def take_each(self, state: PaceState, instants: Sequence[float]) -> None:
-        """Occupy a place of the schedule for each of the instants."""
-        state.level.put_in_each(instants, state.rate, 1.0)
+    def take_each(self, state: PaceState, timestamps: Sequence[float]) -> None:
+        """Occupy an interval of the schedule for each of the timestamps."""
+        state.level.put_in_each(timestamps, state.rate, 1.0)
 
     def remaining(self, state: PaceState, now: float) -> float:
-        """All or nothing: the next cost may go, of whatever size, or it may not."""
+        """All or nothing: the next cost can be taken, of whatever size, or it cannot."""
         return 0.0 if self.delay(state, now, 1) > 0.0 else self.capacity
 
     def reset_after(self, state: PaceState, now: float) -> float:
@@ -92,11 +93,11 @@ class Pace:
         return state.level.empty_in(now, state.rate, 1.0)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> PaceState:  # noqa: ARG002
-        """Begin a schedule: what went under another algorithm delays no more than one token."""
+        """Return a new schedule: what was taken under `old` delays by no more than one token."""
         fresh = self.start()
         fresh.level.put_in(now, 1.0, fresh.rate, 1.0)
         return fresh
 
     def refund(self, state: PaceState, now: float, cost: float, at: float) -> None:
-        """Clear places of the schedule that have not come yet."""
+        """Free intervals of the schedule that have not come yet."""
         state.level.take_out(now, cost, at, state.rate, 1.0)

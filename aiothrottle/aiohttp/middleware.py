@@ -13,7 +13,7 @@ from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSess
 from aiothrottle._http.admission import Admission, AnyLimiter, Key, Target, check_retry
 from aiothrottle._http.announcements import Announcements, Heed, check_profiles
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed
-from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
@@ -87,7 +87,7 @@ class ThrottleMiddleware:
         queue_timeout: float | None = None,
         max_hold: float | None = None,
         hold_websockets: bool = False,
-        overload: ClientThrottling | None = None,
+        overload: AdaptiveThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
     ) -> None:
@@ -266,7 +266,7 @@ def throttled_session(
     max_hold: float | None = None,
     hold_websockets: bool = False,
     buffer_body: bool = False,
-    overload: ClientThrottling | None = None,
+    overload: AdaptiveThrottling | None = None,
     heed: Heed = "at once",
     profiles: Iterable[Profile] = (),
     **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has

@@ -12,7 +12,7 @@ from aiohttp.typedefs import StrOrURL
 
 from aiothrottle._http.admission import Admission, AnyLimiter, Key
 from aiothrottle._http.announcements import Heed
-from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.aiohttp.arguments import check_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
@@ -68,7 +68,8 @@ class ThrottledSession:
         buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
             into memory first, so that it can.
         overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
+            they take a token: ``AdaptiveThrottling(k=2.0)``, for each origin by itself. None:
+            never.
         heed: What is done when the server says how much is left of its quota, and until when: that
             may be used up "at once", or is spread "evenly". It makes the limiter tighter, never
             looser than its own rate. None: it is not heeded.
@@ -99,7 +100,7 @@ class ThrottledSession:
         max_hold: float | None = None,
         hold_websockets: bool = False,
         buffer_body: bool = False,
-        overload: ClientThrottling | None = None,
+        overload: AdaptiveThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
         **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from aiothrottle._http.admission import Admission, AnyLimiter, Key, origin
 from aiothrottle._http.announcements import Heed, may_say_more
 from aiothrottle._http.attempts import Attempts, Outcome, failed, judge
-from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.checks import check_number
 from aiothrottle.headers import Profile
 from aiothrottle.limiter import RateLimiter
@@ -59,7 +59,7 @@ class Transport(Generic[_Request, _Response]):
         queue_timeout: float | None = None,
         max_hold: float | None = None,
         buffer_body: bool = False,
-        overload: ClientThrottling | None = None,
+        overload: AdaptiveThrottling | None = None,
         heed: Heed = "at once",
         profiles: Iterable[Profile] = (),
     ) -> None:
