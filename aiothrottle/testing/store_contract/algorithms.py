@@ -1,4 +1,4 @@
-"""The algorithms that a store is asked about."""
+"""The algorithms with which a store is checked."""
 
 import math
 import struct
@@ -20,8 +20,8 @@ from aiothrottle.algorithms import (
 __all__ = ["ALGORITHMS", "TEN", "OneByOne"]
 
 
-class OneByOne(Algorithm[list[float]]):
-    """One token a second: an algorithm that no store can have heard of."""
+class OneByOne:
+    """One token per second: an algorithm that no store knows."""
 
     @property
     def capacity(self) -> float:
@@ -29,15 +29,15 @@ class OneByOne(Algorithm[list[float]]):
         return 1.0
 
     def start(self) -> list[float]:
-        """Give the instant from which on one may go."""
+        """Return the timestamp from which on a token can be taken."""
         return [-math.inf]
 
     def delay(self, state: list[float], now: float, cost: float) -> float:
-        """Seconds until then."""
+        """Seconds until that timestamp."""
         return 0.0 if not cost else math.inf if cost > 1 else max(0.0, state[0] - now)
 
     def take(self, state: list[float], now: float, cost: float) -> None:
-        """Have the next one wait a second."""
+        """Delay the next token by a second."""
         if cost:
             state[0] = max(state[0], now) + 1.0
 
@@ -46,20 +46,20 @@ class OneByOne(Algorithm[list[float]]):
         return float(state[0] <= now)
 
     def reset_after(self, state: list[float], now: float) -> float:
-        """Seconds until then."""
+        """Seconds until that timestamp."""
         return max(0.0, state[0] - now)
 
     def refund(self, state: list[float], now: float, cost: float, at: float) -> None:  # noqa: ARG002
-        """Let the next one go at once, if nobody went behind this one."""
+        """Give the token back, if it was the last one taken."""
         if at + 1.0 >= state[0]:
             state[0] = min(state[0], max(now, at))
 
     def dump(self, state: list[float]) -> bytes:
-        """Write the instant."""
+        """Return the timestamp as bytes."""
         return struct.pack("<d", state[0])
 
     def load(self, data: bytes) -> list[float]:
-        """Read it."""
+        """Return the timestamp that was dumped."""
         return list(struct.unpack("<d", data))
 
 
@@ -79,7 +79,7 @@ ALGORITHMS: list[Algorithm[Any]] = [
     Unlimited(),
     OneByOne(),
 ]
-"""One of each algorithm, and some of several at once."""
+"""One of each algorithm, and combinations of several."""
 
 TEN = SlidingWindowLog("10/s")
-"""For what does not hang on the algorithm."""
+"""For checks that do not depend on the algorithm."""
