@@ -405,7 +405,7 @@ def test_a_simulation_that_makes_no_sense(
 def test_a_client_is_something_that_makes_limiters() -> None:
     with pytest.raises(TypeError, match="makes a RateLimiter when it is called"):
         simulate(cast("Any", RateLimiter(20)), WINDOW)
-    with pytest.raises(TypeError, match="which is no RateLimiter"):
+    with pytest.raises(TypeError, match="which is not a RateLimiter"):
         simulate(cast("Any", lambda: 20), WINDOW)
 
 

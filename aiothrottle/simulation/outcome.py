@@ -1,4 +1,4 @@
-"""What became of a simulation, and a table of several."""
+"""The outcome of a simulation, and a table of several."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ __all__ = ["Arrival", "Outcome", "Waits", "fairness", "table", "waits_of"]
 
 
 class Arrival(NamedTuple):
-    """One request as the server saw it: when, in seconds, from which client, and the verdict."""
+    """One request as the server saw it: when, in seconds, from which client, whether throttled."""
 
     at: float
     client: int
@@ -20,7 +20,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long the requests waited at home, in seconds; not a number if none was admitted."""
+    """How long the requests waited in the client, in seconds; NaN if none was admitted."""
 
     mean: float
     p50: float
@@ -29,25 +29,24 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a simulation, as the server saw it.
+    """The outcome of a simulation, as the server saw it.
 
-    The server is watched for as long as was asked, from the first instant at which a request could
-    have arrived.
+    The server is observed for the given seconds, from when the first request could have arrived.
 
     Attributes:
-        sent: Requests that arrived, refused or not; one that is tried again counts again.
-        refused: Requests that were one too many.
+        sent: Requests that arrived, throttled or not; every attempt counts.
+        refused: Requests that were throttled.
         utilisation: Admitted requests, as a part of the most that the algorithm could have admitted
             in the time.
-        waits: Of the admitted requests: from being wanted to being sent, for the last time.
+        waits: Of the admitted requests, until their last attempt was sent.
         fairness: Jain's index over the admitted requests x of the n clients,
             ``sum(x)**2 / (n * sum(x**2))``: 1 if all got the same, 1/n if one got everything.
             (R. Jain, D. Chiu, W. Hawe: "A Quantitative Measure Of Fairness And Discrimination For
             Resource Allocation In Shared Computer Systems", DEC Research Report TR-301, 1984.)
-        greatest_count: The most arrivals, refused or not, in any window of the server's period.
-        given_up: Requests that were refused too often to be tried again.
-        turned_away: Requests that were never sent, since the limiter itself refused them: its
-            queue was full, say.
+        greatest_count: The most arrivals, throttled or not, in any window of the server's period.
+        given_up: Requests that were throttled in every attempt.
+        turned_away: Requests that were never sent, since the limiter rejected them: its queue was
+            full, for example.
         arrivals: Every arrival, in order.
     """
 
@@ -63,16 +62,16 @@ class Outcome:
 
     @property
     def admitted(self) -> int:
-        """Requests that arrived and were not refused."""
+        """Requests that arrived and were not throttled."""
         return self.sent - self.refused
 
     @property
     def refused_share(self) -> float:
-        """Refused requests, as a part of those that were sent."""
+        """Throttled requests, as a part of those that were sent."""
         return self.refused / self.sent if self.sent else 0.0
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return a summary in one line."""
         return (
             f"{self.sent} sent, {self.refused_share:.2%} refused, {self.utilisation:.1%} used, "
             f"waited {number(self.waits.mean, 3)} s (p99 {number(self.waits.p99, 3)} s), "
@@ -81,7 +80,7 @@ class Outcome:
 
 
 def table(outcomes: Mapping[str, Outcome]) -> str:
-    """Lay outcomes out as a table in Markdown, one named outcome a line.
+    """Return a table in Markdown, one named outcome per row.
 
     >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.simulation import simulate
@@ -118,7 +117,7 @@ def _cells(outcome: Outcome) -> list[str]:
 
 
 def waits_of(waits: Sequence[float]) -> Waits:
-    """Sum up how long they waited, in seconds."""
+    """Return mean and percentiles of the waits, in seconds."""
     if not waits:
         return Waits(math.nan, math.nan, math.nan)
     ordered = sorted(waits)
@@ -130,6 +129,6 @@ def waits_of(waits: Sequence[float]) -> Waits:
 
 
 def fairness(admitted: Sequence[int]) -> float:
-    """Tell Jain's index, as `Outcome` has it."""
+    """Return Jain's index, as `Outcome` defines it."""
     squares = sum(count**2 for count in admitted)
     return sum(admitted) ** 2 / (len(admitted) * squares) if squares else 1.0

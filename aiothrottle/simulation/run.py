@@ -1,4 +1,4 @@
-"""The one function: clients, a server, a network, and so many seconds."""
+"""The function that runs a simulation: clients, a server, a network, and a time."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,35 +30,36 @@ def simulate(
     retry: Retry = Retry(),  # noqa: B008 - a frozen value
     seed: int = 0,
 ) -> Outcome:
-    """Let clients ask a server for some virtual time, and tell what came of it.
+    """Run clients against a server for some virtual time, and return the outcome.
 
-    A request waits for its limiter, travels, is admitted or refused, and the answer travels back;
-    so long its slot is held. A refused one pauses its limiter and is tried again, just as in
-    `aiothrottle.aiohttp.ThrottledSession`. The limiters are real ones, and follow the virtual time
-    as long as they are given no `clock` of their own.
+    A request waits for its limiter, travels, is admitted or throttled, and the response travels
+    back; it holds its slot for that time. A throttled request pauses its limiter and is retried,
+    just as in `aiothrottle.aiohttp.ThrottledSession`. The limiters are real, and follow the virtual
+    time unless they have a `clock` of their own.
 
-    It blocks, for some 30 microseconds a request. Where an event loop is running already,
-    in a notebook say, use ``await asyncio.to_thread(simulate, ...)``.
+    It blocks, for about 30 microseconds per request. Where an event loop is running already, such
+    as in a notebook, use ``await asyncio.to_thread(simulate, ...)``.
 
     Args:
-        client: Makes the limiter of a client, new for every one of them.
-        server: A `Server`, or just a rate: then it counts in a rolling window.
-        clients: How many clients there are. They know nothing of each other.
-        workers: How many tasks of each client ask again and again, as soon as they have an
-            answer. They can't send more than ``workers / (2 * latency)`` a second.
-        demand: Requests per second that each client is asked for, at random times (a Poisson
+        client: Makes the limiter of a client; called once for each.
+        server: A `Server`, or just a rate, for a sliding window log.
+        clients: How many clients there are. They are independent.
+        workers: How many tasks of each client send requests in a loop. They cannot send more than
+            ``workers / (2 * latency)`` per second.
+        demand: Requests per second that each client has to send, at random times (a Poisson
             process), however many are waiting already; instead of `workers`.
-        latency: Seconds that a request, and its answer too, takes at the least.
-        jitter: At most so much longer it takes, by chance: any time up to that is as likely.
-        seconds: How long the server is watched.
-        changes: What the server turns into, and after how many seconds: its limit may be another
-            one from then on. It begins with nothing counted.
-        retry: What is done with refused requests; by default what a session does.
-        seed: Of all that is left to chance. The demand and the phase are the same for all clients
-            and servers, and so are the delays, in the order of sending: outcomes can be compared.
+        latency: The least seconds that a request, and its response too, travels.
+        jitter: The most seconds that it travels longer, at random, uniformly.
+        seconds: How long the server is observed.
+        changes: The servers that replace it, by the seconds after which they do. Each starts with
+            nothing counted.
+        retry: How throttled requests are retried; by default as a session does.
+        seed: Of all randomness. The demand and the phase are the same for all clients and servers,
+            and so are the delays, in the order of sending: outcomes can be compared.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or `client` makes something that is no limiter.
+        TypeError: An argument is of a wrong kind, or `client` makes something that is not a
+            limiter.
         ValueError: An argument is out of range.
         RuntimeError: An event loop is running in this thread.
 
@@ -71,7 +72,7 @@ def simulate(
     """
     if _a_loop_runs():
         raise RuntimeError(
-            "simulate() runs a loop of its own, and in this thread one is running: write "
+            "simulate() runs its own event loop, but one is running in this thread: write "
             "`await asyncio.to_thread(simulate, ...)`"
         )
     if not callable(client):
@@ -79,12 +80,12 @@ def simulate(
     check_whole("clients", clients)
     check_whole("workers", workers)
     check_number("demand", demand, "requests per second", above=0, none="None")
-    # Without it a client could do anything in no time at all.
+    # Without latency a client could send any number of requests in no time.
     check_number("latency", latency, "seconds", above=0)
     check_number("jitter", jitter, "seconds")
     check_number("seconds", seconds, above=0)
-    for instant in changes:
-        check_number("the instant of a change", instant, "seconds", above=0)
+    for seconds_after in changes:
+        check_number("the time of a change", seconds_after, "seconds", above=0)
     world = World(
         servers={0.0: server if isinstance(server, Server) else Server(server), **changes},
         latency=latency,

@@ -1,4 +1,4 @@
-"""The server of a simulation: an algorithm, and what is said to whom it refuses."""
+"""The server of a simulation: an algorithm, and the response to a throttled request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,38 +18,37 @@ from aiothrottle.texts import duration
 __all__ = ["ROUNDING", "RetryAfter", "Server", "most_admitted"]
 
 RetryAfter: TypeAlias = Literal["seconds", "exact", "none"]
-"""What a server says to whom it refuses: whole seconds (rounded up), the exact ones, nothing."""
+"""The Retry-After of a 429: whole seconds (rounded up), exact seconds, or none."""
 
-#: Sums of durations are off by some units in the last place: neither early nor late.
+#: Seconds. Sums of durations are off by a few units in the last place.
 ROUNDING = 1e-9
 _SHORTEST_PERIOD = 1e-6
-# Who admits so many at one instant limits nothing.
+# A server that admits so many at one instant has no limit.
 _NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Server:
-    """What a simulated server admits, and what it says to whom it refuses.
+    """A simulated server: what it admits, and its response to a throttled request.
 
-    What it refuses costs the client nothing under the algorithm.
+    A throttled request does not count under the algorithm.
 
     Args:
         rate: Requests per period, of all clients together.
-        algorithm: How the rate is meant, as in `aiothrottle.testing.RateLimitedServer`:
-            ``"sliding-window-log"``, ``"fixed-window"`` or ``"token-bucket"``. Or what makes an
-            algorithm of your own, with the methods of
-            `aiothrottle.testing.algorithms.ServerAlgorithm`: it is called without arguments, and
-            `rate` then only tells the period.
+        algorithm: How the rate is enforced, as in `aiothrottle.testing.RateLimitedServer`:
+            ``"sliding-window-log"``, ``"fixed-window"`` or ``"token-bucket"``. Or a function
+            without arguments that makes your own algorithm, with the methods of
+            `aiothrottle.testing.algorithms.ServerAlgorithm`; `rate` then only gives the period.
         burst: How many requests the token bucket holds; by default the limit of the rate.
-        phase: How far into a fixed window the simulation begins, in seconds. A client can't know;
-            by default the seed of the simulation decides.
-        retry_after: What is said in Retry-After: ``"seconds"``, the time until the next request is
-            admitted, rounded up to a whole second, since HTTP knows no other; ``"exact"``, not
-            rounded, as in the headers and bodies of some APIs; ``"none"``, nothing.
+        phase: How far into a fixed window the simulation begins, in seconds. A client cannot know
+            it; by default the seed of the simulation decides.
+        retry_after: The Retry-After: ``"seconds"``, the time until the next request is admitted,
+            rounded up to a whole second, as in HTTP; ``"exact"``, not rounded, as in the headers
+            and bodies of some APIs; ``"none"``, no header.
 
     Raises:
-        TypeError: `rate` is of a kind that is no rate.
-        ValueError: An argument is out of range, or makes no sense together with the others.
+        TypeError: `rate` is of a kind that is not a rate.
+        ValueError: An argument is out of range, or contradicts another one.
 
     >>> Server("100/min", algorithm="fixed-window").period
     60.0
@@ -97,8 +96,8 @@ class Server:
         return self.rate.period / min(1.0, self.rate.limit)
 
     def make_algorithm(self, phase: float = 0.0) -> ServerAlgorithm:
-        """Make the algorithm, with nothing counted yet, so far into a fixed window."""
-        # A window counts whole requests. Not even one would be none for ever.
+        """Return a fresh algorithm, so many seconds into a fixed window."""
+        # A window counts whole requests, and at least one, or it would never admit any.
         limit = max(1, int(self.rate.limit))
         match self.algorithm:
             case "sliding-window-log":
@@ -113,7 +112,7 @@ class Server:
 
 
 def most_admitted(algorithm: ServerAlgorithm, seconds: float) -> int:
-    """Count what an algorithm admits to somebody who asks at every instant."""
+    """Return the most requests that an algorithm can admit in that time."""
     count, now = 0, 0.0
     at_once = 0
     while at_once < _NO_LIMIT:

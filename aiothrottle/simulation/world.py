@@ -1,4 +1,4 @@
-"""One simulation: real limiters, a network of delays, a server, and what was seen."""
+"""One simulation: real limiters, a network of delays, a server, and what it records."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ __all__ = ["World"]
 
 
 class World:
-    """One simulation: the network, the server, what was seen. It is used once.
+    """One simulation: the network, the server, and the records. Used once.
 
     The server's time begins `latency` after the clients': when the first request can arrive.
     """
@@ -45,7 +45,7 @@ class World:
         self._back_off = self._chance("back-off")
         phase = self._chance("phase").random()
         instants = sorted(at for at in servers if at < seconds)
-        # Each server with its algorithm, made twice: how much it admits is asked of the other one.
+        # The algorithm of each server is made twice: the second one measures how much it can admit.
         self._to_come: list[tuple[float, Server, ServerAlgorithm]] = []
         self._most = 0
         for at, until in zip(instants, [*instants[1:], seconds], strict=True):
@@ -60,7 +60,7 @@ class World:
         self._turned_away = 0
 
     def _chance(self, what: str) -> random.Random:
-        """Give a chance of its own to each thing, so that none disturbs the other."""
+        """Return a random generator for one purpose, so that the others are not disturbed."""
         return random.Random(f"{self._seed} {what}")
 
     async def run(
@@ -70,11 +70,11 @@ class World:
         workers: int,
         demand: float | None,
     ) -> None:
-        """Let the clients ask until the time is over."""
+        """Run the clients until the time is over."""
         limiters = [make_limiter() for _ in range(clients)]
         for limiter in limiters:
             if not isinstance(limiter, RateLimiter):
-                raise TypeError(f"client made {limiter!r}, which is no RateLimiter")
+                raise TypeError(f"client made {limiter!r}, which is not a RateLimiter")
         try:
             async with (
                 asyncio.timeout(self._latency + self._seconds),
@@ -87,7 +87,7 @@ class World:
                     for _ in range(workers):
                         group.create_task(self._ask_on_and_on(limiter, client))
         except TimeoutError:
-            pass  # what went wrong would come in a group
+            pass  # a failure would be raised in a group
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
@@ -98,7 +98,7 @@ class World:
         while True:
             error = await self._request(limiter, client)
             if error is not None:
-                # At once, it would be turned away again: no time has passed.
+                # An immediate retry would be rejected again: no time has passed.
                 await asyncio.sleep(getattr(error, "retry_after", None) or self._server.period)
 
     async def _come_and_go(
@@ -110,7 +110,7 @@ class World:
             group.create_task(self._request(limiter, client))
 
     async def _request(self, limiter: RateLimiter, client: int) -> ThrottleError | None:
-        """Ask until it is admitted or given up. Gives the error of a limiter that has refused."""
+        """Send until it is admitted or given up; return the error of a limiter that rejected it."""
         wanted_at = _now()
         attempt = 1
         try:
@@ -120,7 +120,7 @@ class World:
                     if wait is None:
                         permit.report_success()
                         return None
-                    delay, paused = self._refused(permit, attempt, wait)
+                    delay, paused = self._throttled(permit, attempt, wait)
                 if delay is None:
                     self._given_up += 1
                     return None
@@ -134,7 +134,7 @@ class World:
             return error
 
     async def _exchange(self, client: int, waited: float) -> float | None:
-        """Send a request. Gives None when it is admitted, else seconds until one would be."""
+        """Send a request; return None if it is admitted, else the seconds until one would be."""
         await asyncio.sleep(self._travel())
         wait = self._arrive(client, _now() - self._latency, waited)
         await asyncio.sleep(self._travel())
@@ -147,21 +147,21 @@ class World:
         while self._to_come and now >= self._to_come[0][0]:
             self._begun_at, self._server, self._algorithm = self._to_come.pop(0)
         ready_at = self._begun_at + self._algorithm.ready_at()
-        refused = ready_at > now + ROUNDING
+        throttled = ready_at > now + ROUNDING
         if now < self._seconds - ROUNDING:
-            self._arrivals.append(Arrival(now, client, refused))
-            if not refused:
+            self._arrivals.append(Arrival(now, client, throttled))
+            if not throttled:
                 self._waits.append(waited)
-        if refused:
+        if throttled:
             return ready_at - now
         self._algorithm.count(max(now, ready_at) - self._begun_at)
         return None
 
-    def _refused(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
-        """Tell the limiter, as a session does.
+    def _throttled(self, permit: Permit, attempt: int, wait: float) -> tuple[float | None, bool]:
+        """Report the 429 to the limiter, as a session does.
 
-        Gives the seconds until the next attempt, None if the request is given up, and whether the
-        limiter is paused for as long.
+        Return the seconds until the next attempt, None if the request is given up, and whether the
+        limiter is paused for that time.
         """
         retry_after = self._retry_after(wait)
         delay = self._retry.next_delay(
@@ -186,7 +186,7 @@ class World:
                 return None
 
     def outcome(self, clients: int) -> Outcome:
-        """Tell what was seen."""
+        """Return what was recorded."""
         admitted = [0] * clients
         for arrival in self._arrivals:
             admitted[arrival.client] += not arrival.refused

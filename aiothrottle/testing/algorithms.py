@@ -1,9 +1,9 @@
-"""The algorithms by which a server decides whether a request is one too many.
+"""The algorithms by which a server decides whether to throttle a request.
 
-They are written apart from the client's algorithms, on purpose, and must not import them: a test
-that compares a thing with itself cannot fail. For the same reason they are as short as their
-definitions. Time is an argument, in seconds; zero is the moment the server starts, and it never
-goes backwards. Only admitted requests are counted, so a refused one costs nothing.
+They are independent of the client's algorithms, on purpose, and must not import them: a test that
+compares a thing with itself cannot fail. For the same reason they are as short as their
+definitions. Time is an argument, in seconds; it is zero when the server starts and never decreases.
+Only admitted requests are counted, so a throttled one costs nothing.
 """
 
 import math
@@ -14,10 +14,10 @@ __all__ = ["FixedWindow", "ServerAlgorithm", "SlidingWindowLog", "TokenBucket"]
 
 
 class ServerAlgorithm(Protocol):
-    """What the server asks of an algorithm: when the next request may come, and to count it."""
+    """What a server needs of an algorithm: when it admits the next request, and to count it."""
 
     def ready_at(self) -> float:
-        """Return the instant from which on the next request is admitted, -inf if at any time."""
+        """Return when the next request is admitted, in seconds; -inf if at any time."""
         ...
 
     def count(self, now: float) -> None:
@@ -33,7 +33,7 @@ class SlidingWindowLog:
         self._counted = deque[float](maxlen=limit)
 
     def ready_at(self) -> float:
-        """Return the instant at which the oldest of the last `limit` requests leaves the window."""
+        """Return when the oldest of the last `limit` requests leaves the window."""
         if len(self._counted) < (self._counted.maxlen or 0):
             return -math.inf
         return self._counted[0] + self._period
@@ -44,7 +44,7 @@ class SlidingWindowLog:
 
 
 class FixedWindow:
-    """At most `limit` requests in each of the windows of `period` seconds that follow each other.
+    """At most `limit` requests in each of the consecutive windows of `period` seconds.
 
     The server starts `phase` seconds into the first window: window n begins at n * period - phase.
     """
@@ -60,14 +60,14 @@ class FixedWindow:
         return window * self._period - self._phase
 
     def ready_at(self) -> float:
-        """Return the instant at which the window of the last request ends, if that is full."""
+        """Return when the window of the last request ends, if it is full; else -inf."""
         return -math.inf if self._counted < self._limit else self._begin(self._window + 1)
 
     def count(self, now: float) -> None:
         """Count a request that is admitted at `now`."""
         window = math.floor((now + self._phase) / self._period)
-        # The quotient is rounded, the edges are not to depend on it: an instant at an edge
-        # belongs to the window that begins there.
+        # The quotient is rounded, but the boundaries must not depend on that: a request exactly at
+        # a boundary belongs to the window that begins there.
         if self._begin(window + 1) <= now:
             window += 1
         elif self._begin(window) > now:
@@ -91,7 +91,7 @@ class TokenBucket:
         self._counted_at = 0.0
 
     def ready_at(self) -> float:
-        """Return the instant at which there is, or was, one whole token."""
+        """Return when there is, or was, one whole token."""
         return self._counted_at + (1.0 - self._tokens) / self._rate
 
     def count(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""A real HTTP server that refuses what is too much, to test clients against."""
+"""A real HTTP server with limits, to test clients against."""
 
 import asyncio
 import contextlib
@@ -30,42 +30,42 @@ Refusal: TypeAlias = Literal["429-seconds", "429-date", "429", "503", "silence"]
 
 
 class RateLimitedServer:
-    """An HTTP server on a free port of 127.0.0.1 that refuses requests beyond its limits.
+    """An HTTP server on a free port of 127.0.0.1 that throttles requests beyond its limits.
 
     Use it as `async with RateLimitedServer(...) as server:`, or call `start` and `close`. A server
-    is started once. What it refuses costs the client nothing under the algorithm. All durations are
-    in seconds.
+    is started once. A throttled request does not count under the algorithm. All durations are in
+    seconds.
 
     Args:
         rate: The rate limit: a number of requests per second, a string such as `"50/s"`, or a
             `Rate`. None is no rate limit.
-        algorithm: How the rate is meant. `"sliding-window-log"`: never more than the limit in any
-            window of the period. `"fixed-window"`: windows follow each other, from the start of the
-            server on, so up to twice the limit can pass around an edge. `"token-bucket"`: up to
+        algorithm: How the rate is enforced. `"sliding-window-log"`: never more than the limit in
+            any window of the period. `"fixed-window"`: consecutive windows, from the start of the
+            server on, so up to twice the limit can pass around a boundary. `"token-bucket"`: up to
             `burst` requests at once, in the long run the rate. A window counts whole requests:
             `"2.5/s"` is 2 in a second, but `"0.5/s"` is 1 in two.
         burst: How many requests the token bucket holds; by default the limit of the rate.
         phase: How far into its first fixed window the server starts.
         concurrency_limit: How many exchanges may be open at once. An exchange is open from the
             arrival of a request until the whole response, body included, is written or the client
-            is gone; refused ones take no place. None is no limit.
-        refusal: What a refused request gets. `"429-seconds"`: status 429 with `Retry-After` in
-            seconds; `"429-date"`: with `Retry-After` as an HTTP date; both rounded up to a whole
+            is gone; a throttled request does not count. None is no limit.
+        refusal: The response to a throttled request. `"429-seconds"`: status 429 with `Retry-After`
+            in seconds; `"429-date"`: with `Retry-After` as an HTTP date; both rounded up to a whole
             second. `"429"`: no `Retry-After`. `"503"`: status 503 with `Retry-After` in
-            seconds. `"silence"`: no answer, ever. A request that is refused for concurrency is
-            told to come back in one second: nobody can know when an exchange will end.
-        latency: How long each request is on its way before the server sees it.
-        jitter: At most so much longer it takes, by chance: the algorithm sees jittered arrivals.
-        seed: Of the chance in `jitter`. The delays are the same for the same seed.
-        handler: What answers the admitted requests, an aiohttp handler; by default a short text, at
-            once: to see exchanges overlap, give a handler that takes its time.
+            seconds. `"silence"`: no response, ever. `Retry-After` is one second for a request
+            beyond the concurrency limit, as it is unknown when an exchange will end.
+        latency: How long each request travels before the server sees it.
+        jitter: The most that it travels longer, at random: the algorithm sees jittered arrivals.
+        seed: Of the random jitter. The delays are the same for the same seed.
+        handler: An aiohttp handler for the admitted requests; by default it sends a short text at
+            once: to see exchanges overlap, give a slow handler.
 
     Attributes:
-        audit: What really arrived.
+        audit: What arrived.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of range, or makes no sense together with the others.
+        ValueError: An argument is out of range, or contradicts another one.
 
     Example::
 
@@ -132,7 +132,7 @@ class RateLimitedServer:
         return self._url
 
     async def start(self) -> None:
-        """Start to serve. The algorithm's time begins now.
+        """Start serving. The algorithm's time begins now.
 
         Raises:
             RuntimeError: The server has been started before.
@@ -146,10 +146,10 @@ class RateLimitedServer:
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         self._started_at = time.monotonic()
-        # A client that opens many connections in one go must find room for all of them: what does
-        # not fit is sent again by the operating system after a second.
+        # There must be room for all connections that a client opens at once: the operating system
+        # sends what does not fit again after a second.
         site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096)
-        # A task of its own: asyncio loses a socket that listens if it is cancelled just then.
+        # In a task of its own: asyncio loses a listening socket if it is cancelled just then.
         starting = asyncio.create_task(site.start())
         try:
             await asyncio.shield(starting)
@@ -161,7 +161,7 @@ class RateLimitedServer:
         self._url = URL.build(scheme="http", host="127.0.0.1", port=port, path="/")
 
     async def close(self) -> None:
-        """Stop to serve, at once: exchanges that are open are cut off. Closing twice is fine."""
+        """Stop serving at once: open exchanges are cut off. Closing twice does nothing."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -173,15 +173,15 @@ class RateLimitedServer:
         await self.close()
 
     async def _hang_up(self, _: web.Application) -> None:
-        # aiohttp waits for the connections to end, and would do so for a minute.
+        # aiohttp would wait a minute for the connections to end.
         for task in self._connections:
             task.cancel()
 
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
         self._connections.add(request.task)
-        # Even without a delay this lets the event loop take a turn. A client that hangs up, and at
-        # once sends its next request on another connection, needs it: asyncio closes a socket
-        # one turn after it is told to.
+        # Even without a delay this yields to the event loop, which a client needs that hangs up and
+        # at once sends its next request on another connection: asyncio closes a socket one turn
+        # late.
         await asyncio.sleep(self._delay())
         record, wait = self._receive(request)
         try:
@@ -202,7 +202,7 @@ class RateLimitedServer:
         return self._latency + self._random.uniform(0, self._jitter)
 
     def _receive(self, request: web.Request) -> tuple[RecordedRequest, float | None]:
-        """Record a request and say how long it has to wait if it is one too many."""
+        """Record a request; return it, and the seconds to wait if it is throttled."""
         self._forget_lost_clients()
         now = time.monotonic()
         wait = self._judge(now - self._started_at)
@@ -212,7 +212,7 @@ class RateLimitedServer:
         return record, wait
 
     def _forget_lost_clients(self) -> None:
-        # Their handlers are being cancelled, but that takes some turns of the event loop, and the
+        # Their handlers are being cancelled, but that takes a few turns of the event loop, and the
         # client's next request may be faster.
         for record, request in list(self._open.items()):
             if request.transport is None or request.transport.is_closing():
@@ -242,10 +242,10 @@ class RateLimitedServer:
 
 
 def linked_pages(count: int) -> Handler:
-    """Make a handler that serves a little site of `count` HTML pages, for crawlers.
+    """Return a handler that serves a small site of `count` HTML pages, for crawlers.
 
     The pages are `/`, `/1`, `/2` and so on up to `count - 1`. Each links to a few others, always
-    the same, so that all can be found from `/`, most of them on several ways. Anything else is
+    the same, so that all can be found from `/`, most of them by several paths. Anything else is
     not found (404).
 
     Raises:
@@ -261,7 +261,7 @@ def linked_pages(count: int) -> Handler:
         number = numbers.get(request.path)
         if number is None:
             raise web.HTTPNotFound
-        # The children make a tree of all pages; the others are detours that a crawler must notice.
+        # The children form a tree of all pages; the others are detours that a crawler must notice.
         children = {child for child in (2 * number + 1, 2 * number + 2) if child < count}
         linked = sorted(children | {0, number // 2, (number * 7 + 3) % count})
         links = "\n".join(f'<a href="{paths[other]}">Page {other}</a>' for other in linked)
@@ -278,8 +278,8 @@ async def _answer_shortly(_: web.Request) -> web.StreamResponse:
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> None:
-    """Send the whole response. aiohttp would do it too, but after the handler: too late to see."""
-    # When the client is gone, aiohttp finds that out once more, and knows what to do.
+    """Send the whole response. aiohttp would do it too, but after the handler, unobserved."""
+    # If the client is gone, aiohttp notices it again and handles it.
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)
         await response.write_eof()
@@ -287,7 +287,7 @@ async def _send(request: web.Request, response: web.StreamResponse) -> None:
 
 def _retry_after(refusal: Refusal, wait: float, now: float) -> str | None:
     """Return the value of Retry-After; `now` is in seconds since the epoch."""
-    # RFC 9110 (10.2.3) knows whole seconds only. Rounded down, they would invite too early.
+    # RFC 9110 (10.2.3) has whole seconds only. Rounded down, they would be too short.
     match refusal:
         case "429-seconds" | "503":
             return str(math.ceil(wait))
@@ -311,11 +311,11 @@ def _make_algorithm(
         burst = rate.limit if burst is None else burst
         check_number("burst", burst, "requests", least=1)
         return TokenBucket(rate.limit, rate.period, burst)
-    # A window counts whole requests. Not even one would be none for ever.
+    # A window counts whole requests, and at least one, or it would never admit any.
     limit = max(1, int(rate.limit))
     period = rate.period / min(1.0, rate.limit)
     if name == "sliding-window-log":
         return SlidingWindowLog(limit, period)
     if phase >= period:
-        raise ValueError(f"phase must be less than the period of {period} s, not {phase!r}")
+        raise ValueError(f"phase must be less than the period of {period} s, got {phase!r}")
     return FixedWindow(limit, period, phase)

@@ -1,8 +1,8 @@
-"""What every store has to keep, as checks that anybody's store can be put to.
+"""The contract of a store, as checks for any implementation.
 
-Each of `CHECKS` is an async function of two arguments: one that makes a store, and the clock that
-the store goes by. All stores that are made for one check share their records, as those of several
-processes would, and there are none at the beginning::
+Each of `CHECKS` is an async function of two arguments: a function that makes a store, and the clock
+of that store. All stores made for one check share their records, as the stores of several processes
+would, and there are no records at the beginning::
 
     @pytest.mark.parametrize("check", CHECKS)
     async def test_my_store(check):
@@ -10,7 +10,7 @@ processes would, and there are none at the beginning::
         records = {}
         await check(lambda: MyStore(records, clock=clock), clock)
 
-They raise `AssertionError` for what is wrong.
+A failed check raises `AssertionError`.
 """
 
 from aiothrottle.testing.manual_clock import ManualClock
@@ -22,4 +22,4 @@ from aiothrottle.testing.store_contract.records import RECORDS
 __all__ = ["ALGORITHMS", "CHECKS", "ManualClock", "OneByOne"]
 
 CHECKS: list[Check] = [*DECISIONS, *RECORDS]
-"""The checks: async functions of what makes a store, and of its clock."""
+"""The checks: async functions of a store factory and its clock."""

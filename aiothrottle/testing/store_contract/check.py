@@ -1,4 +1,4 @@
-"""What a check of a store is, and how it says what is wrong."""
+"""The type of a check, and its assertions."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ _C = TypeVar("_C")
 
 
 def listed_in(checks: list[_C]) -> Callable[[_C], _C]:
-    """Put the check that is decorated at the end of these."""
+    """Return a decorator that appends a check to the list."""
 
     def put(check: _C) -> _C:
         checks.append(check)
@@ -29,7 +29,7 @@ def listed_in(checks: list[_C]) -> Callable[[_C], _C]:
 
 @dataclass
 class _Wanted:
-    """What an answer should say, where it is asked about."""
+    """The expected fields of an answer; None is not checked."""
 
     now: float | None = None
     retry_after: float | None = None
@@ -38,14 +38,14 @@ class _Wanted:
 
 
 def about(answer: Answer, **wanted: float) -> None:
-    """Assert that the answer says so, to a microsecond or two: `about(answer, remaining=3.0)`."""
+    """Assert fields of the answer, to a microsecond or two: `about(answer, remaining=3.0)`."""
     for name, value in vars(_Wanted(**wanted)).items():
         if value is not None:
             assert close((getattr(answer, name),), (value,)), (name, value, answer)
 
 
 def close(found: "tuple[float, ...] | list[float]", wanted: tuple[float, ...]) -> bool:
-    """Tell whether these are as many, and the same to a microsecond or two."""
+    """Return whether both have the same length and values, to a microsecond or two."""
     # A store may keep microseconds.
     return len(found) == len(wanted) and all(
         math.isclose(one, other, rel_tol=0.0, abs_tol=2e-6) or one == other
@@ -54,7 +54,7 @@ def close(found: "tuple[float, ...] | list[float]", wanted: tuple[float, ...]) -
 
 
 async def raises(error: type[Exception], call: Awaitable[object]) -> None:
-    """Assert that the call is refused with such an error."""
+    """Assert that the call raises that error."""
     with suppress(error):
         answer = await call
-        raise AssertionError(f"{call} gave {answer}: it has to raise {error.__name__}")
+        raise AssertionError(f"{call} returned {answer}: it must raise {error.__name__}")

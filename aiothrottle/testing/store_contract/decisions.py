@@ -1,4 +1,4 @@
-"""Whether one may go, and when: what every store has to decide alike."""
+"""Whether and when tokens can be taken: what every store must decide alike."""
 
 import asyncio
 import math
@@ -19,8 +19,8 @@ DECISIONS: list[Check] = []
 
 
 @listed_in(DECISIONS)
-async def what_fits_is_taken_and_the_rest_is_told_when(make: Make, clock: ManualClock) -> None:
-    """Three of five may go now, the fourth in a second."""
+async def what_fits_is_taken_with_delay_of_the_rest(make: Make, clock: ManualClock) -> None:
+    """Three of five are taken now, the fourth can be in a second."""
     store = make()
     answer = await store.reserve("key", SlidingWindowLog("3/s"), [1, 1, 1, 1, 1])
     assert answer.delays == (0.0, 0.0, 0.0), answer
@@ -32,8 +32,8 @@ async def what_fits_is_taken_and_the_rest_is_told_when(make: Make, clock: Manual
 
 
 @listed_in(DECISIONS)
-async def what_goes_within_the_horizon_is_taken_ahead(make: Make, clock: ManualClock) -> None:
-    """Slots of the time to come are given out in order, up to the horizon and no further."""
+async def tokens_within_the_horizon_are_reserved(make: Make, clock: ManualClock) -> None:
+    """Reservations are granted in order, up to the horizon and no further."""
     store = make()
     pace = TokenBucket("4/s", burst=1)
     answer = await store.reserve("key", pace, [1] * 9, horizon=1.1)
@@ -45,8 +45,8 @@ async def what_goes_within_the_horizon_is_taken_ahead(make: Make, clock: ManualC
 
 
 @listed_in(DECISIONS)
-async def nobody_goes_before_who_asked_earlier(make: Make, clock: ManualClock) -> None:
-    """A heavy cost is overtaken neither by those behind it nor by those who ask after it."""
+async def earlier_requests_are_not_overtaken(make: Make, clock: ManualClock) -> None:
+    """A heavy cost is overtaken neither by costs behind it nor by later requests."""
     store = make()
     await store.reserve("key", TEN, [5])
     clock.advance(0.25)
@@ -65,8 +65,8 @@ async def nobody_goes_before_who_asked_earlier(make: Make, clock: ManualClock) -
 
 
 @listed_in(DECISIONS)
-async def a_refusal_spends_nothing(make: Make, clock: ManualClock) -> None:
-    """However often it is refused, it may go when it was told."""
+async def a_rejection_spends_nothing(make: Make, clock: ManualClock) -> None:
+    """However often it is rejected, it can be taken after the first `retry_after`."""
     store = make()
     for algorithm in ALGORITHMS:
         answer = await store.reserve(repr(algorithm), algorithm, [1] * 200)
@@ -82,35 +82,35 @@ async def a_refusal_spends_nothing(make: Make, clock: ManualClock) -> None:
 
 
 @listed_in(DECISIONS)
-async def a_question_spends_nothing_and_is_answered_right(make: Make, clock: ManualClock) -> None:
-    """What `peek` says of a cost is what `reserve` says of it then."""
+async def peek_spends_nothing_and_is_right(make: Make, clock: ManualClock) -> None:
+    """`peek` returns what `reserve` returns then."""
     store = make()
     for algorithm in ALGORITHMS:
         for _ in range(12):
             await store.peek(repr(algorithm), algorithm, 1)
-            told = await store.peek(repr(algorithm), algorithm, 1)
+            peeked = await store.peek(repr(algorithm), algorithm, 1)
             answer = await store.reserve(repr(algorithm), algorithm, [1], horizon=1000)
-            assert close(answer.delays, (told.retry_after,)), (algorithm, told, answer)
+            assert close(answer.delays, (peeked.retry_after,)), (algorithm, peeked, answer)
             clock.advance(0.1)
     about(await store.peek("fresh", TEN, 7), retry_after=0.0, remaining=10.0, reset_after=0.0)
 
 
 @listed_in(DECISIONS)
-async def a_cost_of_nothing_may_always_go(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+async def a_cost_of_zero_is_always_taken(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """And changes nothing."""
     store = make()
     await store.record("key", TEN, 15)
-    told = await store.peek("key", TEN)
+    peeked = await store.peek("key", TEN)
     answer = await store.reserve("key", TEN, [0, 0])
     assert answer.delays == (0.0, 0.0), answer
     assert (await store.peek("key", TEN, 0)).retry_after == 0.0
     await store.record("key", TEN, 0)
-    assert await store.peek("key", TEN) == told
+    assert await store.peek("key", TEN) == peeked
 
 
 @listed_in(DECISIONS)
-async def what_can_never_go_is_told_so(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """With an infinite delay, and it is not taken for an infinite horizon."""
+async def what_never_fits_has_an_infinite_delay(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """It is not taken within an infinite horizon either."""
     store = make()
     for horizon in (0.0, math.inf):
         answer = await store.reserve("key", TEN, [1, 11, 1], horizon=horizon)
@@ -119,7 +119,7 @@ async def what_can_never_go_is_told_so(make: Make, clock: ManualClock) -> None: 
 
 
 @listed_in(DECISIONS)
-async def what_makes_no_sense_is_refused(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+async def bad_arguments_are_rejected(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """A negative cost would make tokens."""
     store = make()
     for cost in (-1.0, math.nan, math.inf):
@@ -140,7 +140,7 @@ async def what_makes_no_sense_is_refused(make: Make, clock: ManualClock) -> None
 
 @listed_in(DECISIONS)
 async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Sixty-four tasks with four stores between them: ten go."""
+    """Of sixty-four tasks on four stores, ten take a token."""
     stores = [make() for _ in range(4)]
     for algorithm in (
         TEN,
@@ -156,7 +156,7 @@ async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock)
 
 @listed_in(DECISIONS)
 async def several_limits_are_all_taken_or_none(make: Make, clock: ManualClock) -> None:
-    """What one of them refuses costs nothing of the other."""
+    """A cost that one limit rejects takes nothing from the other."""
     store = make()
     both = AllOf(SlidingWindowLog("2/s"), SlidingWindowLog("5/min"))
     for _ in range(2):
@@ -169,7 +169,7 @@ async def several_limits_are_all_taken_or_none(make: Make, clock: ManualClock) -
 
 @listed_in(DECISIONS)
 async def it_decides_as_the_algorithm_in_memory_does(make: Make, clock: ManualClock) -> None:
-    """Of every algorithm, whatever is asked of it, in whatever order."""
+    """For every algorithm, over random requests in random order."""
     dice = random.Random(6)
     for algorithm in ALGORITHMS:
         store, state, last = make(), algorithm.start(), -math.inf
@@ -190,8 +190,8 @@ async def it_decides_as_the_algorithm_in_memory_does(make: Make, clock: ManualCl
 
 
 @listed_in(DECISIONS)
-async def rejected_hits_accumulate(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Ten hits at once on `WaitUntil`: one goes, five wait, four are refused; then it is 10 s."""
+async def rejected_requests_accumulate(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Of ten requests at once on `WaitUntil` one starts, five wait, four are rejected."""
     store, algorithm = make(), WaitUntil(1, 5, 10)
     waits: list[float] = []
     for _ in range(12):
@@ -203,8 +203,8 @@ async def rejected_hits_accumulate(make: Make, clock: ManualClock) -> None:  # n
 
 
 @listed_in(DECISIONS)
-async def a_long_line_is_one_question(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Ten thousand costs, of which a hundred go each second."""
+async def a_long_queue_is_one_call(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Ten thousand costs, a hundred of them per second."""
     answer = await make().reserve("key", SlidingWindowLog("100/s"), [1] * 10_000, horizon=98.5)
     assert len(answer.instants) == 9900, len(answer.instants)
     assert close(answer.delays[-1:], (98.0,)), answer.delays[-1]

@@ -1,4 +1,4 @@
-"""What has been spent, by whom and until when: what every store has to remember alike."""
+"""What was taken, and until when it counts: what every store must remember alike."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ _LIMITS = [algorithm for algorithm in ALGORITHMS if algorithm != Unlimited()]
 
 
 @listed_in(RECORDS)
-async def what_happened_is_counted_without_asking(make: Make, clock: ManualClock) -> None:
-    """There may be a debt afterwards, and it is paid by waiting."""
+async def record_counts_without_asking(make: Make, clock: ManualClock) -> None:
+    """There can be a debt afterwards, which is paid by waiting."""
     store = make()
     about(await store.record("key", TEN, 4), remaining=6.0, retry_after=0.0)
     clock.advance(0.5)
@@ -39,8 +39,8 @@ async def what_happened_is_counted_without_asking(make: Make, clock: ManualClock
 
 
 @listed_in(RECORDS)
-async def what_is_given_back_can_be_had_again(make: Make, clock: ManualClock) -> None:
-    """To the last token, at the instant that it was taken for; and nothing is given back twice."""
+async def refunded_tokens_can_be_taken_again(make: Make, clock: ManualClock) -> None:
+    """To the last token, for the timestamp that it was taken for; nothing is given back twice."""
     store = make()
     answer = await store.reserve("key", TEN, [1] * 9 + [0.5])
     for instant in answer.instants[:3]:
@@ -55,15 +55,13 @@ async def what_is_given_back_can_be_had_again(make: Make, clock: ManualClock) ->
     (instant,) = (await store.reserve("whole", TEN, [2])).instants
     await store.refund("whole", TEN, 2, instant)
     assert len((await store.reserve("whole", TEN, [5, 5, 1])).instants) == 2
-    await store.refund("nobody", TEN, 1, clock())
-    about(await store.peek("nobody", TEN), remaining=10.0)
+    await store.refund("unused", TEN, 1, clock())
+    about(await store.peek("unused", TEN), remaining=10.0)
 
 
 @listed_in(RECORDS)
-async def what_others_go_on_the_strength_of_is_not_given_back(
-    make: Make, clock: ManualClock
-) -> None:
-    """Where one goes at a time and some are to go later, an earlier slot makes no room."""
+async def tokens_that_later_ones_build_on_stay_taken(make: Make, clock: ManualClock) -> None:
+    """Where requests start one at a time, a refund before later reservations frees nothing."""
     store = make()
     for algorithm in (WaitUntil(1, 5, 10), LeakyBucket("1/s"), TokenBucket("1/s", burst=1)):
         one, both = repr(algorithm), AllOf(SlidingWindowLog("9/s"), algorithm)
@@ -72,9 +70,9 @@ async def what_others_go_on_the_strength_of_is_not_given_back(
         clock.advance(0.25)
         for key, asked in ((one, algorithm), ("both" + one, both)):
             await store.refund(key, asked, 1, answer.instants[0])
-            told = await store.peek(key, asked)
-            assert told.retry_after > 2.7, (asked, told)
-        # The last one does, and what had not drained when nobody is behind it.
+            peeked = await store.peek(key, asked)
+            assert peeked.retry_after > 2.7, (asked, peeked)
+        # The last reservation does, and so does what had not drained if no reservation follows.
         await store.refund(one, algorithm, 1, answer.instants[2])
         about(
             await store.reserve(one, algorithm, [1], horizon=0), retry_after=answer.delays[2] - 0.25
@@ -87,8 +85,8 @@ async def what_others_go_on_the_strength_of_is_not_given_back(
 
 
 @listed_in(RECORDS)
-async def a_refund_does_not_forget_the_present(make: Make, clock: ManualClock) -> None:
-    """Who gave back a slot of the next period has not freed any of this one."""
+async def a_refund_keeps_the_present_period(make: Make, clock: ManualClock) -> None:
+    """A refund for the next period frees nothing in this one."""
     store, fixed = make(), FixedWindow("2/s")
     clock.advance(1000.25 - clock() % 1)
     answer = await store.reserve("key", fixed, [1, 1, 1], horizon=1)
@@ -101,23 +99,23 @@ async def a_refund_does_not_forget_the_present(make: Make, clock: ManualClock) -
 
 @listed_in(RECORDS)
 async def a_record_can_be_cleared(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Then it is as if nothing had been."""
+    """Then it is as if nothing had been taken."""
     store = make()
     for algorithm in ALGORITHMS:
         fresh = await store.peek("key", algorithm)
         once = await store.reserve("key", algorithm, [1])
-        told = await store.peek("key", algorithm)
+        peeked = await store.peek("key", algorithm)
         await make().clear("key")
         assert await store.peek("key", algorithm) == fresh, algorithm
         assert await store.reserve("key", algorithm, [1]) == once, algorithm
-        assert await store.peek("key", algorithm) == told, algorithm
+        assert await store.peek("key", algorithm) == peeked, algorithm
         await store.clear("key")
-    await store.clear("nobody")
+    await store.clear("unused")
 
 
 @listed_in(RECORDS)
 async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) -> None:
-    """What was spent is spent until as much time has passed as before."""
+    """What was taken counts until as much time has passed as before."""
     store = make()
     for algorithm in _LIMITS:
         clock.advance(100.0)
@@ -131,8 +129,8 @@ async def a_clock_that_steps_back_mints_nothing(make: Make, clock: ManualClock) 
 
 
 @listed_in(RECORDS)
-async def nobody_waits_for_a_clock_that_stepped_back(make: Make, clock: ManualClock) -> None:
-    """Time goes on from where it was; but not where each machine has its own: see `one_clock`."""
+async def a_clock_that_stepped_back_delays_nothing(make: Make, clock: ManualClock) -> None:
+    """Time continues from where it was; not where each machine has its own: see `one_clock`."""
     store = make()
     for algorithm in _LIMITS:
         clock.advance(100.0)
@@ -144,8 +142,8 @@ async def nobody_waits_for_a_clock_that_stepped_back(make: Make, clock: ManualCl
 
 
 @listed_in(RECORDS)
-async def what_is_over_is_forgotten(make: Make, clock: ManualClock) -> None:
-    """After `reset_after` the record is as good as none."""
+async def records_end_after_reset_after(make: Make, clock: ManualClock) -> None:
+    """After `reset_after` the record is equivalent to none."""
     store = make()
     for algorithm in ALGORITHMS:
         fresh = await store.peek(repr(algorithm), algorithm)
@@ -157,8 +155,8 @@ async def what_is_over_is_forgotten(make: Make, clock: ManualClock) -> None:
 
 
 @listed_in(RECORDS)
-async def any_text_is_a_key_of_its_own(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """Blanks, braces, colons, what is no ASCII or no character at all, and a megabyte."""
+async def any_text_is_its_own_key(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Blanks, braces, colons, non-ASCII text, a lone surrogate, and a megabyte."""
     keys: list[Key] = [
         "",
         " ",
@@ -186,8 +184,8 @@ async def any_text_is_a_key_of_its_own(make: Make, clock: ManualClock) -> None: 
 
 
 @listed_in(RECORDS)
-async def a_lower_limit_may_be_asked_of_the_same_record(make: Make, clock: ManualClock) -> None:
-    """Of a rolling window, a shorter period too, without changing what it is."""
+async def a_lower_limit_can_use_the_same_record(make: Make, clock: ManualClock) -> None:
+    """A sliding window log can have a shorter period too; the record is not changed."""
     store, minute = make(), SlidingWindowLog("100/min")
     for _ in range(6):
         await store.reserve("key", minute, [1, 1])
@@ -204,10 +202,8 @@ async def a_lower_limit_may_be_asked_of_the_same_record(make: Make, clock: Manua
 
 
 @listed_in(RECORDS)
-async def limiters_of_two_limits_on_one_key_are_each_held_to_their_own(
-    make: Make, clock: ManualClock
-) -> None:
-    """By what both have spent."""
+async def two_limits_on_one_key_each_hold(make: Make, clock: ManualClock) -> None:
+    """Each counts what both have taken."""
     for slow, fast in (
         (SlidingWindowLog("5/s"), SlidingWindowLog("10/s")),
         (TokenBucket("5/s"), TokenBucket("10/s")),
@@ -216,18 +212,16 @@ async def limiters_of_two_limits_on_one_key_are_each_held_to_their_own(
     ):
         store = make()
         assert len((await store.reserve(repr(slow), slow, [1] * 20)).instants) == 5, slow
-        went = len((await store.reserve(repr(slow), fast, [1] * 20)).instants)
-        assert went == 5 or (isinstance(slow, TokenBucket) and went == 0), fast
+        taken = len((await store.reserve(repr(slow), fast, [1] * 20)).instants)
+        assert taken == 5 or (isinstance(slow, TokenBucket) and taken == 0), fast
         assert not (await store.reserve(repr(slow), slow, [1])).instants, slow
         clock.advance(3.0)
         assert len((await store.reserve(repr(slow), slow, [1] * 20)).instants) == 5, slow
 
 
 @listed_in(RECORDS)
-async def another_algorithm_on_the_key_is_told_and_harms_nothing(
-    make: Make, clock: ManualClock
-) -> None:
-    """Windows of another period, too: their counts would mean something else."""
+async def another_algorithm_on_the_key_is_rejected(make: Make, clock: ManualClock) -> None:
+    """Windows of another period too: their counts would mean something else."""
     clock.advance(-clock() % 60)
     algorithms: list[Algorithm[Any]] = [
         TokenBucket("10/s"),
@@ -243,7 +237,7 @@ async def another_algorithm_on_the_key_is_told_and_harms_nothing(
     store = make()
     for algorithm in algorithms:
         await store.reserve("key", algorithm, [1])
-        told = await store.peek("key", algorithm)
+        peeked = await store.peek("key", algorithm)
         for other in algorithms:
             if other is not algorithm:
                 for call in (
@@ -253,12 +247,12 @@ async def another_algorithm_on_the_key_is_told_and_harms_nothing(
                     store.refund("key", other, 1, clock()),
                 ):
                     await raises(ValueError, call)
-        assert await store.peek("key", algorithm) == told, algorithm
+        assert await store.peek("key", algorithm) == peeked, algorithm
         await store.clear("key")
 
 
 async def _spend_all(store: Store, algorithm: Algorithm[Any]) -> Answer:
-    """Take what there is, one by one, and give the first refusal."""
+    """Take tokens one by one until the first rejection, and return that."""
     while (answer := await store.reserve(repr(algorithm), algorithm, [1])).instants:
         pass
     return answer
