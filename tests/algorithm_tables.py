@@ -1,4 +1,4 @@
-"""What each algorithm says, as tables: 0.0 is "it goes", else seconds to wait."""
+"""The delays of each algorithm, as tables: 0.0 is admitted, else seconds to wait."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ NEVER = math.inf
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked of an algorithm, in order: (now, cost, seconds to wait)."""
+    """Questions to an algorithm, in order: (now, cost, seconds to wait)."""
 
     name: str
     algorithm: Algorithm[Any]
@@ -43,17 +43,17 @@ CASES = [
         [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 1), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0)],
     ),
     Case(
-        "each token comes back one period after it went",
+        "each token is free again one period after it was taken",
         SlidingWindowLog("2/s"),
         [(0, 1, 0), (0.5, 1, 0), (0.75, 1, 0.25), (1, 1, 0), (1, 1, 0.5), (1.5, 1, 0)],
     ),
     Case(
-        "an edge of a calendar second lets nothing through",
+        "a boundary of a calendar second frees nothing",
         SlidingWindowLog("2/s"),
         [(0.9, 1, 0), (0.9, 1, 0), (1.1, 1, 0.8), (1.9, 1, 0)],
     ),
     Case(
-        "the last instant of the period is inside, one period later is outside",
+        "a timestamp just within the period counts, one period later does not",
         SlidingWindowLog(1),
         [(5, 1, 0), (math.nextafter(6, 0), 1, 6 - math.nextafter(6, 0)), (6, 1, 0)],
     ),
@@ -98,17 +98,17 @@ CASES = [
         [(0, 1, 0), (0, 1, 2), (1, 1, 1), (2, 1, 0), (2, 1.5, NEVER)],
     ),
     Case(
-        "below one, fractions go as they fit",
+        "below one, fractions are taken as they fit",
         SlidingWindowLog("0.25/s"),
         [(0, 0.5, 0), (1, 0.5, 0), (1, 0.5, 3), (4, 0.5, 0)],
     ),
     Case(
-        "a cost of 0 goes when full, and counts for nothing",
+        "a cost of 0 is taken when full, and counts for nothing",
         SlidingWindowLog(1),
         [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.5, 0, 0), (0.5, 1, 0.5), (1, 1, 0)],
     ),
     Case(
-        "what exceeds the limit never goes",
+        "a cost above the limit never fits",
         SlidingWindowLog("3/s"),
         [(0, 4, NEVER), (0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)],
     ),
@@ -168,17 +168,17 @@ CASES = [
         [(0, 1.5, 0), (0, 1, 0.4), (0.4, 1, 0), (0.4, 0.5, 0.2), (0.4, 1.6, NEVER)],
     ),
     Case(
-        "below one token per period one goes in its time",
+        "below one token per period one is taken in its time",
         TokenBucket("0.5/s"),
         [(0, 1, 0), (0, 1, 2), (1, 0.5, 0), (1, 1, 2), (3, 1, 0), (3, 1.5, NEVER)],
     ),
     Case(
-        "a cost of 0 goes when full, and counts for nothing",
+        "a cost of 0 is taken when full, and counts for nothing",
         TokenBucket("4/s", burst=1),
         [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.125, 0, 0), (0.125, 1, 0.125), (0.25, 1, 0)],
     ),
     Case(
-        "what exceeds the burst never goes",
+        "a cost above the burst never fits",
         TokenBucket("10/s", burst=3),
         [(0, 4, NEVER), (0, 3.0001, NEVER), (0, 3, 0), (99, 4, NEVER), (99, 3, 0)],
     ),
@@ -203,17 +203,17 @@ CASES = [
         [(0, 1, 0), (0.0995, 1, 0), (0.1985, 1, 0), (0.298, 1, 0), (0.298, 1, 0.1)],
     ),
     Case(
-        "who is later than that shifts the schedule: nothing is banked",
+        "a later request shifts the schedule: nothing is banked",
         LeakyBucket("10/s"),
         [(0, 1, 0), (0.15, 1, 0), (0.2, 1, 0.048), (9, 1, 0), (9, 1, 0.098)],
     ),
     Case(
-        "fast rates go in handfuls of rate * 2 ms + 1",
+        "fast rates are taken in groups of rate * 2 ms + 1",
         LeakyBucket("1000/s"),
         [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 0.001), (0.001, 1, 0), (0.001, 1, 0.001)],
     ),
     Case(
-        "a heavy cost goes when it is due, and occupies its intervals",
+        "a heavy cost is taken when it is due, and occupies its intervals",
         LeakyBucket("10/s"),
         [(0, 10, 0), (0, 1, 0.998), (0.998, 5, 0), (0.998, 0.1, 0.5), (9, 11, NEVER), (9, 0, 0)],
     ),
@@ -233,12 +233,12 @@ CASES = [
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1), (1.25, 1, 0.75)],
     ),
     Case(
-        "the rolling window lets ten of those through",
+        "the sliding window log admits ten of those",
         SlidingWindowLog("10/s"),
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 1)] + [(1, 1, 0.99)] * 10 + [(1.99, 1, 0)],
     ),
     Case(
-        "costs, whole and broken",
+        "whole and fractional costs",
         FixedWindow(Rate(2.5, 10)),
         [(3, 2, 0), (4, 1, 6), (4, 0.5, 0), (4, 0.1, 6), (4, 0, 0), (10, 2.5, 0), (11, 2.6, NEVER)],
     ),
@@ -255,12 +255,12 @@ CASES = [
     Case("before zero", FixedWindow("1/s"), [(-0.5, 1, 0), (-0.25, 1, 0.25), (0, 1, 0), (0, 1, 1)]),
     Case("ten tenths are one", FixedWindow(1), [(0, 0.1, 0)] * 10 + [(0, 0.1, 1)]),
     Case(
-        "a token comes back when its stretch is out",
+        "a token is free again when its section has left the window",
         SlidingWindowCounter("2/s", buckets=4),
         [(0.1, 1, 0), (0.6, 1, 0), (0.9, 1, 0.1), (1, 1, 0), (1.1, 1, 0.4), (1.5, 1, 0)],
     ),
     Case(
-        "a heavy cost waits for enough whole stretches",
+        "a heavy cost waits for enough whole sections",
         SlidingWindowCounter("4/s", buckets=4),
         [(0.1, 1, 0), (0.3, 1, 0), (0.6, 2, 0), (0.7, 2, 0.55), (0.7, 3, 0.8), (1.25, 2, 0)],
     ),
@@ -270,17 +270,17 @@ CASES = [
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1)],
     ),
     Case(
-        "around an edge of the period nothing more than N",
+        "around a boundary of the period no more than N",
         SlidingWindowCounter("10/s", buckets=8),
         [(0.95, 1, 0)] * 10 + [(1, 1, 0.875), (1.75, 1, 0.125), (1.875, 1, 0)],
     ),
     Case(
-        "a clock that steps back stays in the later stretch",
+        "a clock that steps back stays in the later section",
         SlidingWindowCounter("2/s", buckets=2),
         [(5, 1, 0), (4, 1, 0), (4, 1, 2), (5.5, 1, 0.5), (6, 2, 0)],
     ),
     Case(
-        "costs that never fit, and that cost nothing",
+        "costs that never fit, and costs of 0",
         SlidingWindowCounter("2/s"),
         [(0, 2.1, NEVER), (0, 0, 0), (0, 2, 0), (0, 0, 0), (0, 1, 1)],
     ),
@@ -290,7 +290,7 @@ CASES = [
         [(0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 20), (5, 1, 15), (20, 1, 0), (20, 1, 20)],
     ),
     Case(
-        "a hit of more steps",
+        "a cost of more than one",
         Cooldown(3, 60),
         [(0, 2, 0), (0, 2, 20), (10, 1, 0), (10, 1, 10), (9, 4, NEVER), (70, 3, 0), (70, 0, 0)],
     ),
@@ -315,7 +315,7 @@ CASES = [
         ],
     ),
     Case(
-        "the bucket's wait goes past an edge of the window",
+        "the bucket's wait passes a boundary of the window",
         AllOf(FixedWindow("3/s"), TokenBucket("2/s", burst=2)),
         [(0.5, 1, 0), (0.5, 1, 0), (0.5, 1, 0.5), (1, 1, 0), (1, 1, 0.5), (1, 2.1, NEVER)],
     ),
@@ -324,10 +324,10 @@ CASES = [
         AllOf(TokenBucket("10/s", burst=10), SlidingWindowLog("1/min")),
         [(0, 1, 0), (0, 1, 60), (0, 1, 60), (60, 1, 0), (60, 2, NEVER)],
     ),
-    Case("everything goes", Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
+    Case("everything is admitted", Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
 ]
 
-# algorithm, what went (now, cost), now, what remains, seconds until all is forgotten
+# algorithm, what was taken (now, cost), now, remaining, reset_after
 LEFT: list[tuple[Algorithm[Any], list[tuple[float, float]], float, float, float]] = [
     (SlidingWindowLog("3/s"), [], 0, 3, 0),
     (SlidingWindowLog("3/s"), [(0, 1)], 0, 2, 1),

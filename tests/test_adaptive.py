@@ -71,7 +71,7 @@ def test_rates_are_given_as_everywhere() -> None:
 # --- The rate ---
 
 
-def test_it_trebles_while_nothing_is_refused() -> None:
+def test_rate_trebles_before_the_first_429() -> None:
     adaptive = AdaptiveRate(1, 1, 1000)
     state = adaptive.start()
     seen = {state.rate}
@@ -82,7 +82,7 @@ def test_it_trebles_while_nothing_is_refused() -> None:
     assert sorted(seen)[:5] == [1, 3, 9, 27, 81]
 
 
-def test_many_refusals_of_one_event_cut_once() -> None:
+def test_many_429s_of_one_event_cut_once() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
     adaptive.throttled(state, now=1.0, sent_at=0.9)
@@ -93,7 +93,7 @@ def test_many_refusals_of_one_event_cut_once() -> None:
     assert state.rate == cut
 
 
-def test_what_was_sent_after_the_cut_and_is_refused_cuts_again() -> None:
+def test_429_of_a_request_after_the_cut_cuts_again() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
     adaptive.throttled(state, now=1.0, sent_at=0.9)
@@ -115,7 +115,7 @@ def test_it_finds_a_plain_limit_and_stays_near_it(limit: float) -> None:
     assert 0.85 * limit <= lowest <= highest <= 1.02 * limit
 
 
-def test_refusals_that_return_at_once_cut_by_a_quarter_again_and_again() -> None:
+def test_429s_at_once_cut_by_a_quarter_each() -> None:
     adaptive = AdaptiveRate(1000, 1, 1000)
     state = adaptive.start()
     rates = [state.rate]
@@ -182,13 +182,13 @@ def begun_too_fast(adaptive: AdaptiveRate, *, heard_late: int = 0) -> RateState:
     return state
 
 
-def test_the_first_refusal_tells_what_a_second_admits() -> None:
+def test_first_429_bounds_what_a_second_admits() -> None:
     state = begun_too_fast(AdaptiveRate(40, 0.1, 1000))
     assert state.ceiling == 10
     assert 8 <= state.rate <= 9.5
 
 
-def test_what_was_admitted_before_a_refusal_may_be_answered_after_it() -> None:
+def test_response_to_an_earlier_request_may_follow_a_429() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     late = begun_too_fast(adaptive, heard_late=7)
     assert (late.ceiling, late.rate, late.known) == pytest.approx(
@@ -214,7 +214,7 @@ def test_what_was_admitted_slowly_does_not_bound_the_rate() -> None:
     assert state.rate >= 5
 
 
-def test_a_refusal_before_the_ceiling_is_met_cuts_no_deeper() -> None:
+def test_429_below_the_ceiling_cuts_no_deeper() -> None:
     rates: list[float] = []
     for seconds in (30.0, 120.0):
         adaptive = AdaptiveRate(10, 0.1, 1000)
@@ -243,7 +243,7 @@ def test_a_ceiling_that_is_a_guess_is_what_the_rate_was_two_seconds_before() -> 
     assert state.rate == pytest.approx(0.97 * state.ceiling)
 
 
-def test_a_server_that_is_still_shut_tells_nothing_of_the_rate() -> None:
+def test_closed_server_says_nothing_about_the_rate() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
     rate = state.rate
@@ -253,7 +253,7 @@ def test_a_server_that_is_still_shut_tells_nothing_of_the_rate() -> None:
     assert state.ceiling == 10
 
 
-def test_outages_in_a_row_tell_together_what_is_admitted() -> None:
+def test_outages_in_a_row_are_judged_together() -> None:
     # Four a second, after each of which it is shut for the rest of it: the others are in the way.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = adaptive.start()
@@ -276,7 +276,7 @@ def test_far_beyond_the_ceiling_the_rate_goes_between_again() -> None:
     assert state.rate <= 0.8 * state.throttled_rate
 
 
-def test_a_pause_of_ones_own_tells_nothing_of_the_window() -> None:
+def test_own_pause_says_nothing_about_the_window() -> None:
     # Without Retry-After it is refused again and again, and then waits for longer than needed.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
@@ -340,7 +340,7 @@ def test_a_new_rate_moves_what_is_due() -> None:
     assert pace.reset_after(state, 2.0) == 0.0
 
 
-def test_a_heavy_cost_goes_at_any_rate() -> None:
+def test_heavy_cost_is_taken_at_any_rate() -> None:
     pace = Pace(0.5, 100.0)
     assert pace.delay(pace.start(), 0.0, 60) == 0.0
     assert pace.delay(pace.start(), 0.0, 101) == math.inf
@@ -389,7 +389,7 @@ def test_slots_do_not_grow_while_less_than_half_is_used() -> None:
     assert state.limit == 10
 
 
-def test_many_refusals_of_one_event_take_slots_once() -> None:
+def test_many_429s_of_one_event_take_slots_once() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()
     for sent_at in (0.1, 0.2, 0.3):
@@ -451,7 +451,7 @@ def test_the_guard_is_at_least_the_spread_and_takes_a_tenth_of_the_limit_at_the_
     assert 1.0 / (1.0 + guard.seconds) == pytest.approx(0.9)
 
 
-def test_the_guard_grows_to_a_quarter_of_the_period_once_less_was_refused() -> None:
+def test_guard_grows_to_a_quarter_after_a_429() -> None:
     guard = SelfTuningGuard(period=2.0)
     guard.observe(0.1)
     guard.observe(5.0)
@@ -460,7 +460,7 @@ def test_the_guard_grows_to_a_quarter_of_the_period_once_less_was_refused() -> N
     assert not guard.throttled()
 
 
-def test_a_refusal_that_is_not_for_what_was_left_out_leaves_the_guard_alone() -> None:
+def test_429_within_measured_spread_keeps_the_guard() -> None:
     guard = SelfTuningGuard(period=1.0)
     assert not guard.throttled()  # nothing is measured yet
     guard.observe(0.1)
@@ -470,7 +470,7 @@ def test_a_refusal_that_is_not_for_what_was_left_out_leaves_the_guard_alone() ->
     assert guard.seconds < 0.12
 
 
-def test_the_guard_of_a_long_period_is_no_longer_than_a_second_until_that_was_refused() -> None:
+def test_guard_is_within_a_second_until_a_429() -> None:
     guard = SelfTuningGuard(period=60.0)
     guard.observe(0.1)
     guard.observe(5.1)
@@ -523,7 +523,7 @@ def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> 
 # --- Overload ---
 
 
-def test_who_is_accepted_is_never_rejected_here() -> None:
+def test_accepted_requests_are_never_rejected_here() -> None:
     throttling = AdaptiveThrottling()
     state = throttling.start()
     for i in range(1000):
@@ -548,7 +548,7 @@ def test_a_server_that_is_down_gets_less_and_is_tried_again() -> None:
     ("arguments", "error"),
     [((0.5,), ValueError), ((math.inf,), ValueError), ((2, 0), ValueError), (("2",), TypeError)],
 )
-def test_throttling_refuses_what_makes_no_sense(
+def test_throttling_rejects_bad_arguments(
     arguments: tuple[float, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

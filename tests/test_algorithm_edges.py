@@ -42,12 +42,12 @@ from tests.asking import allowance, delay_behind, dump, load, used
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_algorithm_reads_as_it_is_written(algorithm: Algorithm[Any], text: str) -> None:
+def test_repr_is_the_source_text(algorithm: Algorithm[Any], text: str) -> None:
     assert repr(algorithm) == text
 
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, FixedWindow, SlidingWindowCounter, TokenBucket])
-def test_below_one_a_period_it_is_one_in_so_much_more_time(kind: type[Any]) -> None:
+def test_rate_below_one_lengthens_the_period(kind: type[Any]) -> None:
     for rate, limit, seconds in (("0.5/s", 1, 2.0), ("1/s", 1, 1.0), ("1.5/s", 1.5, 1.0)):
         algorithm = kind(rate)
         state = algorithm.start()
@@ -69,7 +69,7 @@ def test_below_one_a_period_it_is_one_in_so_much_more_time(kind: type[Any]) -> N
     ],
     ids=str,
 )
-def test_what_costs_nothing_goes_in_debt_too(algorithm: Algorithm[Any]) -> None:
+def test_cost_of_zero_is_taken_in_debt(algorithm: Algorithm[Any]) -> None:
     state = algorithm.start()
     algorithm.take(state, 100.0, 5)
     assert algorithm.delay(state, 100.0, 0) == 0.0
@@ -78,7 +78,7 @@ def test_what_costs_nothing_goes_in_debt_too(algorithm: Algorithm[Any]) -> None:
     assert allowance(algorithm, state, 100.0, 9) == 0
 
 
-def test_the_least_cooldown_and_the_least_bucket() -> None:
+def test_smallest_cooldown_and_bucket_admit_one() -> None:
     assert Cooldown(1, 60).capacity == 1
     assert SlidingWindowCounter("1/s", buckets=1).buckets == 1
 
@@ -103,9 +103,7 @@ def test_the_least_cooldown_and_the_least_bucket() -> None:
         (-(2.0**53), {"whole": True}, False),
     ],
 )
-def test_what_numbers_a_state_may_hold(
-    number: float, options: dict[str, Any], may_be: bool
-) -> None:
+def test_load_checks_each_number(number: float, options: dict[str, Any], may_be: bool) -> None:
     if may_be:
         check_dumped(number, "TokenBucket", **options)
     else:
@@ -117,13 +115,13 @@ def test_what_numbers_a_state_may_hold(
     ("used", "costs"),
     [(1.0, [2.0, -1.0]), (2.0, [2.0, 0.0]), (math.inf, [2.0, math.inf]), (-1.0, [1.0, 2.0])],
 )
-def test_costs_that_no_log_holds(used: float, costs: list[float]) -> None:
+def test_load_rejects_impossible_costs(used: float, costs: list[float]) -> None:
     data = struct.pack("<BHdd4d", 0x12, 0, 2.0, used, 1.0, 2.0, *costs)
     with pytest.raises(ValueError, match="not a dump of SlidingWindowLog"):
         SlidingWindowLog("3/s").load(data)
 
 
-def test_a_log_that_was_emptied_of_its_costs_is_written_and_read() -> None:
+def test_log_emptied_of_costs_survives_dump() -> None:
     algorithm = SlidingWindowLog("3/s")
     state = algorithm.start()
     algorithm.take(state, 0.0, 2.5)
@@ -133,7 +131,7 @@ def test_a_log_that_was_emptied_of_its_costs_is_written_and_read() -> None:
     assert algorithm.remaining(again, 5.0) == 2
 
 
-def test_an_empty_dump_may_be_the_last_of_several() -> None:
+def test_empty_dump_can_be_the_last_part() -> None:
     class Silent(Unlimited):
         def dump(self, state: None) -> bytes:
             del state
@@ -146,7 +144,7 @@ def test_an_empty_dump_may_be_the_last_of_several() -> None:
     assert algorithm.load(algorithm.dump(algorithm.start())) == (None, None)
 
 
-def test_resets_that_differ_by_a_second_and_a_half_are_of_two_windows() -> None:
+def test_distant_resets_are_two_windows() -> None:
     algorithm = ServerQuota()
     for later, left in ((1.25, 5), (1.5, 9)):
         state = algorithm.start()
@@ -155,7 +153,7 @@ def test_resets_that_differ_by_a_second_and_a_half_are_of_two_windows() -> None:
         assert (state.remaining, state.resets_at) == (left, 30.0 + later)
 
 
-def test_what_is_held_later_joins_the_last_slot() -> None:
+def test_later_reservation_joins_the_last_one() -> None:
     algorithm = Reserved(SlidingWindowLog("10/s"))
     state = algorithm.start()
     algorithm.hold(state, 5.0, [1, 1], [1.0, 2.0], 1.0)
@@ -163,7 +161,7 @@ def test_what_is_held_later_joins_the_last_slot() -> None:
     assert [(slot.cost, slot.at) for slot in state.ready] == [(1, 5.0), (3, 6.0)]
 
 
-def test_a_leaky_bucket_allows_what_is_due_within_two_milliseconds() -> None:
+def test_leaky_bucket_allows_two_milliseconds_early() -> None:
     algorithm = LeakyBucket("100/s")
     state = algorithm.start()
     algorithm.take(state, 100.0, 1)
@@ -181,9 +179,7 @@ def test_a_leaky_bucket_allows_what_is_due_within_two_milliseconds() -> None:
     ],
     ids=str,
 )
-def test_other_processes_know_a_dump_by_its_first_byte(
-    algorithm: Algorithm[Any], kinds: tuple[int, int]
-) -> None:
+def test_first_byte_names_the_algorithm(algorithm: Algorithm[Any], kinds: tuple[int, int]) -> None:
     state = algorithm.start()
     assert dump(algorithm, state)[0] == kinds[0]
     assert load(algorithm, dump(algorithm, state)) == algorithm.start()
@@ -192,14 +188,14 @@ def test_other_processes_know_a_dump_by_its_first_byte(
 
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, SlidingWindowCounter])
-def test_of_a_very_large_limit_a_rounding_is_still_no_token(kind: type[Any]) -> None:
+def test_rounding_of_huge_limit_is_no_token(kind: type[Any]) -> None:
     algorithm = kind("2000000000/s")
     state = algorithm.start()
     algorithm.take(state, 0.0, 2e9)
     assert algorithm.delay(state, 0.0, 1) == 1.0
 
 
-def test_behind_so_many_the_window_turns_over_so_often() -> None:
+def test_delay_behind_many_spans_whole_windows() -> None:
     algorithm = SlidingWindowLog("3/min")
     state = algorithm.start()
     # Three go in each minute: the fourth a minute from now, the seventh two, the tenth three.
@@ -212,7 +208,7 @@ def test_behind_so_many_the_window_turns_over_so_often() -> None:
     ]
 
 
-def test_the_room_of_a_window_is_what_has_left_it() -> None:
+def test_allowance_is_what_has_left_the_window() -> None:
     algorithm = SlidingWindowLog("3/min")
     state = algorithm.start()
     for now in (0.0, 10.0, 20.0):
@@ -220,23 +216,23 @@ def test_the_room_of_a_window_is_what_has_left_it() -> None:
     rooms = [algorithm.allowance(state, now, 9) for now in (59.0, 60.0, 70.0, 80.0)]
     assert rooms == [0, 1, 2, 3]
     assert algorithm.allowance(state, 80.0, 2) == 2
-    algorithm.take(state, 61.0, 1)  # what is gone is let go of
+    algorithm.take(state, 61.0, 1)  # what has left the window is deleted
     assert [algorithm.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
 
 
-def test_a_part_of_a_token_counts_beside_what_is_still_in_the_window() -> None:
+def test_fractional_cost_counts_beside_unit_costs() -> None:
     algorithm = SlidingWindowLog("99/s")
     state = algorithm.start()
     algorithm.take(state, 0.0, 1)
     for _ in range(20):
         algorithm.take(state, 0.5, 1)
-    algorithm.take_each(state, [1.1])  # the first one is out, but its place is not let go of yet
+    algorithm.take_each(state, [1.1])  # the first one has left the window, but is not deleted yet
     assert state.gone == 1
     algorithm.take(state, 1.2, 0.5)
     assert algorithm.used(state, 1.2) == 21.5
 
 
-def test_what_costs_nothing_needs_no_word_of_the_server() -> None:
+def test_cost_of_zero_ignores_the_server_quota() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
     algorithm.take(state, 0.0, 5)
@@ -245,7 +241,7 @@ def test_what_costs_nothing_needs_no_word_of_the_server() -> None:
     assert algorithm.delay(state, 31.0, 1) == 0
 
 
-def test_a_algorithm_of_the_user_has_used_what_is_not_left_of_its_capacity() -> None:
+def test_core_alone_has_used_capacity_without_remaining() -> None:
     algorithm = OneByOne()
     state = algorithm.start()
     assert [used(algorithm, state, now) for now in (0.0, 1.0)] == [0, 0]
@@ -253,7 +249,7 @@ def test_a_algorithm_of_the_user_has_used_what_is_not_left_of_its_capacity() -> 
     assert [used(algorithm, state, now) for now in (1.0, 2.0)] == [1, 0]
 
 
-def test_bytes_of_something_else_are_told_by_how_they_begin() -> None:
+def test_foreign_bytes_are_rejected_by_their_beginning() -> None:
     algorithm = AllOf(SlidingWindowLog("3/s"), TokenBucket("20/min"))
     with pytest.raises(ValueError, match="the bytes are empty"):
         algorithm.load(b"")

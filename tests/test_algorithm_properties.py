@@ -1,4 +1,4 @@
-"""What holds for every algorithm, whatever is asked of it. A new algorithm is one line more."""
+"""Properties of every algorithm, over random histories. A new algorithm is one more line."""
 
 import copy
 import itertools
@@ -26,7 +26,7 @@ from aiothrottle.algorithms import (
 )
 from tests.asking import admit, allowance, take_each
 
-Grants: TypeAlias = Sequence[tuple[float, float]]  # (instant, cost), in order
+Grants: TypeAlias = Sequence[tuple[float, float]]  # (timestamp, cost), in order
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def in_any_period(limit: float, period: float) -> Callable[[Grants], bool]:
 
     def kept(grants: Grants) -> bool:
         for first, (begin, _) in enumerate(grants):
-            window = [cost for instant, cost in grants[first:] if instant < begin + period]
+            window = [cost for timestamp, cost in grants[first:] if timestamp < begin + period]
             if math.fsum(window) > limit * (1 + 1e-9):
                 return False
         return True
@@ -61,12 +61,12 @@ def in_any_time(burst: float, rate: float) -> Callable[[Grants], bool]:
 
     def kept(grants: Grants) -> bool:
         for first, (begin, _) in enumerate(grants):
-            went = 0.0
-            for instant, cost in grants[first:]:
-                went += cost
-                # An instant of a clock is known to its last digit.
-                unsure = (1e-9 + rate * math.ulp(instant)) * (len(grants) + 1)
-                if went > (burst + rate * (instant - begin)) * (1 + 1e-9) + unsure:
+            taken = 0.0
+            for timestamp, cost in grants[first:]:
+                taken += cost
+                # A timestamp is known to its last digit.
+                unsure = (1e-9 + rate * math.ulp(timestamp)) * (len(grants) + 1)
+                if taken > (burst + rate * (timestamp - begin)) * (1 + 1e-9) + unsure:
                     return False
         return True
 
@@ -78,8 +78,8 @@ def in_each_period(limit: float, period: float) -> Callable[[Grants], bool]:
 
     def kept(grants: Grants) -> bool:
         counts: dict[int, float] = {}
-        for instant, cost in grants:
-            index = math.floor(instant / period)
+        for timestamp, cost in grants:
+            index = math.floor(timestamp / period)
             counts[index] = counts.get(index, 0.0) + cost
         return all(count <= limit * (1 + 1e-9) for count in counts.values())
 
@@ -91,12 +91,12 @@ def evenly(rate: float, tolerance: float) -> Callable[[Grants], bool]:
 
     def kept(grants: Grants) -> bool:
         for first, (begin, _) in enumerate(grants):
-            went = 0.0
-            for instant, cost in grants[first:]:
-                unsure = (1e-9 + rate * math.ulp(instant)) * (len(grants) + 1)
-                if cost and went > rate * (instant - begin + tolerance) * (1 + 1e-9) + unsure:
+            taken = 0.0
+            for timestamp, cost in grants[first:]:
+                unsure = (1e-9 + rate * math.ulp(timestamp)) * (len(grants) + 1)
+                if cost and taken > rate * (timestamp - begin + tolerance) * (1 + 1e-9) + unsure:
                     return False
-                went += cost
+                taken += cost
         return True
 
     return kept
@@ -223,7 +223,7 @@ def answers(subject: Subject, state: object, now: float) -> list[float]:
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps())
-def test_1_it_never_admits_more_than_it_promises(
+def test_1_never_admits_more_than_promised(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm, state = subject.algorithm, subject.algorithm.start()
@@ -234,7 +234,7 @@ def test_1_it_never_admits_more_than_it_promises(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(), part=COSTS)
-def test_2_refused_until_the_delay_is_over_and_admitted_exactly_then(
+def test_2_rejected_until_delay_and_admitted_then(
     subject: Subject, start: float, path: list[Step], part: float | None
 ) -> None:
     algorithm = subject.algorithm
@@ -254,7 +254,7 @@ def test_2_refused_until_the_delay_is_over_and_admitted_exactly_then(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps())
-def test_2_what_exceeds_the_capacity_is_never_admitted(
+def test_2_cost_above_capacity_is_never_admitted(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     state, now = after(subject, start, path)
@@ -267,7 +267,7 @@ def test_2_what_exceeds_the_capacity_is_never_admitted(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_3_a_refusal_and_a_question_change_nothing(
+def test_3_rejections_and_questions_change_nothing(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm, state = subject.algorithm, subject.algorithm.start()
@@ -282,7 +282,7 @@ def test_3_a_refusal_and_a_question_change_nothing(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_4_a_cost_of_0_goes_always_and_changes_nothing(
+def test_4_cost_of_0_is_always_taken_and_changes_nothing(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm = subject.algorithm
@@ -297,7 +297,7 @@ def test_4_a_cost_of_0_goes_always_and_changes_nothing(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(), follow_up=steps())
-def test_5_after_reset_after_it_answers_as_a_fresh_one(
+def test_5_after_reset_after_state_is_fresh(
     subject: Subject, start: float, path: list[Step], follow_up: list[Step]
 ) -> None:
     algorithm = subject.algorithm
@@ -309,13 +309,13 @@ def test_5_after_reset_after_it_answers_as_a_fresh_one(
         assert algorithm.remaining(state, early) < algorithm.capacity
     now += reset_after
     fresh = algorithm.start()
-    for instant, cost in walk(subject, fresh, now, follow_up):
-        assert answers(subject, state, instant) == pytest.approx(
-            answers(subject, fresh, instant), abs=1e-6
+    for timestamp, cost in walk(subject, fresh, now, follow_up):
+        assert answers(subject, state, timestamp) == pytest.approx(
+            answers(subject, fresh, timestamp), abs=1e-6
         )
-        if algorithm.delay(fresh, instant, cost) == 0.0:
-            algorithm.take(state, instant, cost)
-            algorithm.take(fresh, instant, cost)
+        if algorithm.delay(fresh, timestamp, cost) == 0.0:
+            algorithm.take(state, timestamp, cost)
+            algorithm.take(fresh, timestamp, cost)
 
 
 @every_algorithm
@@ -328,7 +328,7 @@ def test_6_a_clock_that_steps_back_mints_nothing(
     latest, grants = -math.inf, list[tuple[float, float]]()
     for now, cost in walk(subject, state, start, path):
         if admit(algorithm, state, now, cost) and cost:
-            # Seen by a clock that never went back, it went no earlier than the one before.
+            # By a clock that never steps back, it was taken no earlier than the one before.
             latest = max(latest, now)
             grants.append((latest, cost))
     assert subject.kept(grants)
@@ -337,7 +337,7 @@ def test_6_a_clock_that_steps_back_mints_nothing(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(), back=st.floats(0, 3), part=COSTS)
-def test_6_what_is_asked_at_an_earlier_time_goes_no_earlier(
+def test_6_earlier_now_is_admitted_no_earlier(
     subject: Subject, start: float, path: list[Step], back: float, part: float | None
 ) -> None:
     algorithm = subject.algorithm
@@ -356,26 +356,8 @@ def test_6_what_is_asked_at_an_earlier_time_goes_no_earlier(
 
 @every_algorithm
 @briefly
-@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_7_admit_answers_exactly_as_delay_and_then_take(
-    subject: Subject, start: float, path: list[Step]
-) -> None:
-    algorithm, state = subject.algorithm, subject.algorithm.start()
-    for now, cost in walk(subject, state, start, path):
-        twin = copy.deepcopy(state)
-        fits = algorithm.delay(twin, now, cost) == 0.0
-        if fits:
-            algorithm.take(twin, now, cost)
-        assert admit(algorithm, state, now, cost) == fits
-        assert answers(subject, state, now) == pytest.approx(answers(subject, twin, now), abs=1e-6)
-
-
-@every_algorithm
-@briefly
 @given(start=STARTS, path=steps())
-def test_7_what_remains_is_what_goes_without_delay(
-    subject: Subject, start: float, path: list[Step]
-) -> None:
+def test_7_remaining_is_what_has_no_delay(subject: Subject, start: float, path: list[Step]) -> None:
     algorithm = subject.algorithm
     state, now = after(subject, start, path)
     remaining, capacity = algorithm.remaining(state, now), algorithm.capacity
@@ -393,41 +375,41 @@ def test_7_what_remains_is_what_goes_without_delay(
     path=steps(st.one_of(WAITS, BACK)),
     waits=st.lists(st.floats(0, 2), min_size=12, max_size=12),
 )
-def test_8_what_is_allowed_goes_unasked_at_whatever_instants(
+def test_8_allowance_holds_at_any_timestamps(
     subject: Subject, start: float, path: list[Step], waits: list[float]
 ) -> None:
     algorithm = subject.algorithm
     state, now = after(subject, start, path)
-    told, before = copy.deepcopy(state), answers(subject, state, now)
+    twin, before = copy.deepcopy(state), answers(subject, state, now)
     room = allowance(algorithm, state, now, 12)
     assert 0 <= room <= 12
     assert answers(subject, state, now) == before
-    instants = list(itertools.accumulate((wait * subject.period for wait in waits), initial=now))
-    for instant in instants[1 : room + 1]:
-        # An instant of a clock is known to its last digit.
-        assert algorithm.delay(state, instant, 1) <= 99 * math.ulp(instant)
-        algorithm.take(state, instant, 1)
-    take_each(algorithm, told, instants[1 : room + 1])
-    now = instants[room]
-    assert answers(subject, told, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
+    timestamps = list(itertools.accumulate((wait * subject.period for wait in waits), initial=now))
+    for timestamp in timestamps[1 : room + 1]:
+        # A timestamp is known to its last digit.
+        assert algorithm.delay(state, timestamp, 1) <= 99 * math.ulp(timestamp)
+        algorithm.take(state, timestamp, 1)
+    take_each(algorithm, twin, timestamps[1 : room + 1])
+    now = timestamps[room]
+    assert answers(subject, twin, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
 
 
 @every_algorithm
 @briefly
-@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)), instants=st.lists(st.floats(0, 2)))
-def test_8_to_take_each_is_to_take_one_after_the_other(
-    subject: Subject, start: float, path: list[Step], instants: list[float]
+@given(start=STARTS, path=steps(st.one_of(WAITS, BACK)), waits=st.lists(st.floats(0, 2)))
+def test_8_take_each_equals_repeated_take(
+    subject: Subject, start: float, path: list[Step], waits: list[float]
 ) -> None:
     """Also if the clock steps back on the way, as seen when it has caught up."""
     algorithm = subject.algorithm
     state, now = after(subject, start, path)
-    told = copy.deepcopy(state)
-    moments = [now + part * subject.period for part in instants]
-    for instant in moments:
-        algorithm.take(state, instant, 1)
-    take_each(algorithm, told, moments)
-    now = max([now, *moments])
-    assert answers(subject, told, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
+    twin = copy.deepcopy(state)
+    timestamps = [now + part * subject.period for part in waits]
+    for timestamp in timestamps:
+        algorithm.take(state, timestamp, 1)
+    take_each(algorithm, twin, timestamps)
+    now = max([now, *timestamps])
+    assert answers(subject, twin, now) == pytest.approx(answers(subject, state, now), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +424,7 @@ def test_8_to_take_each_is_to_take_one_after_the_other(
     ],
     ids=repr,
 )
-def test_8_all_that_fits_is_allowed(algorithm: Algorithm[Any]) -> None:
+def test_8_allowance_is_all_that_fits(algorithm: Algorithm[Any]) -> None:
     """Else a test of what is allowed could not fail."""
     state = algorithm.start()
     assert [allowance(algorithm, state, 10.0, most) for most in (3, 99)] == [3, 5]
@@ -453,7 +435,7 @@ def test_8_all_that_fits_is_allowed(algorithm: Algorithm[Any]) -> None:
     assert allowance(algorithm, state, 12.0, 99) == 5
 
 
-def test_8_what_has_left_a_large_window_is_dropped_little_by_little() -> None:
+def test_8_large_window_drops_old_entries_gradually() -> None:
     window = SlidingWindowLog("5000/s")
     state = window.start()
     window.take_each(state, [index / 5000 for index in range(5000)])

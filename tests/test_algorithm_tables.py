@@ -18,7 +18,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from tests.algorithm_tables import CASES, LEFT, Case
-from tests.asking import admit, delay_behind
+from tests.asking import delay_behind
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -31,13 +31,6 @@ def test_delay_and_take_follow_the_table(case: Case) -> None:
         assert delay_behind(algorithm, state, now, cost, 0.0) == delay
         if delay == 0.0:
             algorithm.take(state, now, cost)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_admit_follows_the_table(case: Case) -> None:
-    algorithm, state = case.algorithm, case.algorithm.start()
-    for now, cost, wait in case.steps:
-        assert admit(algorithm, state, now, cost) == (wait == 0), (now, cost)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +58,7 @@ def test_admit_follows_the_table(case: Case) -> None:
     ],
     ids=repr,
 )
-def test_the_capacity_is_the_greatest_cost_that_can_go(
-    algorithm: Algorithm[Any], capacity: float
-) -> None:
+def test_capacity_is_the_greatest_cost_admitted(algorithm: Algorithm[Any], capacity: float) -> None:
     assert algorithm.capacity == capacity
 
 

@@ -9,10 +9,10 @@ from aiothrottle import Rate, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms.timestamps import until
 from tests.asking import admit
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # what untyped callers pass
 
 
-def test_what_was_taken_without_asking_has_to_leave_first() -> None:
+def test_debt_has_to_leave_the_window_first() -> None:
     window = SlidingWindowLog("2/s")
     state = window.start()
     for instant in (0.0, 0.1, 0.2, 0.3):
@@ -25,7 +25,7 @@ def test_what_was_taken_without_asking_has_to_leave_first() -> None:
     assert bucket.delay(debt, 0.0, 1) == pytest.approx(2.0)
 
 
-def test_a_window_forgets_what_has_left_it() -> None:
+def test_window_drops_what_has_left_it() -> None:
     window = SlidingWindowLog("100/s")
     state = window.start()
     for second in range(1000):
@@ -36,7 +36,7 @@ def test_a_window_forgets_what_has_left_it() -> None:
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, TokenBucket])
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, "0/s", "fast"])
-def test_a_rate_out_of_range_is_a_value_error(kind: type[Any], rate: Unchecked) -> None:
+def test_rate_out_of_range_is_a_value_error(kind: type[Any], rate: Unchecked) -> None:
     with pytest.raises(ValueError, match="rate"):
         kind(rate)
 
@@ -76,7 +76,7 @@ def test_algorithms_are_values() -> None:
     )
 
 
-def test_two_states_of_one_algorithm_know_nothing_of_each_other() -> None:
+def test_states_of_one_algorithm_are_independent() -> None:
     window = SlidingWindowLog(1)
     first, second = window.start(), window.start()
     assert admit(window, first, 0, 1)
@@ -88,7 +88,7 @@ def test_two_states_of_one_algorithm_know_nothing_of_each_other() -> None:
     ("instant", "now"),
     [(1.1, 0.3), (1e6 + 0.1, 1e6), (0.1, -0.2), (5.5e-17, -1.0), (5e-324, -1.0), (-1.0, -3.3)],
 )
-def test_who_waits_until_an_instant_does_not_come_early(instant: float, now: float) -> None:
+def test_until_is_never_too_short(instant: float, now: float) -> None:
     delay = until(instant, now)
     assert now + delay >= instant
     assert delay == pytest.approx(instant - now)

@@ -21,7 +21,7 @@ from aiothrottle.algorithms import (
 from tests.asking import admit, inherit, used
 
 
-def test_a_window_keeps_the_instants_of_another_one() -> None:
+def test_window_inherits_the_log_of_another() -> None:
     old, new = SlidingWindowLog("5/s"), SlidingWindowLog("3/s")
     state = old.start()
     for now in (0.0, 0.2, 0.4):
@@ -33,7 +33,7 @@ def test_a_window_keeps_the_instants_of_another_one() -> None:
     assert new.remaining(kept, 1.2) == 2
 
 
-def test_after_another_algorithm_what_was_spent_was_spent_now() -> None:
+def test_tokens_of_another_algorithm_count_as_used_now() -> None:
     old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
     state = old.start()
     old.take(state, 0.0, 4)
@@ -63,7 +63,7 @@ def test_after_another_algorithm_what_was_spent_was_spent_now() -> None:
     ],
     ids=str,
 )
-def test_as_much_counts_as_before_and_a_debt_stays_one(
+def test_inherited_tokens_and_debts_stay_the_same(
     old: TokenBucket, new: TokenBucket, spent: int, wait: float
 ) -> None:
     state = old.start()
@@ -91,7 +91,7 @@ def test_as_much_counts_as_before_and_a_debt_stays_one(
     ],
     ids=str,
 )
-def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(algorithm: TokenBucket) -> None:
+def test_fresh_or_expired_state_has_used_nothing(algorithm: TokenBucket) -> None:
     state = algorithm.start()
     assert used(algorithm, state, 4.0) == 0.0
     algorithm.take(state, 4.0, 2)
@@ -99,7 +99,7 @@ def test_nothing_counts_of_a_state_that_is_new_or_may_be_forgotten(algorithm: To
     assert used(algorithm, state, 9.0) == 0.0
 
 
-def test_a_sliding_window_forgets_what_it_goes_on_with_when_it_would_have() -> None:
+def test_inherited_sections_expire_when_they_would_have() -> None:
     algorithm, other = SlidingWindowCounter("10/s", buckets=4), TokenBucket("10/s")
     state, spent = algorithm.start(), other.start()
     algorithm.take(state, 0.1, 4)
@@ -110,7 +110,7 @@ def test_a_sliding_window_forgets_what_it_goes_on_with_when_it_would_have() -> N
     assert [used(algorithm, fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
 
 
-def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most() -> None:
+def test_stretched_window_expires_one_section_late_at_most() -> None:
     old, new = SlidingWindowCounter("10/s", buckets=10), SlidingWindowCounter("10/1.1s", buckets=10)
     state = old.start()
     old.take(state, 0.05, 4)  # by 0.1, so they are out at 1.1
@@ -124,7 +124,7 @@ def test_a_sliding_window_that_is_stretched_forgets_a_stretch_late_at_the_most()
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
-def test_of_several_algorithms_what_counts_is_what_the_one_with_least_left_has_counted() -> None:
+def test_all_of_has_used_what_its_tightest_has() -> None:
     algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
     state = algorithm.start()
     algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
@@ -139,14 +139,14 @@ def test_of_several_algorithms_what_counts_is_what_the_one_with_least_left_has_c
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
 
 
-def test_of_nothing_spent_and_of_an_endless_algorithm_nothing_goes_on() -> None:
+def test_nothing_is_inherited_from_unused_or_unlimited() -> None:
     old, new = TokenBucket("1/s", burst=5), SlidingWindowLog("10/s")
     assert inherit(new, old, old.start(), 1.0) == new.start()
     assert used(Unlimited(), None, 1.0) == 0.0
     assert inherit(new, Unlimited(), None, 1.0) == new.start()
 
 
-def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
+def test_parts_of_all_of_inherit_pairwise() -> None:
     old = AllOf(SlidingWindowLog("10/s"), FixedWindow("20/min"))
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
@@ -161,7 +161,7 @@ def test_each_of_several_goes_on_where_its_counterpart_stands() -> None:
 @pytest.mark.parametrize(
     "old", [AllOf(SlidingWindowLog("10/s")), SlidingWindowLog("10/s")], ids=str
 )
-def test_of_another_number_it_was_all_spent_now(old: SlidingWindowLog) -> None:
+def test_all_of_another_length_counts_as_used_now(old: SlidingWindowLog) -> None:
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)

@@ -46,7 +46,7 @@ def test_the_score_of_a_cooldown() -> None:
     assert admit(cooldown, state, 1020.0, 1)
 
 
-def test_ten_hits_at_one_instant_of_wait_until() -> None:
+def test_ten_requests_at_one_instant_of_wait_until() -> None:
     algorithm = WaitUntil(interval=1, raise_after=5, limit=10)
     state, now = algorithm.start(), 1e6 + 0.1
     waits = list[float]()
@@ -66,7 +66,7 @@ def test_ten_hits_at_one_instant_of_wait_until() -> None:
     assert refused == 8
 
 
-def test_refused_hits_move_the_stamp_up_to_the_limit() -> None:
+def test_rejections_move_the_reserved_time_up_to_the_limit() -> None:
     algorithm = WaitUntil(interval=1, raise_after=0, limit=2.5)
     state = algorithm.start()
     assert admit(algorithm, state, 0.0, 1)
@@ -131,7 +131,7 @@ class Lined:
     raise_after=st.integers(0, 6),
     more=st.integers(0, 20).map(lambda n: n * 0.25),
 )
-def test_the_line_starts_each_hit_when_the_classic_would(
+def test_queue_starts_requests_when_the_original_would(
     waits: list[float], raise_after: int, more: float
 ) -> None:
     algorithm = WaitUntil(1, raise_after, raise_after + 1 + more)
@@ -401,7 +401,7 @@ def test_numbers_that_are_none() -> None:
             WaitUntil(*numbers)
 
 
-def test_all_of_nothing_or_of_what_is_no_algorithm() -> None:
+def test_all_of_rejects_nothing_and_non_algorithms() -> None:
     with pytest.raises(ValueError, match="one algorithm or more"):
         AllOf()
     wrong: Any
@@ -416,7 +416,7 @@ def test_a_sliding_window_without_a_rate_cannot_start() -> None:
         SlidingWindowCounter(buckets=20).start()
 
 
-def test_a_refused_hit_counts_as_far_as_the_limit() -> None:
+def test_rejected_request_counts_up_to_the_limit() -> None:
     algorithm = WaitUntil(0.5, raise_after=2, limit=4)
     state = algorithm.start()
     algorithm.take(state, 0.0, 3)
@@ -427,7 +427,7 @@ def test_a_refused_hit_counts_as_far_as_the_limit() -> None:
     assert cost_of_reject(algorithm, state, 0.0, 1, ahead=9) == 0
 
 
-def test_who_refuses_for_good_is_asked_of_all() -> None:
+def test_all_of_takes_max_wait_and_cost_of_reject_of_its_parts() -> None:
     both = AllOf(SlidingWindowLog("10/s"), WaitUntil(1, 5, 10))
     assert both.max_wait == pytest.approx(5)
     assert cost_of_reject(both, both.start(), 0.0, 2) == 2
@@ -436,7 +436,7 @@ def test_who_refuses_for_good_is_asked_of_all() -> None:
     assert cost_of_reject(AllOf(SlidingWindowLog("10/s")), both.start()[:1], 0.0, 2) == 0.0
 
 
-def test_the_delay_of_all_holds_where_a_algorithm_admits_now_and_not_then() -> None:
+def test_all_of_delay_holds_where_admission_ends() -> None:
     class Night(Unlimited):
         """Open in even quarters of a second."""
 
@@ -469,9 +469,7 @@ class LateLoop(VirtualTimeLoop):
 
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @pytest.mark.parametrize("late", [0.0, 0.0011, 0.0014])
-def test_a_line_before_a_leaky_bucket_loses_nothing_to_timers_that_are_late(
-    rate: int, late: float
-) -> None:
+def test_queue_of_leaky_bucket_loses_nothing_to_late_timers(rate: int, late: float) -> None:
     async def begin(limiter: RateLimiter, begun: list[float]) -> None:
         async with limiter.throttle():
             begun.append(asyncio.get_running_loop().time())

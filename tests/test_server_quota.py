@@ -10,13 +10,15 @@ from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
 from tests.asking import admit, allowance, refund
 
 
-def told(algorithm: ServerQuota, now: float, left: float, reset_after: float) -> ServerQuotaState:
+def reported(
+    algorithm: ServerQuota, now: float, left: float, reset_after: float
+) -> ServerQuotaState:
     state = algorithm.start()
     algorithm.update(state, now, left, reset_after, now)
     return state
 
 
-def test_before_anything_is_said_everything_may_go() -> None:
+def test_before_the_first_report_everything_is_admitted() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
     assert all(admit(algorithm, state, 0.0, 1000) for _ in range(1000))
@@ -24,9 +26,9 @@ def test_before_anything_is_said_everything_may_go() -> None:
     assert algorithm.reset_after(state, 0.0) == 0.0
 
 
-def test_so_many_go_as_are_left_and_the_next_when_the_server_counts_anew() -> None:
+def test_remaining_is_admitted_then_nothing_until_reset() -> None:
     algorithm = ServerQuota()
-    state = told(algorithm, 100.0, 3, 30.0)
+    state = reported(algorithm, 100.0, 3, 30.0)
     assert [admit(algorithm, state, 100.0, 1) for _ in range(4)] == [True, True, True, False]
     assert algorithm.delay(state, 110.0, 1) == 20.0
     assert algorithm.remaining(state, 110.0) == 0
@@ -36,17 +38,17 @@ def test_so_many_go_as_are_left_and_the_next_when_the_server_counts_anew() -> No
     assert algorithm.remaining(state, 130.0) == math.inf
 
 
-def test_a_heavy_one_waits_for_the_new_quota() -> None:
+def test_heavy_cost_waits_for_the_reset() -> None:
     algorithm = ServerQuota()
-    state = told(algorithm, 0.0, 3, 30.0)
+    state = reported(algorithm, 0.0, 3, 30.0)
     assert algorithm.delay(state, 0.0, 4) == 30.0
     assert algorithm.delay_behind(state, 0.0, 2, 2) == 30.0
     assert algorithm.delay_behind(state, 0.0, 1, 2) == 0.0
 
 
-def test_of_one_window_the_least_counts_and_a_new_window_is_new() -> None:
+def test_lowest_report_of_a_window_counts() -> None:
     algorithm = ServerQuota()
-    state = told(algorithm, 0.0, 10, 30.0)
+    state = reported(algorithm, 0.0, 10, 30.0)
     algorithm.update(state, 1.0, 12, 29.4, 1.0)  # overtaken on its way, and rounded
     assert (state.remaining, state.resets_at) == (10, 30.4)
     algorithm.update(state, 2.0, 7, 28.0, 2.0)
@@ -57,42 +59,42 @@ def test_of_one_window_the_least_counts_and_a_new_window_is_new() -> None:
     assert (state.remaining, state.resets_at) == (99, 91.0)
 
 
-def test_what_was_sent_since_the_request_is_taken_off() -> None:
+def test_tokens_taken_since_the_request_are_subtracted() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
-    for instant in (1.0, 2.0, 3.0, 4.0):
-        algorithm.take(state, instant, 2)
+    for timestamp in (1.0, 2.0, 3.0, 4.0):
+        algorithm.take(state, timestamp, 2)
     algorithm.update(state, 5.0, 10, 30.0, 2.0)
     assert algorithm.remaining(state, 5.0) == 6
     algorithm.update(state, 5.1, 3, 29.9, 4.0)
     assert algorithm.remaining(state, 5.1) == 3
 
 
-def test_spread_evenly_what_is_left_lasts_until_the_quota_is_new() -> None:
+def test_evenly_spread_quota_lasts_until_the_reset() -> None:
     algorithm = ServerQuota(evenly=True)
-    state = told(algorithm, 0.0, 10, 100.0)
-    now, instants = 0.0, list[float]()
+    state = reported(algorithm, 0.0, 10, 100.0)
+    now, timestamps = 0.0, list[float]()
     while now < 100.0:
         now += algorithm.delay(state, now, 1)
         if now < 100.0:
             assert admit(algorithm, state, now, 1)
-            instants.append(now)
-    assert len(instants) == 10
-    gaps = [b - a for a, b in zip(instants, [*instants[1:], 100.0], strict=True)]
+            timestamps.append(now)
+    assert len(timestamps) == 10
+    gaps = [b - a for a, b in zip(timestamps, [*timestamps[1:], 100.0], strict=True)]
     assert gaps == pytest.approx([10.0] * 10)
 
 
-def test_spread_evenly_a_line_is_foreseen() -> None:
+def test_evenly_spread_quota_foresees_a_queue() -> None:
     algorithm = ServerQuota(evenly=True)
-    state = told(algorithm, 0.0, 10, 100.0)
+    state = reported(algorithm, 0.0, 10, 100.0)
     assert [
         algorithm.delay_behind(state, 0.0, 1, ahead) for ahead in (0, 1, 5, 9, 10)
     ] == pytest.approx([0.0, 10.0, 50.0, 90.0, 100.0])
 
 
-def test_a_refund_gives_nothing_back_and_another_algorithm_leaves_no_trace() -> None:
+def test_quota_ignores_refunds_and_other_algorithms() -> None:
     algorithm = ServerQuota()
-    state = told(algorithm, 0.0, 1, 30.0)
+    state = reported(algorithm, 0.0, 1, 30.0)
     algorithm.take(state, 0.0, 1)
     refund(algorithm, state, 1.0, 1, 0.0)
     assert algorithm.remaining(state, 1.0) == 0
@@ -106,7 +108,7 @@ def test_a_refund_gives_nothing_back_and_another_algorithm_leaves_no_trace() -> 
     words=st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e4)), max_size=5),
     steps=st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 100)), max_size=20),
 )
-def test_whatever_is_said_a_wait_is_finite_and_after_it_the_cost_goes(
+def test_any_report_leaves_a_finite_exact_wait(
     evenly: bool, words: list[tuple[float, float, float]], steps: list[tuple[float, float]]
 ) -> None:
     algorithm = ServerQuota(evenly)
@@ -125,8 +127,8 @@ def test_whatever_is_said_a_wait_is_finite_and_after_it_the_cost_goes(
         assert admit(algorithm, state, now, cost)
 
 
-def test_less_than_a_token_is_spread_no_further_than_a_whole_one() -> None:
+def test_fraction_is_spread_like_a_whole_token() -> None:
     algorithm = ServerQuota(evenly=True)
-    state = told(algorithm, 0.0, 0.5, 30.0)
+    state = reported(algorithm, 0.0, 0.5, 30.0)
     algorithm.take(state, 0.0, 0.25)
     assert algorithm.delay(state, 10.0, 0.25) == 0.0

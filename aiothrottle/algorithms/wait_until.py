@@ -76,8 +76,8 @@ class WaitUntil(Draining):
         check_number("limit", limit, "seconds")
         if limit < max(interval, raise_after):
             raise ValueError(
-                f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}, so "
-                "requests that have to wait or to be rejected would start: give as much or more"
+                f"limit={limit!r} is below interval={interval!r} or raise_after={raise_after!r}: "
+                "requests that have to wait or to be rejected would start; give as much or more"
             )
         set_field = object.__setattr__  # frozen
         set_field(self, "interval", interval)
