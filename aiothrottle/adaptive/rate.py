@@ -1,6 +1,6 @@
 """The adaptive rate: finds a limit that the server does not report, and follows it.
 
-Strategy. Requests are evenly spaced, so that a 429 tells about the rate and not about a burst. At
+Strategy. Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. At
 first the rate trebles, much as TCP's slow start does, until the first 429. From then on the limit
 is between two bounds: the throttled rate, and what was admitted in spite of the pause. The rate is
 set between them, repeatedly if need be, until a 429 comes late. That one finds the rate rising, and
