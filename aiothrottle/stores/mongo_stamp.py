@@ -77,6 +77,8 @@ def move(
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
+    interval, max_wait = algorithm.interval, algorithm.max_wait
+    ahead = {"$subtract": ["$goes", "$now"]}
     passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, algorithm.interval]}
     level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
     # A wait that is but a rounding is none, as in the algorithm; and it is rounded up.
@@ -84,6 +86,14 @@ def move(
     stamp = {"$add": ["$goes", {"$multiply": [level, algorithm.interval]}]}
     later = {"$add": ["$goes", {"$multiply": [{"$abs": "$goes"}, 2**-52]}]}
     moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, algorithm.capacity]}]}
+
+    # What `Record.take` does at once with a cost that is rejected.
+    left = {"$subtract": ["$level", {"$divide": [{"$subtract": ["$now", "$level_at"]}, interval]}]}
+    drained = {"$max": [0.0, left]}
+    charge = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, drained]}]}]}
+    later_level = {"$cond": [{"$gt": ["$now", "$level_at"]}, drained, "$level"]}
+    charged = {"$add": [later_level, charge]}
+    charged_at = {"$cond": [{"$gt": [charge, 0.0]}, {"$max": ["$level_at", "$now"]}, "$level_at"]}
 
     stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
 
@@ -97,9 +107,13 @@ def move(
         {"$set": {"goes": {"$max": ["$now", "$last"]}}},
         {"$set": {"goes": {"$cond": [waits, stamp, "$goes"]}}},
         {"$set": {"goes": {"$cond": [waits, later, "$goes"]}}},
-        {"$set": {"went": {"$lte": [{"$subtract": ["$goes", "$now"]}, horizon]}}},
-        {"$set": {"seeing": {"$or": ["$went", stepped_back]}, "mark": {"$literal": mark}}},
+        {"$set": {"went": {"$lte": [ahead, horizon]}}},
+        {"$set": {"rejected": {"$and": [horizon > 0.0, {"$gt": [ahead, max_wait]}]}}},
+        {"$set": {"rejected": {"$and": ["$rejected", {"$not": ["$went"]}]}}},
+        {"$set": {"seeing": {"$or": ["$went", "$rejected", stepped_back]}}},
+        {"$set": {"mark": {"$literal": mark}}},
         # Both at once: each is reckoned from what was there before.
+        set_if("$rejected", level=charged, level_at=charged_at, last={"$max": ["$last", "$now"]}),
         set_if("$went", level=moved, level_at="$goes", last={"$max": ["$last", "$goes"]}),
         set_if(
             "$seeing", ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]}, seen="$now"

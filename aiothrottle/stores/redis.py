@@ -24,6 +24,7 @@ from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
 from aiothrottle.algorithms import Algorithm
+from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.checks import check_number
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.redact import shown
@@ -144,7 +145,7 @@ class RedisStore(SwapStore):
         """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
         check_costs(*costs)
         check_horizon(horizon)
-        answer = await self._decide("reserve", key, algorithm, horizon, *costs)
+        answer = await self._decide("reserve", key, algorithm, horizon, max_wait(algorithm), *costs)
         return answer or await super().reserve(key, algorithm, costs, horizon=horizon)
 
     async def refund(
@@ -326,7 +327,7 @@ class RedisPipeline:
         """Queue `Store.reserve`."""
         check_costs(*costs)
         check_horizon(horizon)
-        return self._queue("reserve", key, algorithm, horizon, *costs)
+        return self._queue("reserve", key, algorithm, horizon, max_wait(algorithm), *costs)
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
         """Queue `Store.refund`."""

@@ -160,20 +160,21 @@ local keep = given[1]
 local instants, retry_after = {}, 0
 
 if method == 'reserve' then
-  local horizon = given[2]
+  local horizon, max_wait = given[2], given[3]
   if clock + ahead < seen then see() end
-  for place = 3, #given do
+  for place = 4, #given do
     local cost, instant = given[place], now
     if cost ~= 0 then
       instant = ready_at(cost)
       local wait = wait_until(instant, now)
       if wait > horizon or wait == huge then
         retry_after = wait
+        if horizon > 0 and max_wait < wait and wait < huge then take(now, cost) end
         break
       end
       take(instant, cost)
     end
-    instants[place - 2] = instant
+    instants[place - 3] = instant
   end
 elseif method == 'peek' then
   if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
