@@ -12,10 +12,11 @@ except ModuleNotFoundError as _error:
         "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
     ) from _error
 
+from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport
 
-__all__ = ["Retry", "RetryBudget", "ThrottledTransport"]
+__all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 
 
 class _HeldStream(HeldStream, httpx.AsyncByteStream):
@@ -47,26 +48,12 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
             `KeyedRateLimiter` has limits for each host, or whatever `key` says.
         transport: The transport to send with; it is closed with this one. By default an
             `httpx.AsyncHTTPTransport`.
-        key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `httpx.URL`. By
-            default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
-            it is the usual one: ``"localhost:8080"``.
-        retry: When to try again; ``Retry(attempts=1)`` for never. By default these exceptions
-            are: `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
+        options: See `ClientOptions`. By default `retry` has these exceptions tried again:
+            `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
             `httpx.PoolTimeout`.
-        queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which it is closed; above 0.
-            None: no limit.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
-        heed: What is done when the server says how much is left of its quota, and until when: that
-            may be used up "at once", or is spread "evenly". None: it is not heeded.
-        profiles: What has to be known of servers that the package does not know, to read their
-            headers: see `aiothrottle.headers.Profile`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
         ValueError: An argument is out of range; or a key is given, and a limiter that has none.
 
     >>> from aiothrottle import RateLimiter

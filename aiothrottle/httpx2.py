@@ -12,10 +12,11 @@ except ModuleNotFoundError as _error:
         "httpx2 is not there: pip install 'aiothrottle-client[httpx2]'", name="httpx2"
     ) from _error
 
+from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport
 
-__all__ = ["Retry", "RetryBudget", "ThrottledTransport"]
+__all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 
 
 class _HeldStream(HeldStream, httpx2.AsyncByteStream):

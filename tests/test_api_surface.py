@@ -6,12 +6,13 @@ Whoever changes them on purpose writes the file anew, and the changelog:
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 
+from aiothrottle._http.options import Options
 from tests.servers import imported
 from tests.test_architecture import DOORS
 
@@ -23,9 +24,18 @@ HOW = "if that is on purpose: `python -m tests.test_api_surface`, and a line in 
 def signature(public: Any) -> str:  # noqa: ANN401
     """Names, kinds and defaults: annotations are written differently by each Python."""
     try:
-        parameters = inspect.signature(public).parameters.values()
+        return written(inspect.signature(public).parameters.values())
     except (TypeError, ValueError):
         return ""
+
+
+def keywords(public: Any) -> str:  # noqa: ANN401
+    """The same of a class of options, whose defaults are those of `Options`."""
+    of_all = inspect.signature(Options).parameters
+    return written([of_all[name] for name in sorted(public.__annotations__)])
+
+
+def written(parameters: Iterable[inspect.Parameter]) -> str:
     empty = inspect.Parameter.empty
     bare: list[inspect.Parameter] = []
     for each in parameters:
@@ -51,6 +61,9 @@ def surface(door: str) -> Iterator[str]:
     module = imported(door)
     for name in sorted(module.__all__):
         public = getattr(module, name)
+        if is_typeddict(public):
+            yield f"{door}.{name}{keywords(public)}"
+            continue
         is_called = inspect.isclass(public) or inspect.isroutine(public)
         yield f"{door}.{name}{signature(public) if is_called else ''}"
         if inspect.isclass(public):

@@ -44,9 +44,10 @@ TABLE = """
     retry        | budget headers errors                                     | random
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
+    _http.options | adaptive headers retry                                   |
     _http.overload | adaptive adaptive.overload errors                       | asyncio random
-    _http.announcements | headers headers.* limiter permit rate              |
-    _http.admission | _http.* adaptive budget errors headers keyed limiter permit retry |
+    _http.announcements | _http.options headers headers.* limiter permit rate              |
+    _http.admission | _http.* budget errors keyed limiter permit retry               |
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm algorithms.level rate     |
     decision     | permit                                                    |
@@ -81,8 +82,8 @@ TABLE = """
     assembly     | _core.* plan sharing.* stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
-    aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* _http.* adaptive budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp      | _http.options aiohttp.* retry                                           |
+    aiohttp.*    | aiohttp.* _http.* budget errors headers limiter permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -107,9 +108,9 @@ TABLE = """
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.lease | permit transport.library                               | asyncio
-    transport.transport | transport.* _http.* adaptive headers limiter permit retry | asyncio
-    httpx        | transport retry                                           | httpx
-    httpx2       | transport retry                                           | httpx2
+    transport.transport | transport.* _http.* limiter permit | asyncio
+    httpx        | _http.options transport retry                                           | httpx
+    httpx2       | _http.options transport retry                                           | httpx2
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
@@ -132,7 +133,7 @@ TABLE = """
     fetch        |                                                           |
     fetch.limits | fetch.store _http.admission keyed limiter rate stores           |
     fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender _http.admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |

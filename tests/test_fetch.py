@@ -14,6 +14,7 @@ from aiohttp import ClientSession, web
 
 from aiothrottle import RateLimiter
 from aiothrottle._http.admission import Admission
+from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
@@ -21,7 +22,6 @@ from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.lines import Lines, Source
 from aiothrottle.fetch.output import Done
 from aiothrottle.fetch.worker import Job
-from aiothrottle.retry import Retry
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
@@ -480,7 +480,8 @@ async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
 
     sink = Sink()
     async with ClientSession() as session:
-        sender = Sender(session, Admission(RateLimiter(), default_key=origin_of, retry=Retry()))
+        options = Options()
+        sender = Sender(session, Admission(RateLimiter(), options, origin_of), options)
         lines = Lines([Source("endless", endless)], 100)
         crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))

@@ -3,28 +3,23 @@
 Shared by all HTTP clients that we put in front of a limiter; none is imported here.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Hashable
 from typing import Any, NamedTuple, TypeAlias
 
-from aiothrottle._http.announcements import Announcements, Heed
+from aiothrottle._http.announcements import Announcements
 from aiothrottle._http.attempts import Attempts, Outcome, chain
+from aiothrottle._http.options import Key, Options
 from aiothrottle._http.overload import Overloads
-from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.budget import RetryQuota
-from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import Profile
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit, report_pause, report_retry
 from aiothrottle.redact import shown
-from aiothrottle.retry import Retry
 
-__all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "origin"]
+__all__ = ["Admission", "AnyLimiter", "Target", "origin"]
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
-# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
-Key: TypeAlias = Callable[[str, Any], Hashable]
 
 _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
@@ -41,47 +36,29 @@ class Admission:
 
     Args:
         limiter: One for all requests, or one for each key.
-        key: Gives the key of a request, from method and URL. Only for a `KeyedRateLimiter`.
-        default_key: The same, where `key` is None.
-        queue_timeout: Seconds that a request waits at the most. None: no limit.
-        retry: Says what a pause may be, and what further attempts may cost.
-        overload: The algorithm by which requests to a server that fails are rejected here; None:
-            never.
-        heed: What is done with what servers say is left, see `Announcements`.
-        profiles: Of servers that the package does not know, or knows otherwise.
+        options: Those of the integration.
+        origin: Gives the key of a request where the options have none.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range, or of no use beside the others.
+        TypeError: `limiter` is none.
+        ValueError: There is a key, and a limiter that has none.
     """
 
-    def __init__(
-        self,
-        limiter: AnyLimiter,
-        *,
-        key: Key | None = None,
-        default_key: Key,
-        queue_timeout: float | None = None,
-        retry: Retry,
-        overload: ClientThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
-    ) -> None:
+    def __init__(self, limiter: AnyLimiter, options: Options, origin: Key) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
             raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
-        if key is not None and not callable(key):
-            raise TypeError(f"key is a function of method and URL, not {shown(key)}")
-        if key is not None and isinstance(limiter, RateLimiter):
+        if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
-        check_retry(retry)
-        check_number("queue_timeout", queue_timeout, "seconds", none="None")
+        retry, overload = options.retry, options.overload
         self.limiter = limiter
         self.retry = retry
-        self.queue_timeout = queue_timeout
+        self.queue_timeout: float | None = options.queue_timeout
         self.quota: RetryQuota | None = None if retry.budget is None else RetryQuota(retry.budget)
-        self.announcements: Announcements = Announcements(heed, profiles, retry.max_retry_after)
+        self.announcements: Announcements = Announcements(
+            options.heed, options.profiles, retry.max_retry_after
+        )
         self.overloads: Overloads | None = None if overload is None else Overloads(overload)
-        self._key = key or default_key
+        self._key = options.key or origin
         #: Where all requests go, if there is one limiter for all.
         self.only: Target | None = (
             Target(None, limiter) if isinstance(limiter, RateLimiter) else None
@@ -184,9 +161,3 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     if port is None or port == _DEFAULT_PORTS.get(scheme):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def check_retry(retry: Retry) -> None:
-    """Refuse what is no `Retry`."""
-    if not isinstance(retry, Retry):
-        raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(retry)}")

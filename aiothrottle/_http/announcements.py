@@ -6,8 +6,8 @@ Shared by all HTTP clients that we put in front of a limiter; none is imported h
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, TypeAlias, get_args
 
+from aiothrottle._http.options import Heed
 from aiothrottle.headers import (
     PROFILES,
     Profile,
@@ -20,11 +20,8 @@ from aiothrottle.headers.memo import Memo
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
-from aiothrottle.redact import shown
 
-__all__ = ["Announcements", "Heed", "check_profiles", "may_say_more"]
-
-Heed: TypeAlias = Literal["at once", "evenly"] | None
+__all__ = ["Announcements", "may_say_more"]
 
 _LEAST_ERROR = 400
 # A response of these statuses may be a refusal, and say so or say more in its body.
@@ -44,18 +41,12 @@ class Announcements:
             "evenly" until then; None: it is not heeded.
         profiles: Of servers that the package does not know, or knows otherwise.
         longest: Seconds that the word of a server counts for, at the most.
-
-    Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: `heed` is none of these.
     """
 
     __slots__ = ("_heed", "_longest", "_profiles", "_tells")
 
     def __init__(self, heed: Heed, profiles: Iterable[Profile], longest: float) -> None:
-        if heed is not None and heed not in get_args(get_args(Heed)[0]):
-            raise ValueError(f"heed is 'at once', 'evenly' or None, not {shown(heed)}")
-        own = check_profiles(profiles)
+        own = tuple(profiles)
         self._heed: Heed = heed
         self._longest = longest
         concerned = [it for it in (*PROFILES.values(), *own) if it.says_something]
@@ -105,17 +96,6 @@ class Announcements:
         if limits.unit in _REQUESTS:
             reset_after = min(limits.reset_after, self._longest)
             permit.update_quota(limits.remaining, reset_after, evenly=self._heed == "evenly")
-
-
-def check_profiles(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Give them as a tuple; refuse what are none."""
-    if isinstance(profiles, str) or not isinstance(profiles, Iterable):
-        raise TypeError(f"profiles is a list of Profiles, such as [], not {shown(profiles)}")
-    own = tuple(profiles)
-    for profile in own:
-        if not isinstance(profile, Profile):
-            raise TypeError(f"profiles are each a Profile, not {shown(profile)}")
-    return own
 
 
 def _tells(profiles: Iterable[Profile], name: str) -> bool:

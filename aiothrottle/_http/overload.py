@@ -10,7 +10,6 @@ from collections import OrderedDict
 from aiothrottle.adaptive import ClientThrottling
 from aiothrottle.adaptive.overload import OverloadState
 from aiothrottle.errors import Overloaded
-from aiothrottle.redact import shown
 
 __all__ = ["Overloads"]
 
@@ -25,19 +24,11 @@ class Overloads:
     A response below 500 is accepted: the server was able to decide. A 5xx is not, nor a connection
     that failed or a time-out of the client. A request under way counts for nothing yet, and one
     that is cancelled for nothing at all: neither says that the server fails.
-
-    Raises:
-        TypeError: `throttling` is no `ClientThrottling`.
     """
 
     __slots__ = ("_states", "_throttling")
 
     def __init__(self, throttling: ClientThrottling) -> None:
-        if not isinstance(throttling, ClientThrottling):
-            raise TypeError(
-                "overload is a ClientThrottling, such as ClientThrottling(k=2), not "
-                f"{shown(throttling)}"
-            )
         self._throttling = throttling
         self._states: OrderedDict[str, OverloadState] = OrderedDict()
 

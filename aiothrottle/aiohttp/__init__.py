@@ -4,14 +4,18 @@ The session waits before `ClientSession.request` is called, outside of all its t
 where you can. The middlewares are for libraries that demand a genuine `aiohttp.ClientSession`.
 """
 
+from aiothrottle._http.options import MiddlewareOptions, RetryOptions, SessionOptions
 from aiothrottle.aiohttp.middleware import RetryMiddleware, ThrottleMiddleware, throttled_session
 from aiothrottle.aiohttp.session import ThrottledSession
 from aiothrottle.retry import Retry, RetryBudget
 
 __all__ = [
+    "MiddlewareOptions",
     "Retry",
     "RetryBudget",
     "RetryMiddleware",
+    "RetryOptions",
+    "SessionOptions",
     "ThrottleMiddleware",
     "ThrottledSession",
     "throttled_session",

@@ -5,16 +5,22 @@ They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
 
-from aiothrottle._http.admission import Admission, AnyLimiter, Key, Target, check_retry
-from aiothrottle._http.announcements import Announcements, Heed, check_profiles
+from aiothrottle._http.admission import Admission, AnyLimiter, Target
+from aiothrottle._http.announcements import Announcements
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed
-from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.aiohttp.arguments import check_arguments
+from aiothrottle._http.options import (
+    MiddlewareOptions,
+    Options,
+    RetryOptions,
+    check_names,
+    names_of,
+    read_options,
+)
+from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.resending import without_resending
@@ -32,13 +38,13 @@ from aiothrottle.aiohttp.response import (
     trusts_successes,
 )
 from aiothrottle.budget import RetryQuota
-from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import Profile
 from aiothrottle.permit import Permit, report_answer, report_retry
 from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from yarl import URL
 
 __all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
@@ -52,19 +58,9 @@ class ThrottleMiddleware:
     Args:
         limiter: Whose limits; may be shared. A `KeyedRateLimiter` has limits for each host, or
             whatever `key` says.
-        key: As for `ThrottledSession`; each hop of a chain of redirects has its own.
-        retry: What is a refusal, and how long a pause may be. Nothing is sent again here: see
-            `RetryMiddleware`.
-        queue_timeout: Seconds that a request waits at the most. None: as long as aiohttp's own
-            `total` allows, which runs meanwhile.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
-            above 0. None: as long as aiohttp keeps the connection, which is for ever if a response
-            is dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
-        hold_websockets: Whether a websocket holds its slot until it is closed; by default only
-            for the handshake.
-        overload: As for `ThrottledSession`.
-        heed: As for `ThrottledSession`.
-        profiles: As for `ThrottledSession`.
+        options: See `MiddlewareOptions`. `key`: each hop of a chain of redirects has its own.
+            `retry`: what is a refusal, and how long a pause may be; nothing is sent again here,
+            see `RetryMiddleware`.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -81,31 +77,14 @@ class ThrottleMiddleware:
     def __init__(
         self,
         limiter: AnyLimiter,
-        *,
-        key: Key | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        queue_timeout: float | None = None,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
-        overload: ClientThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
+        **options: Unpack[MiddlewareOptions],
     ) -> None:
-        self._admission = Admission(
-            limiter,
-            key=key,
-            default_key=origin_of,
-            queue_timeout=queue_timeout,
-            retry=retry,
-            overload=overload,
-            heed=heed,
-            profiles=profiles,
-        )
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
-        self._retry = retry
-        self._trusting = trusts_successes(retry)
-        self._max_hold = max_hold
-        self._hold_websockets = hold_websockets
+        checked = read_options(type(self).__name__, MiddlewareOptions, options)
+        self._admission = Admission(limiter, checked, origin_of)
+        self._retry = checked.retry
+        self._trusting = trusts_successes(checked.retry)
+        self._max_hold = checked.max_hold
+        self._hold_websockets = checked.hold_websockets
         self._leases = Leases()
         # Made when the first one is held: an empty one costs each request a look.
         self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
@@ -178,28 +157,25 @@ class RetryMiddleware:
 
     Args:
         retry: When to try again.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        profiles: As for `ThrottledSession`.
+        options: See `RetryOptions`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong kind, or unknown.
     """
 
     def __init__(
         self,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        *,
-        buffer_body: bool = False,
-        profiles: Iterable[Profile] = (),
+        **options: Unpack[RetryOptions],
     ) -> None:
-        check_retry(retry)
-        self._announcements = Announcements(None, profiles, retry.max_retry_after)
+        check_names(type(self).__name__, names_of(RetryOptions), options)
+        checked = Options(retry=retry, **options)
+        self._announcements = Announcements(None, checked.profiles, retry.max_retry_after)
         self._retry = retry
         self._trusting = trusts_successes(retry)
         self._failures = FAILURES if retry.exceptions is None else retry.exceptions
         self._quota = None if retry.budget is None else RetryQuota(retry.budget)
-        self._buffer_body = buffer_body
+        self._buffer_body = checked.buffer_body
         # Finds who is told that a request is sent again: a limiter that may be observed.
         self._target: Callable[[str, URL], Target] | None = None
 
@@ -259,36 +235,16 @@ class RetryMiddleware:
 
 def throttled_session(
     limiter: AnyLimiter,
-    *,
-    key: Key | None = None,
-    retry: Retry = Retry(),  # noqa: B008 - a frozen value
-    queue_timeout: float | None = None,
-    max_hold: float | None = None,
-    hold_websockets: bool = False,
-    buffer_body: bool = False,
-    overload: ClientThrottling | None = None,
-    heed: Heed = "at once",
-    profiles: Iterable[Profile] = (),
-    **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
+    **arguments: Unpack[SessionArguments],
 ) -> ClientSession:
     """Make an `aiohttp.ClientSession` that throttles and retries, for who demands a genuine one.
 
     `ThrottledSession` does more: it waits outside of aiohttp's timeouts.
 
     Args:
-        limiter: As for `ThrottleMiddleware`, like `key`, `queue_timeout`, `max_hold` and
-            `hold_websockets`.
-        key: See there.
-        retry: When to try again.
-        queue_timeout: See there.
-        max_hold: See there.
-        hold_websockets: See there.
-        buffer_body: As for `RetryMiddleware`.
-        overload: As for `ThrottledSession`, like `heed` and `profiles`.
-        heed: See there.
-        profiles: See there.
-        client_session_arguments: For the `aiohttp.ClientSession`. Its own `middlewares` are put
-            around these.
+        limiter: As for `ThrottleMiddleware`.
+        arguments: The options of `SessionOptions`; all others are for the
+            `aiohttp.ClientSession`. Its own `middlewares` are put around these.
 
     Raises:
         TypeError: An argument is of a wrong kind, or unknown.
@@ -300,21 +256,10 @@ def throttled_session(
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """
-    check_arguments(throttled_session, client_session_arguments)
-    profiles = check_profiles(profiles)
-    retrying = RetryMiddleware(retry, buffer_body=buffer_body, profiles=profiles)
-    throttling = ThrottleMiddleware(
-        limiter,
-        key=key,
-        retry=retry,
-        queue_timeout=queue_timeout,
-        max_hold=max_hold,
-        hold_websockets=hold_websockets,
-        overload=overload,
-        heed=heed,
-        profiles=profiles,
-    )
+    options, for_client_session = read_arguments(throttled_session, arguments)
+    retrying = RetryMiddleware(options.retry, **options.of_kind(RetryOptions))
+    throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
     retrying._target = throttling._admission.target  # noqa: SLF001 - both are of this module
-    around = client_session_arguments.pop("middlewares", None) or ()
+    around = for_client_session.pop("middlewares", None) or ()
     middlewares = (*around, retrying, throttling)
-    return without_resending(ClientSession(middlewares=middlewares, **client_session_arguments))
+    return without_resending(ClientSession(middlewares=middlewares, **for_client_session))

@@ -11,6 +11,7 @@ from yarl import URL
 
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, failed
+from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.resending import without_resending
@@ -26,7 +27,6 @@ from aiothrottle.aiohttp.response import (
     origin_of,
     trusts_successes,
 )
-from aiothrottle.checks import check_number
 from aiothrottle.permit import Permit, report_answer
 
 __all__ = ["Sender"]
@@ -44,13 +44,8 @@ class Sender:
         session: The session, or the arguments for one: it is made when it is first needed, as that
             needs a running loop, and closed by `close`.
         admission: Whom to wait for, and what is done about refusals.
-        max_hold: Seconds that a response may hold its slot; None: see `ThrottledSession`.
-        hold_websockets: Whether a websocket holds its slot until it is closed.
+        options: For how long responses and websockets hold their slots.
         owns_session: Whether a session that is given is closed by `close` too.
-
-    Raises:
-        TypeError: `max_hold` is no number.
-        ValueError: `max_hold` is out of range.
     """
 
     __slots__ = (
@@ -70,19 +65,17 @@ class Sender:
         self,
         session: ClientSession | Mapping[str, Any],
         admission: Admission,
+        options: Options,
         *,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
         owns_session: bool = False,
     ) -> None:
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
         self.admission: Admission = admission
         self._retry = admission.retry
         self._trusting = trusts_successes(self._retry)
         self._failures = FAILURES if self._retry.exceptions is None else self._retry.exceptions
         self._leases = Leases()
-        self._max_hold = max_hold
-        self._hold_websockets = hold_websockets
+        self._max_hold = options.max_hold
+        self._hold_websockets = options.hold_websockets
         self._owns_session = owns_session
         self._session: ClientSession | None = None
         self._arguments: Mapping[str, Any] | None = None

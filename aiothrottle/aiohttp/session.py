@@ -4,28 +4,22 @@ Why a wrapper: what is waited before `ClientSession.request` is called is outsid
 timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
 """
 
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
 
-from aiothrottle._http.admission import Admission, AnyLimiter, Key
-from aiothrottle._http.announcements import Heed
-from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.aiohttp.arguments import check_arguments
+from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
 from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.headers import Profile
 from aiothrottle.redact import shown
-from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
 __all__ = ["ThrottledSession"]
@@ -52,29 +46,11 @@ class ThrottledSession:
         session: The session to send with. It stays yours to close, unless `owns_session` says
             otherwise; but it does not send a request twice by itself any more, as aiohttp does
             when a connection was cut, since nobody would have paid for that. By default one is
-            made, with `client_session_arguments`, and closed with this one.
+            made, and closed with this one.
         owns_session: Whether a `session` that is given is closed with this one, by `close` or at
             the end of `async with`.
-        key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `yarl.URL`. By
-            default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
-            it is the usual one: ``"localhost:8080"``.
-        retry: When to try again; ``Retry(attempts=1)`` for never.
-        queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
-            above 0. By default the `total` of its `aiohttp.ClientTimeout`, after which nobody can
-            read it any more, but aiohttp keeps it if it was dropped half-read.
-        hold_websockets: Whether a websocket holds its slot until it is closed; by default only
-            for the handshake.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``ClientThrottling(k=2.0)``, for each origin by itself. None: never.
-        heed: What is done when the server says how much is left of its quota, and until when: that
-            may be used up "at once", or is spread "evenly". It makes the limiter tighter, never
-            looser than its own rate. None: it is not heeded.
-        profiles: What has to be known of servers that the package does not know, to read their
-            headers: see `aiothrottle.headers.Profile`.
-        client_session_arguments: For the `aiohttp.ClientSession` that is made.
+        arguments: The options of `SessionOptions`: `key`, `retry`, `queue_timeout` and so on; all
+            others are for the `aiohttp.ClientSession` that is made.
 
     Raises:
         TypeError: An argument is of a wrong kind, or unknown.
@@ -93,42 +69,23 @@ class ThrottledSession:
         *,
         session: ClientSession | None = None,
         owns_session: bool = False,
-        key: Key | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        queue_timeout: float | None = None,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
-        buffer_body: bool = False,
-        overload: ClientThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
-        **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
+        **arguments: Unpack[SessionArguments],
     ) -> None:
         if session is not None and not isinstance(session, ClientSession):
             raise TypeError(f"session is an aiohttp.ClientSession, not {shown(session)}")
-        if session is not None and client_session_arguments:
+        options, for_client_session = read_arguments(type(self), arguments)
+        if session is not None and for_client_session:
             raise ValueError(
-                f"{', '.join(client_session_arguments)}: arguments for a new session, "
+                f"{', '.join(for_client_session)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
-        check_arguments(type(self), client_session_arguments)
         self._sender = Sender(
-            client_session_arguments if session is None else session,
-            Admission(
-                limiter,
-                key=key,
-                default_key=origin_of,
-                queue_timeout=queue_timeout,
-                retry=retry,
-                overload=overload,
-                heed=heed,
-                profiles=profiles,
-            ),
-            max_hold=max_hold,
-            hold_websockets=hold_websockets,
+            for_client_session if session is None else session,
+            Admission(limiter, options, origin_of),
+            options,
             owns_session=owns_session,
         )
-        self._buffer_body = buffer_body
+        self._buffer_body = options.buffer_body
 
     @property
     def limiter(self) -> AnyLimiter:

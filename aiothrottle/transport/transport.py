@@ -7,21 +7,18 @@ wrapped transport (pool, connect, write, read), and begin with each step.
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
-from aiothrottle._http.admission import Admission, AnyLimiter, Key, origin
-from aiothrottle._http.announcements import Heed, may_say_more
+from aiothrottle._http.admission import Admission, AnyLimiter, origin
+from aiothrottle._http.announcements import may_say_more
 from aiothrottle._http.attempts import Attempts, Outcome, failed, judge
-from aiothrottle.adaptive import ClientThrottling
-from aiothrottle.checks import check_number
-from aiothrottle.headers import Profile
+from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.redact import shown
-from aiothrottle.retry import Retry
 from aiothrottle.transport.lease import HeldStream, Lease
 from aiothrottle.transport.library import AsyncTransport, Request, Response
 
@@ -54,27 +51,12 @@ class Transport(Generic[_Request, _Response]):
         limiter: AnyLimiter,
         *,
         transport: AsyncTransport[_Request, _Response] | None = None,
-        key: Key | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        queue_timeout: float | None = None,
-        max_hold: float | None = None,
-        buffer_body: bool = False,
-        overload: ClientThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
+        **options: Unpack[ClientOptions],
     ) -> None:
         library = self._library
-        self._admission = Admission(
-            limiter,
-            key=key,
-            default_key=_origin_of,
-            queue_timeout=queue_timeout,
-            retry=retry,
-            overload=overload,
-            heed=heed,
-            profiles=profiles,
-        )
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
+        checked = read_options(type(self).__name__, ClientOptions, options)
+        retry = checked.retry
+        self._admission = Admission(limiter, checked, _origin_of)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
             raise TypeError(f"transport is an {name}, not {shown(transport)}")
@@ -84,8 +66,8 @@ class Transport(Generic[_Request, _Response]):
         self._retry = retry
         self._no_answer = _failures(library)
         self._failures = self._no_answer if retry.exceptions is None else retry.exceptions
-        self._max_hold = max_hold
-        self._buffer_body = buffer_body
+        self._max_hold = checked.max_hold
+        self._buffer_body = checked.buffer_body
         self._multipart = _multipart(library)
         self._leases: set[Lease] = set()
 

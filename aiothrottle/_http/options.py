@@ -1,0 +1,208 @@
+"""The options of all integrations: declared, documented and validated here, and nowhere else.
+
+Each integration takes those that it has as ``**options: Unpack[...]`` of one of the classes below,
+and makes an `Options` of them with `read_options`. A new option is a line in one of these classes,
+a field of `Options`, and, if a value of it can be wrong, a check.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias, TypedDict, cast
+
+from aiothrottle.adaptive import ClientThrottling
+from aiothrottle.checks import check_choice, check_number
+from aiothrottle.headers import Profile
+from aiothrottle.redact import shown
+from aiothrottle.retry import Retry
+
+__all__ = [
+    "ClientOptions",
+    "HeaderOptions",
+    "Heed",
+    "Key",
+    "MiddlewareOptions",
+    "Options",
+    "RetryOptions",
+    "SessionOptions",
+    "ThrottleOptions",
+    "WebsocketOptions",
+    "check_names",
+    "names_of",
+    "read_options",
+]
+
+# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
+Key: TypeAlias = Callable[[str, Any], Hashable]
+Heed: TypeAlias = Literal["at once", "evenly"] | None
+
+
+class HeaderOptions(TypedDict, total=False):
+    """Options of every integration: all of them read what headers say about limits."""
+
+    profiles: Iterable[Profile]
+    """What has to be known of servers that the package does not know, to read their headers: see
+    `aiothrottle.headers.Profile`. By default nothing."""
+
+
+class RetryOptions(HeaderOptions, total=False):
+    """Options of a `RetryMiddleware`, and of every integration that retries.
+
+    >>> options: RetryOptions = {"buffer_body": True}
+    """
+
+    buffer_body: bool
+    """Whether a body that cannot be sent twice, such as an async generator, is read into memory
+    first, so that it can. By default it is sent once, and the throttled response is returned."""
+
+
+class ThrottleOptions(HeaderOptions, total=False):
+    """Options of every integration that waits for a limiter.
+
+    >>> options: ThrottleOptions = {"queue_timeout": 5, "max_hold": 60}
+    """
+
+    key: Key | None
+    """Returns the key of a request in a `KeyedRateLimiter`, from its method and its URL, as the
+    client has it (a `yarl.URL`, an `httpx.URL`). None, the default: the host as DNS has it,
+    ``"xn--bcher-kva.example"``, with the port unless it is the usual one: ``"localhost:8080"``."""
+
+    retry: Retry
+    """When to try again; ``Retry(attempts=1)`` for never. By default a ``Retry()``. It also says
+    which responses count as throttled, and how long a pause may be."""
+
+    queue_timeout: float | None
+    """Seconds that an attempt waits for the limiter at the most. None, the default: no limit (but
+    aiohttp's `total`, which runs while a middleware waits)."""
+
+    max_hold: float | None
+    """Seconds that a response may hold its slot, after which its connection is closed; above 0.
+    None, the default: as long as the client keeps the connection, which is for ever if a response
+    is dropped half-read. A `ThrottledSession`, and from aiohttp 3.15 on a `ThrottleMiddleware`,
+    takes the `total` of the request's `aiohttp.ClientTimeout`, after which nobody can read it any
+    more."""
+
+    overload: ClientThrottling | None
+    """How requests to a server that fails are rejected here, with `Overloaded`, before they take a
+    token: ``ClientThrottling(k=2.0)``, for each origin by itself. None, the default: never."""
+
+    heed: Heed
+    """What is done when the server says how much is left of its quota, and until when: that may be
+    used up "at once", the default, or is spread "evenly". It makes the limiter tighter, never
+    looser than its own rate. None: nothing is done."""
+
+
+class ClientOptions(ThrottleOptions, RetryOptions, total=False):
+    """Options of every integration that throttles and retries: a transport has these."""
+
+
+class WebsocketOptions(TypedDict, total=False):
+    """Options of every integration that opens websockets by itself."""
+
+    hold_websockets: bool
+    """Whether a websocket holds its slot until it is closed; by default only for the handshake."""
+
+
+class MiddlewareOptions(ThrottleOptions, WebsocketOptions, total=False):
+    """Options of a `ThrottleMiddleware`."""
+
+
+class SessionOptions(ClientOptions, WebsocketOptions, total=False):
+    """Options of a `ThrottledSession` and of `throttled_session`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of an integration, each with a value that makes sense.
+
+    Raises:
+        TypeError: An option is of a wrong kind.
+        ValueError: An option is out of range.
+    """
+
+    key: Key | None = None
+    retry: Retry = Retry()  # noqa: RUF009 - a frozen value
+    queue_timeout: float | None = None
+    max_hold: float | None = None
+    hold_websockets: bool = False
+    buffer_body: bool = False
+    overload: ClientThrottling | None = None
+    heed: Heed = "at once"
+    profiles: Iterable[Profile] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, before the first request."""
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"key is a function of method and URL, not {shown(self.key)}")
+        if not isinstance(self.retry, Retry):
+            raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(self.retry)}")
+        check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
+        check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
+        if self.overload is not None and not isinstance(self.overload, ClientThrottling):
+            raise TypeError(
+                f"overload is a ClientThrottling, such as ClientThrottling(k=2), "
+                f"not {shown(self.overload)}"
+            )
+        check_choice("heed", self.heed, ("at once", "evenly", None))
+        # Several read it, and it may be an iterator.
+        object.__setattr__(self, "profiles", _as_tuple(self.profiles))
+
+    def of_kind(self, kind: type[Mapping[str, object]]) -> Any:  # noqa: ANN401 - a `kind`
+        """Return those options that a class of options has."""
+        return {name: getattr(self, name) for name in names_of(kind)}
+
+
+def _as_tuple(profiles: object) -> tuple[Profile, ...]:
+    if isinstance(profiles, str) or not isinstance(profiles, Iterable):
+        raise TypeError(f"profiles is a list of Profiles, such as [], not {shown(profiles)}")
+    own = tuple(cast("Iterable[object]", profiles))
+    for profile in own:
+        if not isinstance(profile, Profile):
+            raise TypeError(f"profiles are each a Profile, not {shown(profile)}")
+    return cast("tuple[Profile, ...]", own)
+
+
+def names_of(kind: type[Mapping[str, object]]) -> frozenset[str]:
+    """Return the names of all options of a class of options, inherited ones too."""
+    return frozenset(kind.__annotations__)
+
+
+def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[str, Any]) -> Options:
+    """Validate the options that an integration was given.
+
+    Args:
+        owner: What the user has called.
+        kind: The options that it has.
+        given: What the user gave.
+
+    Raises:
+        TypeError: An option is unknown, or of a wrong kind.
+        ValueError: An option is out of range.
+    """
+    check_names(owner, names_of(kind), given)
+    return Options(**given)
+
+
+def check_names(
+    owner: str, known: Collection[str], given: Iterable[str], *, elsewhere: str = ""
+) -> None:
+    """Refuse the first name that is unknown.
+
+    Args:
+        owner: What the user has called.
+        known: All names that it has.
+        given: What the user gave.
+        elsewhere: Where else the name is unknown.
+
+    Raises:
+        TypeError: A name is unknown.
+
+    >>> check_names("ThrottleMiddleware", {"max_hold", "retry"}, ["max_holds"])
+    Traceback (most recent call last):
+    TypeError: ThrottleMiddleware has no argument 'max_holds'; did you mean 'max_hold'?
+    """
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{owner} has no argument {name!r}{elsewhere}{hint}")
