@@ -47,7 +47,9 @@ TABLE = """
     _http.options | adaptive headers retry                                   |
     _http.overload | adaptive adaptive.overload errors                       | asyncio random
     _http.announcements | _http.options headers headers.* limiter permit rate              |
-    _http.admission | _http.* budget errors keyed limiter permit retry               |
+    _http.admission | _http.options keyed limiter                            |
+    _http.adapter | permit                                                   |
+    _http.loop   | _http.* budget errors headers limiter permit              | asyncio
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.algorithm algorithms.level rate     |
     decision     | permit                                                    |
@@ -83,7 +85,7 @@ TABLE = """
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* _http.* budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
     stores.store | algorithms.algorithm                                      |
     stores.ledger | stores.store algorithms algorithms.algorithm             |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -108,7 +110,7 @@ TABLE = """
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.lease | permit transport.library                               | asyncio
-    transport.transport | transport.* _http.* limiter permit | asyncio
+    transport.transport | transport.* _http.* permit | asyncio
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
     testing      | testing.*                                                 |

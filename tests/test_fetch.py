@@ -13,9 +13,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from aiothrottle import RateLimiter
-from aiothrottle._http.admission import Admission
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
 from aiothrottle.fetch.crawl import Crawl
@@ -480,8 +478,7 @@ async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
 
     sink = Sink()
     async with ClientSession() as session:
-        options = Options()
-        sender = Sender(session, Admission(RateLimiter(), options, origin_of), options)
+        sender = Sender(session, RateLimiter(), Options())
         lines = Lines([Source("endless", endless)], 100)
         crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))

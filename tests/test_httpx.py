@@ -937,7 +937,7 @@ async def endless_refusal(request: web.Request) -> web.StreamResponse:
 async def test_a_refusal_is_read_if_it_is_short_and_does_not_take_long(
     lib: Lib, monkeypatch: pytest.MonkeyPatch, length: str, begun: int
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "_SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.transport, "SHORT_TIME", 0.005)
     reads: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -1103,6 +1103,21 @@ async def test_a_body_is_sent_again_byte_for_byte_or_not_at_all(
         assert len(set(seen)) == 1
         assert seen[0][1] == sent or sent is None
         assert sent is not None or b"Content-Disposition" in seen[0][1]
+
+
+async def test_file_that_is_closed_by_now_is_not_sent_again(lib: Lib) -> None:
+    file = io.BytesIO(b"abc")
+
+    async def refuse(_: web.Request) -> web.Response:
+        file.close()
+        return web.Response(status=429)
+
+    async with (
+        serving(refuse, answer()) as (url, seen),
+        lib.client(RateLimiter(concurrency_limit=1)) as client,
+    ):
+        assert (await client.post(str(url), files={"f": file})).status_code == 429
+        assert len(seen) == 1
 
 
 async def test_a_buffered_body_is_buffered_for_the_next_hop_too(lib: Lib) -> None:
@@ -1291,7 +1306,7 @@ async def test_a_refusal_is_not_unpacked(lib: Lib) -> None:
 async def test_a_refusal_whose_body_never_comes_ends_as_without_us(
     lib: Lib, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "_SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.transport, "SHORT_TIME", 0.005)
 
     async def stall(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=429, headers={"Content-Length": "1000"})

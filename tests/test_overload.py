@@ -247,8 +247,8 @@ async def test_an_error_in_place_of_a_response_counts_by_its_status() -> None:
 async def test_no_more_origins_are_remembered_than_matter() -> None:
     overloads = Overloads(STRICT)
     for number in range(3000):
-        overloads.failed("first.example")
-        overloads.failed(f"{number}.example")
+        overloads.ended("first.example", None)
+        overloads.ended(f"{number}.example", None)
     assert len(overloads._states) == 1024
     for known in ("first.example", "2999.example"):
         with pytest.raises(Overloaded):

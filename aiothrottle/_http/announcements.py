@@ -3,7 +3,7 @@
 Shared by all HTTP clients that we put in front of a limiter; none is imported here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
@@ -66,21 +66,12 @@ class Announcements:
         """
         return status < _LEAST_ERROR and not any(map(self._tells, headers))
 
-    def hear(
-        self,
-        limiter: RateLimiter,
-        permit: Permit,
-        host: str,
-        status: int,
-        headers: Mapping[str, str],
-    ) -> ServerLimits:
-        """Read what a response says, and tell the limiter; `permit` is of its request."""
-        limits = self.read(host, status, headers)
-        self.pass_on(limiter, permit, limits)
-        return limits
-
-    def pass_on(self, limiter: RateLimiter, permit: Permit, limits: ServerLimits) -> None:
-        """Tell the limiter what was said in the answer to the permit's request."""
+    def pass_on(
+        self, limiter: RateLimiter | None, permit: Permit | None, limits: ServerLimits
+    ) -> None:
+        """Tell the limiter, if there is one, what the answer to the permit's request said."""
+        if limiter is None or permit is None:
+            return
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
         known = limits.remaining is not None and limits.reset_after is not None

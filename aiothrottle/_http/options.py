@@ -131,7 +131,7 @@ class Options:
     profiles: Iterable[Profile] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, before the first request."""
+        """Validate each option, before the first request."""
         if self.key is not None and not callable(self.key):
             raise TypeError(f"key is a function of method and URL, not {shown(self.key)}")
         if not isinstance(self.retry, Retry):
@@ -168,12 +168,7 @@ def names_of(kind: type[Mapping[str, object]]) -> frozenset[str]:
 
 
 def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[str, Any]) -> Options:
-    """Validate the options that an integration was given.
-
-    Args:
-        owner: What the user has called.
-        kind: The options that it has.
-        given: What the user gave.
+    """Validate the options that `owner`, which has those of `kind`, was given.
 
     Raises:
         TypeError: An option is unknown, or of a wrong kind.
@@ -186,16 +181,7 @@ def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[st
 def check_names(
     owner: str, known: Collection[str], given: Iterable[str], *, elsewhere: str = ""
 ) -> None:
-    """Refuse the first name that is unknown.
-
-    Args:
-        owner: What the user has called.
-        known: All names that it has.
-        given: What the user gave.
-        elsewhere: Where else the name is unknown.
-
-    Raises:
-        TypeError: A name is unknown.
+    """Raise a TypeError if `owner` was given a name that is unknown; `elsewhere` ends its text.
 
     >>> check_names("ThrottleMiddleware", {"max_hold", "retry"}, ["max_holds"])
     Traceback (most recent call last):

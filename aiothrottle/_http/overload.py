@@ -44,18 +44,11 @@ class Overloads:
             self._throttling.request(state, now)  # it was wanted all the same
             raise Overloaded(origin, share)
 
-    def answered(self, origin: str, status: int) -> None:
-        """Count a request that the origin has answered."""
-        self._count(origin, accepted=status < _LEAST_FAILURE)
-
-    def failed(self, origin: str) -> None:
-        """Count a request that the origin has not answered."""
-        self._count(origin, accepted=False)
-
-    def _count(self, origin: str, *, accepted: bool) -> None:
+    def ended(self, origin: str, status: int | None) -> None:
+        """Count a request that has ended with that status; None: the origin did not answer."""
         state, now = self._state(origin), asyncio.get_running_loop().time()
         self._throttling.request(state, now)
-        if accepted:
+        if status is not None and status < _LEAST_FAILURE:
             self._throttling.accepted(state, now)
 
     def _state(self, origin: str) -> OverloadState:

@@ -78,11 +78,7 @@ class SessionArguments(SessionOptions, _ClientSessionArguments, total=False):
 def read_arguments(
     function: Callable[..., object], given: Mapping[str, Any]
 ) -> tuple[Options, dict[str, Any]]:
-    """Tell the options, which are validated, from the arguments for an `aiohttp.ClientSession`.
-
-    Args:
-        function: What the user has called.
-        given: What the user gave.
+    """Split what `function` was given into options and arguments for an `aiohttp.ClientSession`.
 
     Raises:
         TypeError: A name is unknown to both, or an option is of a wrong kind.

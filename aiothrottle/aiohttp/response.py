@@ -1,46 +1,24 @@
 """What the session and the middlewares both do with requests and responses of aiohttp."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import aiohttp
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, ClientTimeout
 from yarl import URL
 
+from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
-from aiothrottle._http.announcements import Announcements, may_say_more
-from aiothrottle._http.attempts import Outcome, judge
+from aiothrottle._http.options import Options
+from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.replay import replayed
-from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import ServerLimits
-from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
-from aiothrottle.retry import Retry
 
-__all__ = [
-    "FAILURES",
-    "SWITCHING_PROTOCOLS",
-    "discard",
-    "hear",
-    "is_certain",
-    "is_failure",
-    "is_plain",
-    "judged",
-    "origin_of",
-    "read_limits",
-    "trusts_successes",
-]
+__all__ = ["AiohttpAdapter", "discard", "origin_of"]
 
-SWITCHING_PROTOCOLS = 101
-_LEAST_ERROR = 400
-
-#: What aiohttp raises because a connection failed.
-FAILURES = (aiohttp.ClientConnectionError,)
-
-# A short body is read, so that the connection can be used again; a longer one costs more than a
-# new connection.
-_SHORT_BODY = 1 << 16
-_SHORT_TIME = 1.0
+_SWITCHING_PROTOCOLS = 101
 
 
 def origin_of(_method: str, url: URL) -> str:
@@ -48,81 +26,78 @@ def origin_of(_method: str, url: URL) -> str:
     return origin(url.scheme, url.raw_host or "", url.port)
 
 
-def is_certain(retry: Retry, error: Exception) -> bool:
-    """Tell whether another attempt is of no use: nothing was sent, or the certificate is wrong."""
-    if isinstance(error, ThrottleError):  # of the limiter, which has waited for as long as it may
-        return True
-    return retry.exceptions is None and isinstance(error, aiohttp.ClientSSLError)
+class AiohttpAdapter:
+    """What the retry loop needs of aiohttp, the same for the session and for both middlewares.
 
-
-def is_failure(error: Exception) -> bool:
-    """Tell whether a request has failed for want of an answer: no connection, or none in time."""
-    # What a limiter inside of the session raises may be a TimeoutError, and so an OSError, too.
-    return isinstance(error, (*FAILURES, OSError)) and not isinstance(error, ThrottleError)
-
-
-def trusts_successes(retry: Retry) -> bool:
-    """Tell whether the policy has nothing to say about any response below 400."""
-    return (
-        retry.should_retry is None
-        and retry.budget is None
-        and all(status >= _LEAST_ERROR for status in retry.statuses)
-    )
-
-
-def is_plain(retry: Retry, status: int, limits: ServerLimits) -> bool:
-    """Tell whether neither policy nor server have anything to say about a response."""
-    return (
-        status not in retry.statuses
-        and not limits.throttled
-        and retry.should_retry is None
-        and retry.budget is None
-        and not may_say_more(status, limits)
-    ) or status == SWITCHING_PROTOCOLS  # an open websocket is no refusal
-
-
-def read_limits(announcements: Announcements, response: ClientResponse) -> ServerLimits:
-    """Read what the headers of a response say."""
-    return announcements.read(response.url.raw_host or "", response.status, response.headers)
-
-
-def hear(
-    announcements: Announcements, limiter: RateLimiter, permit: Permit, response: ClientResponse
-) -> ServerLimits:
-    """Read what the headers of a response say, and tell the limiter."""
-    host = response.url.raw_host or ""
-    return announcements.hear(limiter, permit, host, response.status, response.headers)
-
-
-async def judged(
-    retry: Retry, announcements: Announcements, response: ClientResponse, limits: ServerLimits
-) -> Outcome[ClientResponse]:
-    """Tell how the response ends an attempt. Raises what `Retry.should_retry` does.
-
-    Whatever is read of its body for that can still be read by the caller.
+    Args:
+        options: For how long responses and websockets hold their slots.
     """
-    try:
-        status = response.status
-        if may_say_more(status, limits) and _is_short(response):
-            with replayed(response):
-                body = await _read(response)
-            host = response.url.raw_host or ""
-            limits = announcements.read(host, status, response.headers, body)
-        if retry.should_retry is None:
-            return await judge(retry, response, status, limits)
+
+    def __init__(self, options: Options) -> None:
+        self.leases: Leases = Leases()
+        self._max_hold = options.max_hold
+        self._hold_websockets = options.hold_websockets
+
+    def classify(self, error: Exception) -> Failure:
+        """Tell whether the connection failed; a wrong certificate stays wrong."""
+        lost = isinstance(error, aiohttp.ClientConnectionError)
+        return Failure(
+            retryable=lost and not isinstance(error, aiohttp.ClientSSLError),
+            unanswered=lost or isinstance(error, OSError),
+        )
+
+    def hold(self, permit: Permit, request: Any, response: ClientResponse) -> None:  # noqa: ANN401
+        """Have the permit released when aiohttp releases the connection."""
+        switched = response.status == _SWITCHING_PROTOCOLS
+        # Without a connection the whole body came with the headers.
+        if response.connection is None or (switched and not self._hold_websockets):
+            permit.release()
+        elif self._max_hold is not None or switched:
+            self.leases.hold(permit, response, self._max_hold)
+        else:
+            self.leases.hold(permit, response, self.total_of(request))
+
+    def total_of(self, request: Any) -> float | None:  # noqa: ANN401 - of a subclass
+        """Return the seconds after which nobody can read the response to a request any more."""
+        timeout = getattr(request, "timeout", None)  # of a ClientRequest, since aiohttp 3.15
+        return timeout.total if isinstance(timeout, ClientTimeout) else None
+
+    def read(self, response: ClientResponse) -> tuple[int, Mapping[str, str]]:
+        """Return status and headers."""
+        return response.status, response.headers
+
+    def host(self, response: ClientResponse) -> str:
+        """Return the host that has sent a response, the last one of a chain of redirects."""
+        return response.url.raw_host or ""
+
+    async def read_body(self, response: ClientResponse) -> bytes | None:
+        """Read a short body, and put it back. If it fails, its reader is told so."""
+        if not _is_short(response):
+            return None
         with replayed(response):
-            return await judge(retry, response, status, limits)
-    except BaseException:  # of the user's should_retry, or cancelled
+            return await _read(response)
+
+    @contextmanager
+    def replayed(self, response: ClientResponse) -> Generator[Callable[[], ClientResponse]]:
+        """Put back at the end what is read of the body."""
+        with replayed(response):
+            yield lambda: response
+
+    async def close(self, response: ClientResponse) -> None:
+        """Close a response that nobody gets."""
         response.close()
-        raise
+
+    async def discard(self, response: ClientResponse) -> None:
+        """End a response that is followed by another attempt, and release its permit."""
+        await discard(response)
 
 
 async def discard(response: ClientResponse) -> None:
-    """Let go of a refused response, and of its slot."""
+    """End a response that nobody wants: read it if it is short, and release its connection."""
     try:
         if _is_short(response):
             with suppress(aiohttp.ClientError, OSError):
-                async with asyncio.timeout(_SHORT_TIME):
+                async with asyncio.timeout(SHORT_TIME):
                     await response.read()  # and wait until nothing is uploaded any more
     finally:
         response.release()
@@ -131,13 +106,13 @@ async def discard(response: ClientResponse) -> None:
 def _is_short(response: ClientResponse) -> bool:
     length = response.content_length
     packed = "Content-Encoding" in response.headers  # short only until it is unpacked
-    return length is not None and length <= _SHORT_BODY and not packed
+    return length is not None and length <= SHORT_BODY and not packed
 
 
 async def _read(response: ClientResponse) -> bytes | None:
     """Read a short body; None if it fails. It closes the response then."""
     try:
-        async with asyncio.timeout(_SHORT_TIME):
+        async with asyncio.timeout(SHORT_TIME):
             # Not `response.read()`, which keeps the body: it is to be read anew by the caller.
             return await response.content.read()
     except (aiohttp.ClientError, OSError) as error:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
 
-from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.admission import AnyLimiter
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
-from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.redact import shown
 
@@ -81,7 +80,7 @@ class ThrottledSession:
             )
         self._sender = Sender(
             for_client_session if session is None else session,
-            Admission(limiter, options, origin_of),
+            limiter,
             options,
             owns_session=owns_session,
         )
@@ -90,7 +89,7 @@ class ThrottledSession:
     @property
     def limiter(self) -> AnyLimiter:
         """The limiter that is waited for."""
-        return self._sender.admission.limiter
+        return self._sender.limiter
 
     @property
     def session(self) -> ClientSession:
@@ -179,17 +178,17 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self.limiter!r}, {self._sender.admission.retry!r}>"
+        return f"<ThrottledSession {self.limiter!r}, {self._sender.retry!r}>"
 
     def _send(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> Coroutine[Any, Any, ClientResponse]:
         if not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options)
-        return self._sender.send(
+        return self._sender.request(
             method,
             url,
-            lambda session: session.request(method, url, **options),
+            lambda: self.session.request(method, url, **options),
             options.get("timeout"),
         )
 
@@ -209,10 +208,10 @@ class ThrottledSession:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
                 kept["data"] = body.data
-            return await self._sender.send(
+            return await self._sender.request(
                 method,
                 url,
-                lambda session: session.request(method, url, **kept),
+                lambda: self.session.request(method, url, **kept),
                 kept.get("timeout"),
                 body,
             )
@@ -226,6 +225,4 @@ class ThrottledSession:
         self, url: StrOrURL, options: "_WSConnectOptions"
     ) -> "ClientWebSocketResponse[bool]":
         keep_iterators(cast("dict[str, Any]", options))
-        return await self._sender.send(
-            "GET", url, lambda session: session.ws_connect(url, **options)
-        )
+        return await self._sender.connect(url, lambda: self.session.ws_connect(url, **options))

@@ -48,7 +48,7 @@ class Crawl:
     ) -> None:
         self.job = job
         self.sender = sender
-        self.retry: Retry = sender.admission.retry
+        self.retry: Retry = sender.retry
         self.lines = lines
         self.output = output
         self.folder = folder
@@ -107,7 +107,7 @@ class Crawl:
     @property
     def pauses(self) -> Pauses:
         """How many limiters are paused, and how long the longest pause goes on."""
-        limiter = self.sender.admission.limiter
+        limiter = self.sender.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds

@@ -10,9 +10,8 @@ from typing import TextIO
 
 import aiohttp
 
-from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.addresses import LONGEST
@@ -76,11 +75,10 @@ async def run(settings: Settings, screen: TextIO) -> int:
 
 
 async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
-    options = Options(retry=settings.retry)
     async with _client(settings) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
             settings.job,
-            sender=Sender(client, Admission(limiters.to_wait_for, options, origin_of), options),
+            sender=Sender(client, limiters.to_wait_for, Options(retry=settings.retry)),
             lines=Lines(settings.sources, LONGEST),
             output=settings.output,
             folder=settings.folder,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientResponse
 
 from aiothrottle.aiohttp.response import discard
 from aiothrottle.errors import StoreUnavailable, ThrottleError
@@ -129,7 +129,7 @@ class Worker:
 
     # ---- one attempt
 
-    async def _ask(self, session: ClientSession) -> ClientResponse:
+    async def _ask(self) -> ClientResponse:
         """Send the request. It has had its turn."""
         request = self._request
         self.busy = True
@@ -137,7 +137,7 @@ class Worker:
         self._waited += time.monotonic() - self._since
         self._crawl.tally.requests += 1
         try:
-            response = await session.request(
+            response = await self._crawl.sender.session.request(
                 request.method,
                 request.url,
                 headers=request.headers,
@@ -215,7 +215,7 @@ class Worker:
     async def _exchange(self, request: Request, record: Record) -> Request | None:
         """Send one request. The answer goes to the record, or is a redirect to follow."""
         self._request = request
-        response = await self._crawl.sender.send(request.method, request.url, self._ask)
+        response = await self._crawl.sender.request(request.method, request.url, self._ask)
         self.busy = True
         try:
             record.status = response.status

@@ -7,16 +7,15 @@ wrapped transport (pool, connect, write, read), and begin with each step.
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
+from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import Admission, AnyLimiter, origin
-from aiothrottle._http.announcements import may_say_more
-from aiothrottle._http.attempts import Attempts, Outcome, failed, judge
+from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
-from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.redact import shown
 from aiothrottle.transport.lease import HeldStream, Lease
@@ -25,12 +24,6 @@ from aiothrottle.transport.library import AsyncTransport, Request, Response
 __all__ = ["Transport"]
 
 _SWITCHING_PROTOCOLS = 101
-
-# A short body is read, so that the connection can be used again; a longer one costs more than a
-# new connection.
-_SHORT_BODY = 1 << 16
-_SHORT_TIME = 1.0
-
 
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response", bound=Response)
@@ -55,7 +48,6 @@ class Transport(Generic[_Request, _Response]):
     ) -> None:
         library = self._library
         checked = read_options(type(self).__name__, ClientOptions, options)
-        retry = checked.retry
         self._admission = Admission(limiter, checked, _origin_of)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
@@ -63,13 +55,13 @@ class Transport(Generic[_Request, _Response]):
         self._transport: AsyncTransport[_Request, _Response] = (
             transport or library.AsyncHTTPTransport()
         )
-        self._retry = retry
-        self._no_answer = _failures(library)
-        self._failures = self._no_answer if retry.exceptions is None else retry.exceptions
-        self._max_hold = checked.max_hold
+        self._retry = checked.retry
         self._buffer_body = checked.buffer_body
-        self._multipart = _multipart(library)
         self._leases: set[Lease] = set()
+        self._adapter = _Adapter[_Request, _Response](
+            library, self._held_stream, checked.max_hold, self._leases
+        )
+        self._loop = RetryLoop(self._adapter, checked, _origin_of, self._admission)
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -85,32 +77,15 @@ class Transport(Generic[_Request, _Response]):
             Overloaded: The server fails, and the request was rejected here: see `overload`.
             TransportError: Of the library, as the wrapped transport does, after the last attempt.
         """
-        target = self._admission.target(request.method, request.url)
-        replayable = self._is_replayable(request.stream)
-        if self._buffer_body and not replayable:
+        if self._buffer_body and not self._adapter.is_replayable(request):
             await request.aread()
-            replayable = True
-        attempts = Attempts(self._retry, request.method, self._admission.quota, target.key)
-        server = None if self._admission.overloads is None else _origin_of("", request.url)
-        outcome: Outcome[_Response] | None = None
-        while True:
-            permit = await self._admission.enter(target.limiter, server, outcome)
-            outcome = await self._attempt(request, target.limiter, permit, server)
-            delay = attempts.delay(outcome)
-            # Also if this request is not tried again: its siblings would be refused as well.
-            paused = self._admission.ended(permit, outcome, delay)
-            if (
-                delay is None
-                or not replayable
-                or not self._admission.again(attempts, permit, outcome, delay)
-            ):
-                attempts.ended(outcome)
-                return outcome.result()
-            if outcome.response is not None:
-                await self._discard(outcome.response)
-            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
-            if not paused:
-                await asyncio.sleep(delay)
+
+        async def send() -> _Response:
+            response = await self._transport.handle_async_request(request)
+            response.request = request  # the client does so later, `should_retry` may ask now
+            return response
+
+        return await self._loop.run(request, send)
 
     async def aclose(self) -> None:
         """Close the wrapped transport. The limiter stays as it is."""
@@ -137,68 +112,73 @@ class Transport(Generic[_Request, _Response]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limiter!r}, {self._retry!r}>"
 
-    async def _attempt(
-        self, request: _Request, limiter: RateLimiter, permit: Permit, server: str | None
-    ) -> Outcome[_Response]:
-        """Send once. The permit is released when the response ends, whichever way it ends."""
-        try:
-            response = await self._transport.handle_async_request(request)
-        except BaseException as error:
-            permit.release()
-            if isinstance(error, self._no_answer):
-                self._admission.failed(server)
-            if not isinstance(error, self._failures) or (
-                self._retry.exceptions is None and _is_of_a_certificate(error)
-            ):
-                raise
-            return failed(error)
-        self._admission.answered(server, response.status_code)
-        held = self._hold(permit, response)
-        response.request = request  # the client does so later; `should_retry` may ask for it now
-        try:
-            return await self._judge(request, limiter, permit, response, held)
-        except BaseException:  # of the user's should_retry, or cancelled
-            await (response.aclose() if held is None else held.end())
-            raise
+    def _release_all(self) -> None:
+        for lease in tuple(self._leases):
+            lease.release()
 
-    async def _judge(
+
+class _Adapter(Generic[_Request, _Response]):
+    """What the retry loop needs of a library."""
+
+    def __init__(
         self,
-        request: _Request,
-        limiter: RateLimiter,
-        permit: Permit,
-        response: _Response,
-        held: HeldStream | None,
-    ) -> Outcome[_Response]:
-        """Tell how a response ends an attempt, and the limiter what it says.
+        library: Any,  # noqa: ANN401 - a module
+        held_stream: type[HeldStream],
+        max_hold: float | None,
+        leases: set[Lease],
+    ) -> None:
+        self._library = library
+        self._held_stream = held_stream
+        self._max_hold = max_hold
+        self._leases = leases
+        self._no_answer = _failures(library)
+        self._multipart = _multipart(library)
 
-        Whatever is read of its body for that can still be read by the caller.
-        """
-        announcements, host = self._admission.announcements, request.url.host
-        status, headers = response.status_code, response.headers.multi_items()
-        limits = announcements.read(host, status, headers)
+    def hold(self, permit: Permit, _: _Request, response: _Response) -> None:
+        # What a mock or a cache gives is closed already, and nobody will close it once more.
+        if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
+            permit.release()
+        else:
+            lease = Lease(permit, response.stream, self._max_hold, self._leases)
+            response.stream = self._held_stream(lease)
+
+    def is_replayable(self, request: _Request) -> bool:
+        stream = request.stream
+        if isinstance(stream, self._library.ByteStream):
+            return True
+        return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
+
+    def classify(self, error: Exception) -> Failure:
+        lost = isinstance(error, self._no_answer)
+        return Failure(retryable=lost and not _is_of_a_certificate(error), unanswered=lost)
+
+    def read(self, response: _Response) -> tuple[int, Mapping[str, str]]:
+        return response.status_code, response.headers
+
+    def host(self, response: _Response) -> str:
+        host: str = response.request.url.host
+        return host
+
+    async def read_body(self, response: _Response) -> bytes | None:
         # What is packed is short only until it is unpacked.
-        readable = _is_short(response.headers) and "Content-Encoding" not in response.headers
-        if readable and may_say_more(status, limits):
-            try:
-                body = await self._read(response, held)
-            except self._library.TransportError as error:
-                # It cannot be given back any more, as nobody could read it.
-                return failed(error, status, limits)
-            limits = announcements.read(host, status, headers, body)
-        announcements.pass_on(limiter, permit, limits)
-        if self._retry.should_retry is None or held is None:
-            return await judge(self._retry, response, status, limits)
-        held.begin_reading_ahead()
-        outcome = await judge(self._retry, response, status, limits)
-        held.end_reading_ahead()
-        return outcome._replace(response=self._unread(response, held))
-
-    async def _read(self, response: _Response, held: HeldStream | None) -> bytes:
+        if not _is_short(response.headers) or "Content-Encoding" in response.headers:
+            return None
+        held = _held(response)
         try:
-            async with asyncio.timeout(_SHORT_TIME):
+            async with asyncio.timeout(SHORT_TIME):
                 return await (response.aread() if held is None else held.read_ahead())
         except TimeoutError as error:
             raise self._library.ReadTimeout("the body of a refusal does not come") from error
+
+    @contextmanager
+    def replayed(self, response: _Response) -> Generator[Callable[[], _Response]]:
+        held = _held(response)
+        if held is None or response.is_closed:
+            yield lambda: response
+            return
+        held.begin_reading_ahead()
+        yield lambda: self._unread(response, held)
+        held.end_reading_ahead()
 
     def _unread(self, response: _Response, held: HeldStream) -> _Response:
         """Give a response of which nothing has been read, whatever `should_retry` has read."""
@@ -218,36 +198,25 @@ class Transport(Generic[_Request, _Response]):
         response.stream = self._library.ByteStream(b"")
         return unread
 
-    def _hold(self, permit: Permit, response: _Response) -> HeldStream | None:
-        # What a mock or a cache gives is closed already, and nobody will close it once more.
-        if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
-            permit.release()
-            return None
-        lease = Lease(permit, response.stream, self._max_hold, self._leases)
-        held = response.stream = self._held_stream(lease)
-        return held
+    async def close(self, response: _Response) -> None:
+        held = _held(response)
+        await (response.aclose() if held is None else held.end())
 
-    async def _discard(self, response: _Response) -> None:
-        """Let go of a refused response, and of its slot."""
+    async def discard(self, response: _Response) -> None:
         try:
             if _is_short(response.headers) and not response.is_stream_consumed:
                 # Nobody wants that body.
                 with suppress(TimeoutError, self._library.TransportError):
-                    async with asyncio.timeout(_SHORT_TIME):
+                    async with asyncio.timeout(SHORT_TIME):
                         async for _ in response.aiter_raw():
                             pass
         finally:
             await response.aclose()
 
-    def _is_replayable(self, stream: Any) -> bool:  # noqa: ANN401 - of either library
-        """Tell whether a request's body can be sent again, and comes out the same."""
-        if isinstance(stream, self._library.ByteStream):
-            return True
-        return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
 
-    def _release_all(self) -> None:
-        for lease in tuple(self._leases):
-            lease.release()
+def _held(response: Response) -> HeldStream | None:
+    stream = response.stream
+    return stream if isinstance(stream, HeldStream) else None
 
 
 def _origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
@@ -292,11 +261,15 @@ def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
     if not hasattr(field, "file"):
         return hasattr(field, "value")
     content = field.file
-    return isinstance(content, str | bytes) or (hasattr(content, "seekable") and content.seekable())
+    if isinstance(content, str | bytes):
+        return True
+    if not hasattr(content, "seekable") or getattr(content, "closed", False):
+        return False
+    return bool(content.seekable())
 
 
 def _is_short(headers: Mapping[str, str]) -> bool:
     try:
-        return int(headers.get("Content-Length", "")) <= _SHORT_BODY
+        return int(headers.get("Content-Length", "")) <= SHORT_BODY
     except ValueError:
         return False

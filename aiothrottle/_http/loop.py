@@ -1,0 +1,300 @@
+"""The retry loop: the only place where attempts are made, judged, waited for and given up.
+
+`ThrottledSession`, both middlewares, both transports and ``aiothrottle fetch`` share it; an
+`Adapter` does what differs between HTTP clients. One turn of the loop, and what a cancellation
+leaves behind at each await:
+
+1. Wait for the limiter. Cancelled: the request has left the queue, nothing was taken.
+2. Send. Cancelled, or if it raises: the permit is released.
+3. Have the response hold the permit, and read its headers. No await.
+4. Read a short body that may say more; ask `Retry.should_retry`. Cancelled, or if that raises: the
+   response is closed, which releases the permit.
+5. Report the outcome to the limiter, which pauses it if the server throttles. No await.
+6. Return the response or raise the exception. Or, if there is another attempt, discard the response
+   and sleep. Cancelled: the adapter releases the permit all the same; in its sleep it has none.
+
+What becomes of an exception of step 2, by the first line that fits:
+
+- A `ThrottleError`, of a limiter further in: raised, with the attempt before as its cause.
+- A cancellation, or whatever else is no `Exception`: raised.
+- One that stands for a response (`Failure.response`): as a response of that status.
+- One of `Retry.exceptions`, or, where that is None, one that is `Failure.retryable`: tried again if
+  the method can be repeated, and raised after the last attempt.
+- Any other: raised.
+
+`Failure.unanswered` counts for `overload`, whatever becomes of the exception.
+
+What becomes of a response, by the first line that fits:
+
+- 101, or one about which neither the server nor the `Retry` says anything: returned, and reported
+  as a success.
+- `should_retry` returned True, or None and the server throttles: reported as throttled, and tried
+  again whatever the method is.
+- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported as a success,
+  and tried again if the method can be repeated.
+- Any other: reported as a success, and returned.
+
+Where the attempts, the budget or the patience (`Retry.max_retry_after`) are used up, or the body
+cannot be sent again, the last response is returned.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from aiothrottle._http.adapter import Adapter, Request
+from aiothrottle._http.admission import Admission, Target
+from aiothrottle._http.announcements import Announcements, may_say_more
+from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
+from aiothrottle._http.options import Options
+from aiothrottle._http.overload import Overloads
+from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import ThrottleError
+from aiothrottle.headers import ServerLimits
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit, report_answer, report_pause, report_retry
+
+__all__ = ["RetryLoop"]
+
+_SWITCHING_PROTOCOLS = 101
+_LEAST_ERROR = 400
+
+_Request = TypeVar("_Request", bound=Request)
+_Response = TypeVar("_Response")
+
+
+class RetryLoop(Generic[_Request, _Response]):
+    """Sends the requests of one integration.
+
+    Args:
+        adapter: Knows the client.
+        options: Those of the integration.
+        origin: Returns the server of a request: it may be overloaded, and has a retry budget.
+        admission: Finds the limiter of a request. None: each attempt waits elsewhere, if at all.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter[_Request, _Response],
+        options: Options,
+        origin: Callable[[str, Any], str],
+        admission: Admission | None = None,
+    ) -> None:
+        retry, overload = options.retry, options.overload
+        self._adapter = adapter
+        self._origin = origin
+        self._admission = admission
+        self._retry = retry
+        self._queue_timeout = options.queue_timeout
+        self._announcements = Announcements(options.heed, options.profiles, retry.max_retry_after)
+        self._overloads = None if overload is None else Overloads(overload)
+        self._quota = None if retry.budget is None else RetryQuota(retry.budget)
+        # The target of all requests, if they have the same.
+        nowhere = Target(None, None) if self._quota is None else None
+        self._only = nowhere if admission is None else admission.only
+        # Whether the policy has nothing to say about any response below 400.
+        self._trusting = (
+            retry.should_retry is None
+            and retry.budget is None
+            and all(status >= _LEAST_ERROR for status in retry.statuses)
+        )
+        #: Finds the limiter that emits events of further attempts, if it is elsewhere.
+        self.observed: Admission | None = None
+
+    async def run(self, request: _Request, send: Callable[[], Awaitable[_Response]]) -> _Response:
+        """Send a request until it ends well, or is not to be sent again.
+
+        Args:
+            request: What is sent.
+            send: Makes one attempt. Cancelled, it leaves no connection in use.
+
+        Raises:
+            ThrottleError: Of the limiter.
+            Exception: Whatever the client raises, or `key`, or `should_retry`.
+        """
+        adapter = self._adapter
+        key, limiter = self._only or self._target(request)
+        server = None if self._overloads is None else self._origin(request.method, request.url)
+        permit: Permit | None = None
+        attempts: Attempts | None = None
+        outcome: Outcome[_Response] | None = None
+        while True:
+            replayable = adapter.is_replayable(request)
+            if limiter is not None:
+                permit = await (
+                    limiter.throttle(timeout=self._queue_timeout).__aenter__()
+                    if server is None and outcome is None  # a coroutine less
+                    else self._enter(limiter, server, outcome)
+                )
+            try:
+                response = await send()
+            except BaseException as error:
+                if permit is not None:
+                    permit.release()
+                if (failure := self._failure(error, server, outcome)) is None:
+                    raise
+                outcome = failure
+            else:
+                if permit is not None:
+                    adapter.hold(permit, request, response)
+                said = self._read(response, limiter, permit, server)
+                if said is None:
+                    return response
+                outcome = await self._judge(response, limiter, permit, *said)
+            attempts = attempts or Attempts(self._retry, request.method, self._quota, key)
+            delay = attempts.delay(outcome)
+            # Also if this request is not tried again: its siblings would be throttled as well.
+            paused = self._report(permit, outcome, delay)
+            if (
+                delay is None
+                or not (replayable and adapter.is_replayable(request))
+                or not attempts.again(outcome, delay)
+            ):
+                attempts.ended(outcome)
+                return outcome.result()
+            if (known := permit or self._observed(request)) is not None:
+                report_retry(
+                    known, attempts.count, delay, status=outcome.status, error=outcome.error
+                )
+            if outcome.response is not None:
+                await adapter.discard(outcome.response)
+            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
+            if not paused:
+                await asyncio.sleep(delay)
+
+    def _target(self, request: _Request) -> Target:
+        """Find the limiter of a request, and the key of that or, without one, of its budget."""
+        if self._admission is not None:
+            return self._admission.target(request.method, request.url)
+        return Target(self._origin(request.method, request.url), None)
+
+    async def _enter(
+        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
+    ) -> Permit:
+        """Wait for the limiter, no longer than `queue_timeout`.
+
+        Raises:
+            Overloaded: The server fails. Nothing was taken of the limiter.
+        """
+        try:
+            if self._overloads is not None and server is not None:
+                self._overloads.check(server)
+            return await limiter.throttle(timeout=self._queue_timeout).__aenter__()
+        except ThrottleError as error:
+            chain(error, before)
+            raise
+
+    def _failure(
+        self, error: BaseException, server: str | None, before: Outcome[Any] | None
+    ) -> Outcome[Any] | None:
+        """Tell how an attempt ended that raised; None: the exception is the last word."""
+        if isinstance(error, ThrottleError):  # it has waited for as long as it may
+            chain(error, before)
+            return None
+        if not isinstance(error, Exception):
+            return None
+        failure = self._adapter.classify(error)
+        if failure.response is not None:
+            host, status, headers = failure.response
+            self._count(server, status)
+            return failed(error, status, self._announcements.read(host, status, headers))
+        if failure.unanswered:
+            self._count(server, None)
+        exceptions = self._retry.exceptions
+        again = failure.retryable if exceptions is None else isinstance(error, exceptions)
+        return failed(error) if again else None
+
+    def _read(
+        self,
+        response: _Response,
+        limiter: RateLimiter | None,
+        permit: Permit | None,
+        server: str | None,
+    ) -> tuple[int, ServerLimits] | None:
+        """Read a response without its body, and update the quota of the limiter.
+
+        Returns:
+            Status and limits; None for a success, of which neither server nor policy says more.
+        """
+        retry, announcements = self._retry, self._announcements
+        status, headers = self._adapter.read(response)
+        if server is not None:
+            self._count(server, status)
+        if not (self._trusting and announcements.has_none(status, headers)):
+            limits = announcements.read(self._adapter.host(response), status, headers)
+            announcements.pass_on(limiter, permit, limits)
+            if status != _SWITCHING_PROTOCOLS and (  # an open websocket is no refusal
+                status in retry.statuses
+                or limits.throttled
+                or retry.should_retry is not None
+                or retry.budget is not None
+                or may_say_more(status, limits)
+            ):
+                return status, limits
+        if permit is not None:
+            report_answer(permit)
+        return None
+
+    async def _judge(
+        self,
+        response: _Response,
+        limiter: RateLimiter | None,
+        permit: Permit | None,
+        status: int,
+        limits: ServerLimits,
+    ) -> Outcome[_Response]:
+        """Tell how a response ends an attempt; all that is read for that can be read once more."""
+        adapter, retry = self._adapter, self._retry
+        try:
+            if may_say_more(status, limits):
+                try:
+                    body = await adapter.read_body(response)
+                except Exception as error:
+                    if not adapter.classify(error).unanswered:
+                        raise
+                    # The response cannot be returned any more, as nobody could read it.
+                    return failed(error, status, limits)
+                if body is not None:
+                    host, (_, headers) = adapter.host(response), adapter.read(response)
+                    limits = self._announcements.read(host, status, headers, body)
+                    self._announcements.pass_on(limiter, permit, limits)
+            if retry.should_retry is None:
+                return await judge(retry, response, status, limits)
+            with adapter.replayed(response) as unread:
+                outcome = await judge(retry, response, status, limits)
+            return outcome._replace(response=unread())
+        except BaseException:
+            await adapter.close(response)
+            raise
+
+    def _count(self, server: str | None, status: int | None) -> None:
+        """Count how an attempt ended, for `overload`; None: without an answer."""
+        if self._overloads is not None and server is not None:
+            self._overloads.ended(server, status)
+
+    def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
+        """Report to the limiter how an attempt ended; a failure without a response is not reported.
+
+        Returns:
+            Whether the limiter is paused for as long as `delay` now.
+        """
+        if permit is None:
+            return False
+        if outcome.refused:
+            return report_pause(
+                permit,
+                delay if delay is not None else outcome.retry_after or 0.0,
+                told=bool(outcome.retry_after),
+                jitter=self._retry.spread,
+                longest=self._retry.max_retry_after,
+            )
+        if outcome.response is not None:
+            report_answer(permit)
+        return False
+
+    def _observed(self, request: _Request) -> Permit | None:
+        """Return a permit that is not held, to emit events of a limiter that is elsewhere."""
+        if self.observed is None:
+            return None
+        limiter = self.observed.target(request.method, request.url).limiter
+        return None if limiter is None else limiter.throttle()
