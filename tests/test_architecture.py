@@ -110,7 +110,8 @@ TABLE = """
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.lease | permit transport.library                               | asyncio
-    transport.transport | transport.* _http.* permit | asyncio
+    transport.adapter | transport.* _http.adapter _http.admission permit        | asyncio
+    transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
     testing      | testing.*                                                 |
@@ -135,7 +136,7 @@ TABLE = """
     fetch        |                                                           |
     fetch.limits | fetch.store _http.admission keyed limiter rate stores           |
     fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |

@@ -26,7 +26,7 @@ from yarl import URL
 
 import aiothrottle.httpx
 import aiothrottle.httpx2
-import aiothrottle.transport.transport
+import aiothrottle.transport.adapter
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, ThrottleTimeout
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.testing import RateLimitedServer
@@ -937,7 +937,7 @@ async def endless_refusal(request: web.Request) -> web.StreamResponse:
 async def test_a_refusal_is_read_if_it_is_short_and_does_not_take_long(
     lib: Lib, monkeypatch: pytest.MonkeyPatch, length: str, begun: int
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
     reads: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -1306,7 +1306,7 @@ async def test_a_refusal_is_not_unpacked(lib: Lib) -> None:
 async def test_a_refusal_whose_body_never_comes_ends_as_without_us(
     lib: Lib, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
 
     async def stall(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=429, headers={"Content-Length": "1000"})

@@ -57,12 +57,10 @@ class Adapter(Protocol[_Request_contra, _Response]):
         """Tell what an exception says that the client has raised."""
         ...
 
-    def hold(self, permit: Permit, request: _Request_contra, response: _Response, /) -> None:
-        """Have the permit released when the response ends, whichever way it ends."""
-        ...
-
-    def read(self, response: _Response) -> tuple[int, Mapping[str, str]]:
-        """Return status and headers."""
+    def receive(
+        self, request: _Request_contra, response: _Response, permit: Permit | None, /
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return status and headers; the permit is released when the response ends, in any way."""
         ...
 
     def host(self, response: _Response) -> str:
@@ -84,9 +82,9 @@ class Adapter(Protocol[_Request_contra, _Response]):
         """Close a response that nobody gets, also if this is cancelled."""
         ...
 
-    async def discard(self, response: _Response) -> None:
-        """End a response that is followed by another attempt: read it if it is short, and close it.
+    async def discard(self, request: _Request_contra, response: _Response | None, /) -> None:
+        """Clean up after an attempt that is followed by another one.
 
-        If this is cancelled, it is closed all the same.
+        A response is read if it is short, and closed, also if this is cancelled.
         """
         ...

@@ -39,7 +39,7 @@ cannot be sent again, the last response is returned.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from aiothrottle._http.adapter import Adapter, Request
@@ -92,16 +92,15 @@ class RetryLoop(Generic[_Request, _Response]):
         # The target of all requests, if they have the same.
         nowhere = Target(None, None) if self._quota is None else None
         self._only = nowhere if admission is None else admission.only
-        # Whether the policy has nothing to say about any response below 400.
-        self._trusting = (
-            retry.should_retry is None
-            and retry.budget is None
-            and all(status >= _LEAST_ERROR for status in retry.statuses)
-        )
+        # Whether the policy has something to say about each response; about none below 400.
+        self._judges_all = retry.should_retry is not None or retry.budget is not None
+        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in retry.statuses)
         #: Finds the limiter that emits events of further attempts, if it is elsewhere.
         self.observed: Admission | None = None
 
-    async def run(self, request: _Request, send: Callable[[], Awaitable[_Response]]) -> _Response:
+    async def run(
+        self, request: _Request, send: Callable[[_Request], Awaitable[_Response]]
+    ) -> _Response:
         """Send a request until it ends well, or is not to be sent again.
 
         Args:
@@ -127,7 +126,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     else self._enter(limiter, server, outcome)
                 )
             try:
-                response = await send()
+                response = await send(request)
             except BaseException as error:
                 if permit is not None:
                     permit.release()
@@ -135,32 +134,15 @@ class RetryLoop(Generic[_Request, _Response]):
                     raise
                 outcome = failure
             else:
-                if permit is not None:
-                    adapter.hold(permit, request, response)
-                said = self._read(response, limiter, permit, server)
-                if said is None:
+                head = adapter.receive(request, response, permit)
+                if server is not None:
+                    self._count(server, head[0])
+                if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
-                outcome = await self._judge(response, limiter, permit, *said)
+                outcome = await self._judge(response, head, limits, limiter, permit)
             attempts = attempts or Attempts(self._retry, request.method, self._quota, key)
-            delay = attempts.delay(outcome)
-            # Also if this request is not tried again: its siblings would be throttled as well.
-            paused = self._report(permit, outcome, delay)
-            if (
-                delay is None
-                or not (replayable and adapter.is_replayable(request))
-                or not attempts.again(outcome, delay)
-            ):
-                attempts.ended(outcome)
+            if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
-            if (known := permit or self._observed(request)) is not None:
-                report_retry(
-                    known, attempts.count, delay, status=outcome.status, error=outcome.error
-                )
-            if outcome.response is not None:
-                await adapter.discard(outcome.response)
-            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
-            if not paused:
-                await asyncio.sleep(delay)
 
     def _target(self, request: _Request) -> Target:
         """Find the limiter of a request, and the key of that or, without one, of its budget."""
@@ -207,30 +189,26 @@ class RetryLoop(Generic[_Request, _Response]):
     def _read(
         self,
         response: _Response,
+        head: tuple[int, Mapping[str, str]],
         limiter: RateLimiter | None,
         permit: Permit | None,
-        server: str | None,
-    ) -> tuple[int, ServerLimits] | None:
+    ) -> ServerLimits | None:
         """Read a response without its body, and update the quota of the limiter.
 
         Returns:
-            Status and limits; None for a success, of which neither server nor policy says more.
+            None, if neither the server nor the policy says more about it: that is a success.
         """
-        retry, announcements = self._retry, self._announcements
-        status, headers = self._adapter.read(response)
-        if server is not None:
-            self._count(server, status)
-        if not (self._trusting and announcements.has_none(status, headers)):
-            limits = announcements.read(self._adapter.host(response), status, headers)
-            announcements.pass_on(limiter, permit, limits)
+        status, headers = head
+        if not (self._trusting and self._announcements.has_none(status, headers)):
+            limits = self._announcements.read(self._adapter.host(response), status, headers)
+            self._announcements.pass_on(limiter, permit, limits)
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is no refusal
-                status in retry.statuses
+                self._judges_all
+                or status in self._retry.statuses
                 or limits.throttled
-                or retry.should_retry is not None
-                or retry.budget is not None
                 or may_say_more(status, limits)
             ):
-                return status, limits
+                return limits
         if permit is not None:
             report_answer(permit)
         return None
@@ -238,13 +216,14 @@ class RetryLoop(Generic[_Request, _Response]):
     async def _judge(
         self,
         response: _Response,
+        head: tuple[int, Mapping[str, str]],
+        limits: ServerLimits,
         limiter: RateLimiter | None,
         permit: Permit | None,
-        status: int,
-        limits: ServerLimits,
     ) -> Outcome[_Response]:
         """Tell how a response ends an attempt; all that is read for that can be read once more."""
         adapter, retry = self._adapter, self._retry
+        status, headers = head
         try:
             if may_say_more(status, limits):
                 try:
@@ -255,7 +234,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     # The response cannot be returned any more, as nobody could read it.
                     return failed(error, status, limits)
                 if body is not None:
-                    host, (_, headers) = adapter.host(response), adapter.read(response)
+                    host = adapter.host(response)
                     limits = self._announcements.read(host, status, headers, body)
                     self._announcements.pass_on(limiter, permit, limits)
             if retry.should_retry is None:
@@ -266,6 +245,33 @@ class RetryLoop(Generic[_Request, _Response]):
         except BaseException:
             await adapter.close(response)
             raise
+
+    async def _wait(
+        self,
+        request: _Request,
+        permit: Permit | None,
+        attempts: Attempts,
+        outcome: Outcome[_Response],
+        replayable: bool,
+    ) -> bool:
+        """Report the outcome of an attempt, and wait until the next one; False if there is none."""
+        delay = attempts.delay(outcome)
+        # Also if this request is not tried again: its siblings would be throttled as well.
+        paused = self._report(permit, outcome, delay)
+        if (
+            delay is None
+            or not (replayable and self._adapter.is_replayable(request))
+            or not attempts.again(outcome, delay)
+        ):
+            attempts.ended(outcome)
+            return False
+        if (known := permit or self._observed(request)) is not None:
+            report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
+        await self._adapter.discard(request, outcome.response)
+        # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
+        if not paused:
+            await asyncio.sleep(delay)
+        return True
 
     def _count(self, server: str | None, status: int | None) -> None:
         """Count how an attempt ended, for `overload`; None: without an answer."""

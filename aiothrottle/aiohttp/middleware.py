@@ -4,6 +4,7 @@ They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 """
 
 import weakref
+from collections.abc import Awaitable, Mapping
 from typing import Unpack
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
@@ -18,10 +19,10 @@ from aiothrottle._http.options import (
     names_of,
     read_options,
 )
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.aiohttp.response import AiohttpAdapter, origin_of
 from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 
@@ -63,16 +64,18 @@ class ThrottleMiddleware:
         """The limiter that is waited for."""
         return self._admission.limiter
 
-    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    def __call__(
+        self, request: ClientRequest, handler: ClientHandlerType
+    ) -> Awaitable[ClientResponse]:
         """Wait, send, and hold the slot until the response ends."""
         self._adapter.release_before(request)
-        return await self._loop.run(request, lambda: handler(request))
+        return self._loop.run(request, handler)
 
     def __repr__(self) -> str:
         return f"<ThrottleMiddleware {self.limiter!r}>"
 
 
-class _ThrottlingAdapter(AiohttpAdapter):
+class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
     """What the retry loop needs of a `ThrottleMiddleware`."""
 
     def __init__(self, options: Options) -> None:
@@ -92,12 +95,14 @@ class _ThrottlingAdapter(AiohttpAdapter):
     def is_replayable(self, _: ClientRequest) -> bool:
         return False  # it is not sent again here
 
-    def hold(self, permit: Permit, request: ClientRequest, response: ClientResponse) -> None:
-        super().hold(permit, request, response)
-        if response.connection is not None:
+    def receive(
+        self, request: ClientRequest, response: ClientResponse, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        if permit is not None and response.connection is not None:
             if self._permits is None:
                 self._permits = weakref.WeakKeyDictionary()
             self._permits[request] = permit
+        return super().receive(request, response, permit)
 
 
 class RetryMiddleware:
@@ -125,30 +130,31 @@ class RetryMiddleware:
         self._buffer_body = checked.buffer_body
         self._loop = RetryLoop(_RetryingAdapter(checked), checked, origin_of)
 
-    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    def __call__(
+        self, request: ClientRequest, handler: ClientHandlerType
+    ) -> Awaitable[ClientResponse]:
         """Send until it ends well, or is not to be sent again."""
         if self._buffer_body and not is_replayable(request.body):
-            await buffer_request(request)
-        is_sent = False
+            return self._buffered(request, handler)
+        return self._loop.run(request, handler)
 
-        async def send() -> ClientResponse:
-            nonlocal is_sent
-            if is_sent:
-                await prepare_again(request)
-            is_sent = True
-            return await handler(request)
-
-        return await self._loop.run(request, send)
+    async def _buffered(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        await buffer_request(request)
+        return await self._loop.run(request, handler)
 
     def __repr__(self) -> str:
         return f"<RetryMiddleware {self._retry!r}>"
 
 
-class _RetryingAdapter(AiohttpAdapter):
+class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
     """What the retry loop needs of a `RetryMiddleware`."""
 
     def is_replayable(self, request: ClientRequest) -> bool:
         return is_replayable(request.body)
+
+    async def discard(self, request: ClientRequest, response: ClientResponse | None, /) -> None:
+        await super().discard(request, response)
+        await prepare_again(request)
 
 
 def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]) -> ClientSession:

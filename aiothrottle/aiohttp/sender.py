@@ -19,9 +19,9 @@ from aiothrottle._http.adapter import Failure
 from aiothrottle._http.admission import Admission, AnyLimiter
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import Options
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.aiohttp.response import AiohttpAdapter, origin_of
 
 if TYPE_CHECKING:
     from aiothrottle.retry import Retry
@@ -55,7 +55,7 @@ class _Call:
         return url
 
 
-class _SessionAdapter(AiohttpAdapter):
+class _SessionAdapter(AiohttpAdapter[_Call]):
     """What the retry loop needs of a session."""
 
     def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
@@ -133,7 +133,7 @@ class Sender:
         self,
         method: str,
         url: StrOrURL,
-        send: Callable[[], Awaitable[ClientResponse]],
+        send: Callable[[Any], Awaitable[ClientResponse]],
         timeout: object = None,
         body: Body | None = None,
     ) -> Coroutine[Any, Any, ClientResponse]:
@@ -149,14 +149,14 @@ class Sender:
         return self._loop.run(_Call(method, url, timeout, body, self._adapter), send)
 
     async def connect(
-        self, url: StrOrURL, send: Callable[[], Awaitable["ClientWebSocketResponse[bool]"]]
+        self, url: StrOrURL, send: Callable[[Any], Awaitable["ClientWebSocketResponse[bool]"]]
     ) -> "ClientWebSocketResponse[bool]":
         """Open a websocket; what the loop judges is the response to its handshake."""
         websocket: ClientWebSocketResponse[bool] | None = None
 
-        async def handshake() -> ClientResponse:
+        async def handshake(call: _Call) -> ClientResponse:
             nonlocal websocket
-            websocket = await send()
+            websocket = await send(call)
             # It has no public name.
             return websocket._response  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 

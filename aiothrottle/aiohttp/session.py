@@ -188,7 +188,7 @@ class ThrottledSession:
         return self._sender.request(
             method,
             url,
-            lambda: self.session.request(method, url, **options),
+            lambda _: self._sender.session.request(method, url, **options),
             options.get("timeout"),
         )
 
@@ -211,7 +211,7 @@ class ThrottledSession:
             return await self._sender.request(
                 method,
                 url,
-                lambda: self.session.request(method, url, **kept),
+                lambda _: self._sender.session.request(method, url, **kept),
                 kept.get("timeout"),
                 body,
             )
@@ -225,4 +225,6 @@ class ThrottledSession:
         self, url: StrOrURL, options: "_WSConnectOptions"
     ) -> "ClientWebSocketResponse[bool]":
         keep_iterators(cast("dict[str, Any]", options))
-        return await self._sender.connect(url, lambda: self.session.ws_connect(url, **options))
+        return await self._sender.connect(
+            url, lambda _: self._sender.session.ws_connect(url, **options)
+        )

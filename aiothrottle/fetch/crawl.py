@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from yarl import URL
 
-from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.folder import Folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import aiohttp
 from aiohttp import ClientResponse
 
-from aiothrottle.aiohttp.response import discard
+from aiothrottle.aiohttp.adapter import discard
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.fetch.addresses import Address, read_address
 from aiothrottle.fetch.folder import file_name
@@ -129,7 +129,7 @@ class Worker:
 
     # ---- one attempt
 
-    async def _ask(self) -> ClientResponse:
+    async def _ask(self, _: object) -> ClientResponse:
         """Send the request. It has had its turn."""
         request = self._request
         self.busy = True

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Generic, TypeVar
 
 import aiohttp
 from aiohttp import ClientResponse, ClientTimeout
@@ -26,7 +26,10 @@ def origin_of(_method: str, url: URL) -> str:
     return origin(url.scheme, url.raw_host or "", url.port)
 
 
-class AiohttpAdapter:
+_Request_contra = TypeVar("_Request_contra", contravariant=True)
+
+
+class AiohttpAdapter(Generic[_Request_contra]):
     """What the retry loop needs of aiohttp, the same for the session and for both middlewares.
 
     Args:
@@ -46,25 +49,26 @@ class AiohttpAdapter:
             unanswered=lost or isinstance(error, OSError),
         )
 
-    def hold(self, permit: Permit, request: Any, response: ClientResponse) -> None:  # noqa: ANN401
-        """Have the permit released when aiohttp releases the connection."""
-        switched = response.status == _SWITCHING_PROTOCOLS
-        # Without a connection the whole body came with the headers.
-        if response.connection is None or (switched and not self._hold_websockets):
-            permit.release()
-        elif self._max_hold is not None or switched:
-            self.leases.hold(permit, response, self._max_hold)
-        else:
-            self.leases.hold(permit, response, self.total_of(request))
+    def receive(
+        self, request: _Request_contra, response: ClientResponse, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return status and headers; the connection holds the permit."""
+        status = response.status
+        if permit is not None:
+            switched = status == _SWITCHING_PROTOCOLS
+            # Without a connection the whole body came with the headers.
+            if response.connection is None or (switched and not self._hold_websockets):
+                permit.release()
+            elif self._max_hold is not None or switched:
+                self.leases.hold(permit, response, self._max_hold)
+            else:
+                self.leases.hold(permit, response, self.total_of(request))
+        return status, response.headers
 
-    def total_of(self, request: Any) -> float | None:  # noqa: ANN401 - of a subclass
+    def total_of(self, request: _Request_contra) -> float | None:
         """Return the seconds after which nobody can read the response to a request any more."""
         timeout = getattr(request, "timeout", None)  # of a ClientRequest, since aiohttp 3.15
         return timeout.total if isinstance(timeout, ClientTimeout) else None
-
-    def read(self, response: ClientResponse) -> tuple[int, Mapping[str, str]]:
-        """Return status and headers."""
-        return response.status, response.headers
 
     def host(self, response: ClientResponse) -> str:
         """Return the host that has sent a response, the last one of a chain of redirects."""
@@ -87,9 +91,10 @@ class AiohttpAdapter:
         """Close a response that nobody gets."""
         response.close()
 
-    async def discard(self, response: ClientResponse) -> None:
+    async def discard(self, _: _Request_contra, response: ClientResponse | None, /) -> None:
         """End a response that is followed by another attempt, and release its permit."""
-        await discard(response)
+        if response is not None:
+            await discard(response)
 
 
 async def discard(response: ClientResponse) -> None:
