@@ -61,8 +61,10 @@ async def test_integration_takes_its_own_options_and_no_others(make: Make) -> No
 
 
 def test_misspelt_option_of_a_middleware_is_corrected() -> None:
-    with pytest.raises(TypeError, match="ThrottleMiddleware has no argument 'heeds'; did you mean"):
-        ThrottleMiddleware(RateLimiter(1), heeds=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(
+        TypeError, match="ThrottleMiddleware has no argument 'server_quotas'; did you mean"
+    ):
+        ThrottleMiddleware(RateLimiter(1), server_quotas=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("make", INTEGRATIONS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
-from aiothrottle._http.options import Heed
+from aiothrottle._http.options import ServerQuotaUse
 from aiothrottle.headers import (
     PROFILES,
     Profile,
@@ -37,17 +37,18 @@ class Announcements:
     """Reads responses, and tells the limiter what they say.
 
     Args:
-        heed: What is done with "so many are left until then": they may be used up "at once", or
-            "evenly" until then; None: it is not heeded.
+        server_quota: How the quota that a server reports is used; see `ThrottleOptions`.
         profiles: Of servers that the package does not know, or knows otherwise.
         longest: Seconds that the word of a server counts for, at the most.
     """
 
-    __slots__ = ("_heed", "_longest", "_profiles", "_tells")
+    __slots__ = ("_longest", "_profiles", "_tells", "_use")
 
-    def __init__(self, heed: Heed, profiles: Iterable[Profile], longest: float) -> None:
+    def __init__(
+        self, server_quota: ServerQuotaUse, profiles: Iterable[Profile], longest: float
+    ) -> None:
         own = tuple(profiles)
-        self._heed: Heed = heed
+        self._use: ServerQuotaUse = server_quota
         self._longest = longest
         concerned = [it for it in (*PROFILES.values(), *own) if it.says_something]
         self._tells = Memo(partial(_tells, concerned)).__getitem__
@@ -80,13 +81,13 @@ class Announcements:
             if rates or known:
                 limiter.follow(*rates)
         # Of a refusal that says when to come back, that counts.
-        if self._heed is None or not known or limits.retry_after is not None:
+        if self._use is None or not known or limits.retry_after is not None:
             return
         assert limits.remaining is not None
         assert limits.reset_after is not None
         if limits.unit in _REQUESTS:
             reset_after = min(limits.reset_after, self._longest)
-            permit.update_quota(limits.remaining, reset_after, evenly=self._heed == "evenly")
+            permit.update_quota(limits.remaining, reset_after, evenly=self._use == "evenly")
 
 
 def _tells(profiles: Iterable[Profile], name: str) -> bool:

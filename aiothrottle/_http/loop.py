@@ -86,7 +86,9 @@ class RetryLoop(Generic[_Request, _Response]):
         self._admission = admission
         self._retry = retry
         self._queue_timeout = options.queue_timeout
-        self._announcements = Announcements(options.heed, options.profiles, retry.max_retry_after)
+        self._announcements = Announcements(
+            options.server_quota, options.profiles, retry.max_retry_after
+        )
         self._overloads = None if overload is None else Overloads(overload)
         self._quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if they have the same.

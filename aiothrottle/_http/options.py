@@ -19,11 +19,11 @@ from aiothrottle.retry import Retry
 __all__ = [
     "ClientOptions",
     "HeaderOptions",
-    "Heed",
     "Key",
     "MiddlewareOptions",
     "Options",
     "RetryOptions",
+    "ServerQuotaUse",
     "SessionOptions",
     "ThrottleOptions",
     "WebsocketOptions",
@@ -34,7 +34,7 @@ __all__ = [
 
 # Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
 Key: TypeAlias = Callable[[str, Any], Hashable]
-Heed: TypeAlias = Literal["at once", "evenly"] | None
+ServerQuotaUse: TypeAlias = Literal["at once", "evenly"] | None
 
 
 class HeaderOptions(TypedDict, total=False):
@@ -86,7 +86,7 @@ class ThrottleOptions(HeaderOptions, total=False):
     """How requests to a server that fails are rejected here, with `Overloaded`, before they take a
     token: ``ClientThrottling(k=2.0)``, for each origin by itself. None, the default: never."""
 
-    heed: Heed
+    server_quota: ServerQuotaUse
     """What is done when the server says how much is left of its quota, and until when: that may be
     used up "at once", the default, or is spread "evenly". It makes the limiter tighter, never
     looser than its own rate. None: nothing is done."""
@@ -127,7 +127,7 @@ class Options:
     hold_websockets: bool = False
     buffer_body: bool = False
     overload: ClientThrottling | None = None
-    heed: Heed = "at once"
+    server_quota: ServerQuotaUse = "at once"
     profiles: Iterable[Profile] = ()
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class Options:
                 f"overload is a ClientThrottling, such as ClientThrottling(k=2), "
                 f"not {shown(self.overload)}"
             )
-        check_choice("heed", self.heed, ("at once", "evenly", None))
+        check_choice("server_quota", self.server_quota, ("at once", "evenly", None))
         # Several read it, and it may be an iterator.
         object.__setattr__(self, "profiles", _as_tuple(self.profiles))
 
