@@ -46,7 +46,7 @@ TABLE = """
     _http.attempts | budget errors headers retry                             |
     _http.options | adaptive headers retry                                   |
     _http.overload | adaptive adaptive.overload errors                       | asyncio random
-    _http.announcements | _http.options headers headers.* limiter permit rate              |
+    _http.quotas | _http.options headers headers.* limiter permit rate              |
     _http.admission | _http.options keyed limiter                            |
     _http.adapter | permit                                                   |
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio

@@ -44,10 +44,10 @@ from typing import Any, Generic, TypeVar
 
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
-from aiothrottle._http.announcements import Announcements, may_say_more
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
 from aiothrottle._http.overload import Overloads
+from aiothrottle._http.quotas import ServerQuotas, body_may_report
 from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
@@ -86,13 +86,11 @@ class RetryLoop(Generic[_Request, _Response]):
         self._admission = admission
         self._retry = retry
         self._queue_timeout = options.queue_timeout
-        self._announcements = Announcements(
-            options.server_quota, options.profiles, retry.max_retry_after
-        )
+        self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
         self._overloads = None if overload is None else Overloads(overload)
-        self._quota = None if retry.budget is None else RetryQuota(retry.budget)
+        self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if they have the same.
-        nowhere = Target(None, None) if self._quota is None else None
+        nowhere = Target(None, None) if self._retry_quota is None else None
         self._only = nowhere if admission is None else admission.only
         # Whether the policy has something to say about each response; about none below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
@@ -142,7 +140,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
                 outcome = await self._judge(response, head, limits, limiter, permit)
-            attempts = attempts or Attempts(self._retry, request.method, self._quota, key)
+            attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
 
@@ -181,7 +179,7 @@ class RetryLoop(Generic[_Request, _Response]):
         if failure.response is not None:
             host, status, headers = failure.response
             self._count(server, status)
-            return failed(error, status, self._announcements.read(host, status, headers))
+            return failed(error, status, self._quotas.parse(host, status, headers))
         if failure.unanswered:
             self._count(server, None)
         exceptions = self._retry.exceptions
@@ -201,14 +199,14 @@ class RetryLoop(Generic[_Request, _Response]):
             None, if neither the server nor the policy says more about it: that is a success.
         """
         status, headers = head
-        if not (self._trusting and self._announcements.has_none(status, headers)):
-            limits = self._announcements.read(self._adapter.host(response), status, headers)
-            self._announcements.pass_on(limiter, permit, limits)
+        if not (self._trusting and self._quotas.has_none(status, headers)):
+            limits = self._quotas.parse(self._adapter.host(response), status, headers)
+            self._quotas.apply(limiter, permit, limits)
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is no refusal
                 self._judges_all
                 or status in self._retry.statuses
                 or limits.throttled
-                or may_say_more(status, limits)
+                or body_may_report(status, limits)
             ):
                 return limits
         if permit is not None:
@@ -227,7 +225,7 @@ class RetryLoop(Generic[_Request, _Response]):
         adapter, retry = self._adapter, self._retry
         status, headers = head
         try:
-            if may_say_more(status, limits):
+            if body_may_report(status, limits):
                 try:
                     body = await adapter.read_body(response)
                 except Exception as error:
@@ -237,8 +235,8 @@ class RetryLoop(Generic[_Request, _Response]):
                     return failed(error, status, limits)
                 if body is not None:
                     host = adapter.host(response)
-                    limits = self._announcements.read(host, status, headers, body)
-                    self._announcements.pass_on(limiter, permit, limits)
+                    limits = self._quotas.parse(host, status, headers, body)
+                    self._quotas.apply(limiter, permit, limits)
             if retry.should_retry is None:
                 return await judge(retry, response, status, limits)
             with adapter.replayed(response) as unread:

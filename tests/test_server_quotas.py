@@ -19,7 +19,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle._http.announcements import Announcements
+from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
@@ -349,7 +349,7 @@ async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> 
 async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
     for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
-        Announcements("at once", (), 120).pass_on(limiter, permit, limits)
+        ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().announced_left is None
         assert not limiter._engine.followed
 
