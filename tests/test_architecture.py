@@ -45,7 +45,7 @@ TABLE = """
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
     _http.options | adaptive headers retry                                   |
-    _http.overload | adaptive adaptive.overload errors                       | asyncio random
+    _http.throttling | adaptive adaptive.overload errors                       | asyncio random
     _http.quotas | _http.options headers headers.* limiter permit rate              |
     _http.admission | _http.options keyed limiter                            |
     _http.adapter | permit                                                   |

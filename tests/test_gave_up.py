@@ -8,7 +8,7 @@ from aiohttp import web
 from aiothrottle import AttemptRefused, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry
 from aiothrottle.testing import RateLimitedServer
-from tests.test_overload import FRONTS, Front
+from tests.test_adaptive_throttling import FRONTS, Front
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ What becomes of an exception of step 2, by the first line that fits:
   the method can be repeated, and raised after the last attempt.
 - Any other: raised.
 
-`Failure.unanswered` counts for `overload`, whatever becomes of the exception.
+`Failure.unanswered` counts for `adaptive_throttling`, whatever becomes of the exception.
 
 What becomes of a response, by the first line that fits:
 
@@ -46,8 +46,8 @@ from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
-from aiothrottle._http.overload import Overloads
 from aiothrottle._http.quotas import ServerQuotas, body_may_report
+from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
@@ -80,14 +80,14 @@ class RetryLoop(Generic[_Request, _Response]):
         origin: Callable[[str, Any], str],
         admission: Admission | None = None,
     ) -> None:
-        retry, overload = options.retry, options.overload
+        retry, algorithm = options.retry, options.adaptive_throttling
         self._adapter = adapter
         self._origin = origin
         self._admission = admission
         self._retry = retry
         self._queue_timeout = options.queue_timeout
         self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
-        self._overloads = None if overload is None else Overloads(overload)
+        self._throttling = None if algorithm is None else OriginThrottling(algorithm)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if they have the same.
         nowhere = Target(None, None) if self._retry_quota is None else None
@@ -113,7 +113,7 @@ class RetryLoop(Generic[_Request, _Response]):
         """
         adapter = self._adapter
         key, limiter = self._only or self._target(request)
-        server = None if self._overloads is None else self._origin(request.method, request.url)
+        server = None if self._throttling is None else self._origin(request.method, request.url)
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
@@ -156,11 +156,11 @@ class RetryLoop(Generic[_Request, _Response]):
         """Wait for the limiter, no longer than `queue_timeout`.
 
         Raises:
-            Overloaded: The server fails. Nothing was taken of the limiter.
+            RequestDropped: The server fails. Nothing was taken of the limiter.
         """
         try:
-            if self._overloads is not None and server is not None:
-                self._overloads.check(server)
+            if self._throttling is not None and server is not None:
+                self._throttling.check(server)
             return await limiter.throttle(timeout=self._queue_timeout).__aenter__()
         except ThrottleError as error:
             chain(error, before)
@@ -274,9 +274,9 @@ class RetryLoop(Generic[_Request, _Response]):
         return True
 
     def _count(self, server: str | None, status: int | None) -> None:
-        """Count how an attempt ended, for `overload`; None: without an answer."""
-        if self._overloads is not None and server is not None:
-            self._overloads.ended(server, status)
+        """Count how an attempt ended, for `adaptive_throttling`; None: without an answer."""
+        if self._throttling is not None and server is not None:
+            self._throttling.count(server, status)
 
     def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
         """Report to the limiter how an attempt ended; a failure without a response is not reported.

@@ -82,9 +82,10 @@ class ThrottleOptions(HeaderOptions, total=False):
     takes the `total` of the request's `aiohttp.ClientTimeout`, after which nobody can read it any
     more."""
 
-    overload: ClientThrottling | None
-    """How requests to a server that fails are rejected here, with `Overloaded`, before they take a
-    token: ``ClientThrottling(k=2.0)``, for each origin by itself. None, the default: never."""
+    adaptive_throttling: ClientThrottling | None
+    """How requests to a failing origin are dropped, before they take a token, with a
+    `RequestDropped`: ``ClientThrottling(k=2.0)``, for each origin by itself. None, the default:
+    never."""
 
     server_quota: ServerQuotaUse
     """What is done when the server says how much is left of its quota, and until when: that may be
@@ -126,7 +127,7 @@ class Options:
     max_hold: float | None = None
     hold_websockets: bool = False
     buffer_body: bool = False
-    overload: ClientThrottling | None = None
+    adaptive_throttling: ClientThrottling | None = None
     server_quota: ServerQuotaUse = "at once"
     profiles: Iterable[Profile] = ()
 
@@ -138,10 +139,12 @@ class Options:
             raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(self.retry)}")
         check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
         check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
-        if self.overload is not None and not isinstance(self.overload, ClientThrottling):
+        if self.adaptive_throttling is not None and not isinstance(
+            self.adaptive_throttling, ClientThrottling
+        ):
             raise TypeError(
-                f"overload is a ClientThrottling, such as ClientThrottling(k=2), "
-                f"not {shown(self.overload)}"
+                f"adaptive_throttling is a ClientThrottling, such as ClientThrottling(k=2), "
+                f"not {shown(self.adaptive_throttling)}"
             )
         check_choice("server_quota", self.server_quota, ("at once", "evenly", None))
         # Several read it, and it may be an iterator.

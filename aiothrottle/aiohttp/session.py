@@ -110,7 +110,8 @@ class ThrottledSession:
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
-            Overloaded: The server fails, and the request was rejected here: see `overload`.
+            RequestDropped: The server fails, and the request was rejected here: see
+                `adaptive_throttling`.
             aiohttp.ClientError: As aiohttp does, after the last attempt.
         """
         return RequestContext(self._send(method.upper(), url, options))

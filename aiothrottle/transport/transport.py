@@ -66,7 +66,8 @@ class Transport(Generic[_Request, _Response]):
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
-            Overloaded: The server fails, and the request was rejected here: see `overload`.
+            RequestDropped: The server fails, and the request was rejected here: see
+                `adaptive_throttling`.
             TransportError: Of the library, as the wrapped transport does, after the last attempt.
         """
         if self._buffer_body and not self._adapter.is_replayable(request):
