@@ -12,7 +12,7 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.decision import Decision
 from aiothrottle.errors import (
-    AttemptRefused,
+    AttemptThrottled,
     CostTooHigh,
     LimiterClosed,
     QueueFull,
@@ -31,7 +31,7 @@ from aiothrottle.statistics import Statistics
 __all__ = [
     "AdaptiveConcurrency",
     "AdaptiveRate",
-    "AttemptRefused",
+    "AttemptThrottled",
     "ClientThrottling",
     "Cooldown",
     "CostTooHigh",

@@ -12,7 +12,7 @@ from typing import Any
 from aiothrottle.texts import duration, number
 
 __all__ = [
-    "AttemptRefused",
+    "AttemptThrottled",
     "CostTooHigh",
     "LimiterClosed",
     "QueueFull",
@@ -124,10 +124,10 @@ class RequestDropped(ThrottleError):
         self.dropped_share = dropped_share
 
 
-class AttemptRefused(ThrottleError):
-    """What an attempt came to that was to be made again; it is raised only as a `__cause__`.
+class AttemptThrottled(ThrottleError):
+    """The outcome of an attempt that was to be retried; only ever a `__cause__`.
 
-    Of a `ThrottleTimeout` or `RequestDropped`, say, because of which there was no further attempt.
+    It is that of a `ThrottleTimeout` or a `RequestDropped`, for example, which prevented the retry.
     """
 
     #: Of the response.

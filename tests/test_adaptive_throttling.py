@@ -18,7 +18,7 @@ from aiohttp import ClientSession, web
 import aiothrottle.httpx
 import aiothrottle.httpx2
 from aiothrottle import (
-    AttemptRefused,
+    AttemptThrottled,
     ClientThrottling,
     RateLimiter,
     RequestDropped,
@@ -129,7 +129,7 @@ async def test_another_attempt_is_rejected_too_and_says_what_came_before(front: 
             await get(f"{server.url}502")
         assert len(server.audit.requests) == 1
     cause = raised.value.__cause__
-    assert isinstance(cause, AttemptRefused)
+    assert isinstance(cause, AttemptThrottled)
     assert (cause.status, cause.retry_after) == (502, None)
 
 

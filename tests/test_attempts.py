@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiothrottle import AttemptRefused, ThrottleError
+from aiothrottle import AttemptThrottled, ThrottleError
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle.budget import RetryBudget, RetryQuota
 from aiothrottle.headers import ServerLimits
@@ -135,7 +135,7 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
     assert error.__cause__ is None
     chain(error, Outcome("response", None, 503, 7.0))
     refused = error.__cause__
-    assert isinstance(refused, AttemptRefused)
+    assert isinstance(refused, AttemptThrottled)
     assert (refused.status, refused.retry_after) == (503, 7.0)
     chain(error, failed(ERROR))  # there is one
     assert error.__cause__ is refused

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import (
-    AttemptRefused,
+    AttemptThrottled,
     CostTooHigh,
     KeyedRateLimiter,
     LimiterClosed,
@@ -28,7 +28,7 @@ ERRORS = [
     QueueFull(7, 0.5, key="a"),
     LimiterClosed(key="a"),
     RequestDropped("api.example.org", 0.5),
-    AttemptRefused(429, None),
+    AttemptThrottled(429, None),
     StoreUnavailable("no answer"),
 ]
 
@@ -79,7 +79,7 @@ def test_an_error_comes_out_of_another_process_as_it_went_in(
             "api.example.org is failing: the request was dropped, as 100% of all to it are",
         ),
         (
-            AttemptRefused(429, 1e6),
+            AttemptThrottled(429, 1e6),
             "the attempt before was answered with status 429, retry after 11 d 14 h",
         ),
     ],

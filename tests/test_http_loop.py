@@ -11,7 +11,7 @@ import pytest
 
 import aiothrottle.httpx
 import aiothrottle.httpx2
-from aiothrottle import AttemptRefused, RateLimiter, ThrottleTimeout
+from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
 from tests.serving import answer, hang_up, serving
 
@@ -76,7 +76,7 @@ async def test_response_before_is_the_cause(around: Around) -> None:
             await get(str(url))
         assert len(seen) == 1
     cause = raised.value.__cause__
-    assert isinstance(cause, AttemptRefused)
+    assert isinstance(cause, AttemptThrottled)
     assert cause.status == 502
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle.budget import RetryQuota
-from aiothrottle.errors import AttemptRefused, ThrottleError
+from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.retry import Retry
 
@@ -49,7 +49,7 @@ def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
         return
     cause = outcome.error
     if cause is None and outcome.status is not None:
-        cause = AttemptRefused(outcome.status, outcome.retry_after)
+        cause = AttemptThrottled(outcome.status, outcome.retry_after)
     error.__cause__ = cause
 
 
