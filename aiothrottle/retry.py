@@ -43,9 +43,9 @@ class Retry:
         jitter: How the wait is drawn: "full" or "decorrelated".
         max_retry_after: Seconds. A server that asks for more gets no second attempt: the response
             is given back at once, and whoever asked decides. Nothing pauses for longer either.
-        spread: After a refusal all who share the limiter pause for longer than they have to, by up
-            to this part of it and at most a second, drawn anew for each pause: many clients do not
-            return as a herd.
+        pause_jitter: After a refusal all who share the limiter pause for longer than they have to,
+            by up to this part of it and at most a second, drawn anew for each pause: many clients
+            do not return as a herd.
         budget: What second attempts may cost all requests together, per limiter key (or host).
             None: as many as `attempts` allows.
         should_retry: Looks at each response, before all other rules: True is a refusal, whatever
@@ -70,7 +70,7 @@ class Retry:
     max_backoff: float = 30.0
     jitter: Jitter = "full"
     max_retry_after: float = 120.0
-    spread: float = 0.1
+    pause_jitter: float = 0.1
     budget: RetryBudget | None = None
     should_retry: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None
 
@@ -82,7 +82,7 @@ class Retry:
         check_whole("attempts (1: never again)", self.attempts)
         for name in ("backoff", "max_backoff", "max_retry_after"):
             check_number(name, getattr(self, name), "seconds", above=0)
-        check_number("spread", self.spread)
+        check_number("pause_jitter", self.pause_jitter)
         for name in ("statuses", "methods"):
             values = getattr(self, name)
             kind = int if name == "statuses" else str

@@ -15,7 +15,7 @@ from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
 from tests.serving import answer, hang_up, serving
 
-ALL = Retry(attempts=3, backoff=0.001, spread=0, exceptions=(Exception,))
+ALL = Retry(attempts=3, backoff=0.001, pause_jitter=0, exceptions=(Exception,))
 
 Get: TypeAlias = Callable[[str], Awaitable[Any]]
 # An integration that retries, around one that has a limiter of its own.

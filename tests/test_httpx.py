@@ -517,7 +517,7 @@ async def test_cancelled_at_any_turn_a_request_gives_its_slot_back(lib: Lib) -> 
     async def verdict(_: Any) -> None:
         await asyncio.sleep(0)
 
-    retry = Retry(backoff=1e-9, spread=0, should_retry=verdict)
+    retry = Retry(backoff=1e-9, pause_jitter=0, should_retry=verdict)
     async with lib.client(limiter, retry=retry, transport=lib.mock(handle)) as client:
         for count in range(60):
             statuses.clear()
@@ -567,7 +567,7 @@ async def test_the_server_never_counts_more_than_the_limit(lib: Lib) -> None:
     script = [plain(), soon, plain(429), cut_off, chunked, endless]
     lots = random.Random(1)
     limiter = RateLimiter(concurrency_limit=4)
-    retry = Retry(attempts=3, backoff=0.001, spread=0, max_retry_after=0.01)
+    retry = Retry(attempts=3, backoff=0.001, pause_jitter=0, max_retry_after=0.01)
     async with (
         RateLimitedServer(None, handler=some) as server,
         lib.client(limiter, retry=retry, transport=lib.sender()) as client,

@@ -137,7 +137,7 @@ def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
         ({"statuses": ["429"]}, TypeError, "statuses"),
         ({"methods": None}, TypeError, "methods"),
         ({"methods": [429]}, TypeError, "methods"),
-        ({"spread": -0.1}, ValueError, "spread is a finite number, 0 or more"),
+        ({"pause_jitter": -0.1}, ValueError, "pause_jitter is a finite number, 0 or more"),
         ({"jitter": "none"}, ValueError, "jitter"),
         ({"budget": 500}, TypeError, "budget"),
         ({"should_retry": True}, TypeError, "should_retry"),
@@ -155,7 +155,7 @@ def test_nonsense_is_refused_and_named(
 def test_the_defaults() -> None:
     retry = Retry()
     assert (retry.attempts, retry.backoff, retry.max_backoff) == (5, 0.5, 30)
-    assert (retry.max_retry_after, retry.spread, retry.jitter) == (120, 0.1, "full")
+    assert (retry.max_retry_after, retry.pause_jitter, retry.jitter) == (120, 0.1, "full")
     assert retry.statuses == {429, 502, 503, 504}
     assert (retry.budget, retry.exceptions, retry.should_retry) == (None, None, None)
 
@@ -174,8 +174,8 @@ def test_what_the_server_says_is_a_refusal(
     "arguments",
     [
         {"attempts": 1},
-        {"spread": 0},
-        {"spread": 2.5},
+        {"pause_jitter": 0},
+        {"pause_jitter": 2.5},
         {"backoff": 0.001, "max_backoff": 0.001, "max_retry_after": 0.5},
         {"statuses": [500], "methods": ("get",)},
         {"exceptions": ()},
@@ -196,7 +196,7 @@ def test_what_makes_sense_is_taken(arguments: dict[str, object]) -> None:
         ({"backoff": True}, TypeError, "backoff"),
         ({"max_backoff": 0}, ValueError, "max_backoff"),
         ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
-        ({"spread": float("inf")}, ValueError, "spread"),
+        ({"pause_jitter": float("inf")}, ValueError, "pause_jitter"),
         ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
         ({"exceptions": [OSError]}, TypeError, "exceptions is a tuple"),
         ({"should_retry": None, "budget": True}, TypeError, "budget"),

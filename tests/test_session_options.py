@@ -15,7 +15,7 @@ from aiothrottle.aiohttp import Retry, RetryBudget, ThrottledSession, throttled_
 from aiothrottle.aiohttp.adapter import origin_of
 from tests.serving import answer, hang_up, never, serving, until
 
-QUICK = Retry(backoff=0.001, spread=0)
+QUICK = Retry(backoff=0.001, pause_jitter=0)
 
 # ---- keys --------------------------------------------------------------------------------------
 

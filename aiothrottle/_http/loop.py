@@ -291,7 +291,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 permit,
                 delay if delay is not None else outcome.retry_after or 0.0,
                 told=bool(outcome.retry_after),
-                jitter=self._retry.spread,
+                jitter=self._retry.pause_jitter,
                 longest=self._retry.max_retry_after,
             )
         if outcome.response is not None:
