@@ -25,7 +25,7 @@ class RetryBudget:
     Args:
         capacity: What a full quota holds.
         cost: Of an attempt after a failure: the connection, a 5xx.
-        refusal_cost: Of an attempt after a refusal, such as 429. The server has said when to
+        throttled_cost: Of an attempt after a refusal, such as 429. The server has said when to
             come, so it is the cheaper one.
         refund: What a success at the first attempt fills up.
 
@@ -34,20 +34,20 @@ class RetryBudget:
         ValueError: An argument is out of range.
 
     >>> quota = RetryQuota(RetryBudget(capacity=20, cost=14))
-    >>> quota.pay("example.org", refusal=False), quota.pay("example.org", refusal=False)
+    >>> quota.pay("example.org", throttled=False), quota.pay("example.org", throttled=False)
     (14, None)
-    >>> quota.pay("example.net", refusal=False)
+    >>> quota.pay("example.net", throttled=False)
     14
     """
 
     capacity: float = 500.0
     cost: float = 14.0
-    refusal_cost: float = 5.0
+    throttled_cost: float = 5.0
     refund: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("capacity", "cost", "refusal_cost", "refund"):
+        for name in ("capacity", "cost", "throttled_cost", "refund"):
             check_number(f"{name} of a retry budget", getattr(self, name))
 
 
@@ -60,9 +60,9 @@ class RetryQuota:
         self.budget: RetryBudget = budget
         self._spent: OrderedDict[Hashable, float] = OrderedDict()
 
-    def pay(self, key: Hashable, *, refusal: bool) -> float | None:
+    def pay(self, key: Hashable, *, throttled: bool) -> float | None:
         """Take the cost of another attempt and give it; None if too little is left."""
-        cost = self.budget.refusal_cost if refusal else self.budget.cost
+        cost = self.budget.throttled_cost if throttled else self.budget.cost
         spent = self._spent.get(key, 0.0) + cost
         enough = spent <= self.budget.capacity
         if enough and spent:

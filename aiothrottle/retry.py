@@ -113,7 +113,7 @@ class Retry:
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 raise TypeError(f"exceptions are classes of Exception, not {shown(kind)}")
 
-    def is_refusal(self, status: int, retry_after: float | None) -> bool:
+    def is_throttled(self, status: int, retry_after: float | None) -> bool:
         """Tell whether the server said "not now": nothing was done, and others should wait too."""
         if status == self.SERVICE_UNAVAILABLE:
             return retry_after is not None
@@ -126,7 +126,7 @@ class Retry:
         *,
         status: int | None,
         retry_after: float | None = None,
-        refused: Verdict = None,
+        throttled: Verdict = None,
         previous: float = 0.0,
         uniform: Callable[[], float] = random.random,
     ) -> float | None:
@@ -137,17 +137,17 @@ class Retry:
             method: In capitals.
             status: Of the response; None if there was none, but one of `exceptions`.
             retry_after: Seconds that the server asked for, if it did.
-            refused: What `should_retry` said.
+            throttled: What `should_retry` said.
             previous: Seconds that were waited before the last attempt.
             uniform: Draws from [0, 1).
         """
-        if attempt >= self.attempts or refused is False:
+        if attempt >= self.attempts or throttled is False:
             return None
-        if not refused and status is not None and status not in self.statuses:
+        if not throttled and status is not None and status not in self.statuses:
             return None
-        if refused is None:
-            refused = status is not None and self.is_refusal(status, retry_after)
-        if not refused and method not in self.methods:
+        if throttled is None:
+            throttled = status is not None and self.is_throttled(status, retry_after)
+        if not throttled and method not in self.methods:
             return None
         if retry_after is not None and retry_after > self.max_retry_after:
             return None

@@ -126,7 +126,7 @@ def test_nobody_at_the_other_end_is_a_failure_and_not_the_end(
     assert "secret" not in out.read_text() + capsys.readouterr().err
 
 
-def test_refusals_are_tried_again_and_counted(
+def test_throttled_requests_are_retried_and_counted(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with background("5/s", refusal="429-seconds") as server:
@@ -137,7 +137,7 @@ def test_refusals_are_tried_again_and_counted(
     found = records(out)
     assert sum(record["attempts"] for record in found) == 8 + refused
     assert max(record["waited"] for record in found) > 0.5
-    assert f"{8 + refused} requests, {refused} refused by the server" in capsys.readouterr().err
+    assert f"{8 + refused} requests, {refused} throttled by the server" in capsys.readouterr().err
 
 
 def seconds(*arguments: str) -> float:

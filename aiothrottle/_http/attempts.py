@@ -16,7 +16,7 @@ __all__ = ["Attempts", "Outcome", "chain", "failed", "judge"]
 _Response = TypeVar("_Response")
 
 _NOTHING = ServerLimits()
-_PLAIN_REFUSALS = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
+_PLAINLY_THROTTLED = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
 
 
 class Outcome(NamedTuple, Generic[_Response]):
@@ -30,7 +30,7 @@ class Outcome(NamedTuple, Generic[_Response]):
     #: What `Retry.should_retry` said.
     verdict: bool | None = None
     #: The server said "not now": nothing was done, and others should wait too.
-    refused: bool = False
+    throttled: bool = False
 
     def result(self) -> _Response:
         """Give the response, or raise the error."""
@@ -61,15 +61,15 @@ async def judge(
     if retry.should_retry is not None:
         answer = retry.should_retry(response)
         verdict = await answer if isinstance(answer, Awaitable) else answer
-    refused = limits.throttled if verdict is None else verdict
-    return Outcome(response, None, status, _wait_of(limits), verdict, refused)
+    throttled = limits.throttled if verdict is None else verdict
+    return Outcome(response, None, status, _wait_of(limits), verdict, throttled)
 
 
 def failed(
     error: Exception, status: int | None = None, limits: ServerLimits = _NOTHING
 ) -> Outcome[Any]:
     """Tell how an attempt ended that raised an error, which may stand for a response."""
-    return Outcome(None, error, status, _wait_of(limits), refused=limits.throttled)
+    return Outcome(None, error, status, _wait_of(limits), throttled=limits.throttled)
 
 
 def _wait_of(limits: ServerLimits) -> float | None:
@@ -97,23 +97,23 @@ class Attempts:
 
     def delay(self, outcome: Outcome[Any]) -> float | None:
         """Give the seconds until another attempt, if the policy is for one."""
-        refused = outcome.verdict
-        if refused is None and outcome.refused:
+        throttled = outcome.verdict
+        if throttled is None and outcome.throttled:
             # A 403, say, that is recognised by its headers; of others the policy knows itself.
-            refused = outcome.status not in _PLAIN_REFUSALS or None
+            throttled = outcome.status not in _PLAINLY_THROTTLED or None
         return self._retry.next_delay(
             self.count,
             self._method,
             status=outcome.status,
             retry_after=outcome.retry_after,
-            refused=refused,
+            throttled=throttled,
             previous=self._previous,
         )
 
     def again(self, outcome: Outcome[Any], delay: float) -> bool:
         """Begin another attempt, if its cost can be paid."""
         if self._quota is not None:
-            paid = self._quota.pay(self._key, refusal=outcome.refused)
+            paid = self._quota.pay(self._key, throttled=outcome.throttled)
             if paid is None:
                 return False
             self._paid = paid
@@ -123,7 +123,7 @@ class Attempts:
 
     def ended(self, outcome: Outcome[Any]) -> None:
         """Fill up the quota if it ended well."""
-        if self._quota is None or outcome.refused or outcome.status is None:
+        if self._quota is None or outcome.throttled or outcome.status is None:
             return
         if outcome.status not in self._retry.statuses:
             self._quota.give_back(self._key, self._paid)

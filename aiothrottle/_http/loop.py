@@ -286,7 +286,7 @@ class RetryLoop(Generic[_Request, _Response]):
         """
         if permit is None:
             return False
-        if outcome.refused:
+        if outcome.throttled:
             return report_pause(
                 permit,
                 delay if delay is not None else outcome.retry_after or 0.0,

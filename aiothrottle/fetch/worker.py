@@ -66,7 +66,7 @@ class Host(Protocol):
     tally: "Tally"
     stopping: bool
 
-    def refused(self, url: "URL") -> None:
+    def throttled(self, url: "URL") -> None:
         """Count a request that the server of the URL has throttled."""
         ...
 
@@ -154,11 +154,11 @@ class Worker:
         """An answer has begun; if it is one that is tried again, a wait has."""
         retry = self._crawl.retry
         if response.status in retry.statuses:
-            # Whatever Retry-After says, it tells a refusal from an error.
-            if retry.is_refusal(
+            # A Retry-After of any value makes a 503 a throttled request.
+            if retry.is_throttled(
                 response.status, 0.0 if "Retry-After" in response.headers else None
             ):
-                self._crawl.refused(response.url)
+                self._crawl.throttled(response.url)
             self._rest()
 
     def _rest(self) -> None:
