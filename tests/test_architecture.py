@@ -109,7 +109,7 @@ TABLE = """
     gauges       | _core.engine adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
-    transport.lease | permit transport.library                               | asyncio
+    transport.hold | permit transport.library                               | asyncio
     transport.adapter | transport.* _http.adapter _http.admission permit        | asyncio
     transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx

@@ -12,7 +12,7 @@ from yarl import URL
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
 from aiothrottle._http.options import Options
-from aiothrottle.aiohttp.lease import Leases
+from aiothrottle.aiohttp.hold import Holds
 from aiothrottle.aiohttp.replay import replayed
 from aiothrottle.permit import Permit
 
@@ -37,7 +37,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
     """
 
     def __init__(self, options: Options) -> None:
-        self.leases: Leases = Leases()
+        self._holds: Holds = Holds()
         self._max_hold = options.max_hold
         self._hold_websockets = options.hold_websockets
 
@@ -60,9 +60,9 @@ class AiohttpAdapter(Generic[_Request_contra]):
             if response.connection is None or (switched and not self._hold_websockets):
                 permit.release()
             elif self._max_hold is not None or switched:
-                self.leases.hold(permit, response, self._max_hold)
+                self._holds.start(permit, response, self._max_hold)
             else:
-                self.leases.hold(permit, response, self.total_of(request))
+                self._holds.start(permit, response, self.total_of(request))
         return status, response.headers
 
     def total_of(self, request: _Request_contra) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
 from aiothrottle.permit import Permit
-from aiothrottle.transport.lease import HeldStream, Lease
+from aiothrottle.transport.hold import HeldStream, Hold
 from aiothrottle.transport.library import Request, Response
 
 __all__ = ["TransportAdapter", "origin_of"]
@@ -38,7 +38,7 @@ class TransportAdapter(Generic[_Request, _Response]):
         self._library = library
         self._held_stream = held_stream
         self._max_hold = max_hold
-        self._leases: set[Lease] = set()
+        self._holds: set[Hold] = set()
         self._no_answer = _failures(library)
         self._multipart = _multipart(library)
 
@@ -52,8 +52,8 @@ class TransportAdapter(Generic[_Request, _Response]):
             if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
                 permit.release()
             else:
-                lease = Lease(permit, response.stream, self._max_hold, self._leases)
-                response.stream = self._held_stream(lease)
+                hold = Hold(permit, response.stream, self._max_hold, self._holds)
+                response.stream = self._held_stream(hold)
         return response.status_code, response.headers
 
     def is_replayable(self, request: _Request) -> bool:
@@ -135,8 +135,8 @@ class TransportAdapter(Generic[_Request, _Response]):
 
     def release_all(self) -> None:
         """Release the permits of all responses: their connections are closed."""
-        for lease in tuple(self._leases):
-            lease.release()
+        for hold in tuple(self._holds):
+            hold.release()
 
 
 def _held(response: Response) -> HeldStream | None:

@@ -13,7 +13,7 @@ from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import ClientOptions, read_options
 from aiothrottle.redact import shown
 from aiothrottle.transport.adapter import TransportAdapter, origin_of
-from aiothrottle.transport.lease import HeldStream
+from aiothrottle.transport.hold import HeldStream
 from aiothrottle.transport.library import AsyncTransport, Request, Response
 
 __all__ = ["Transport"]
