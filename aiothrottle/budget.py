@@ -73,7 +73,7 @@ class RetryQuota:
                 self._spent.popitem(last=False)
         return cost if enough else None
 
-    def give_back(self, key: Hashable, paid: float) -> None:
+    def refund(self, key: Hashable, paid: float) -> None:
         """Fill up after a success whose last attempt has cost `paid`, 0 for a first one."""
         spent = self._spent.get(key)
         if spent is None:

@@ -23,12 +23,12 @@ def answered(status: int, *, throttled: bool = False, verdict: bool | None = Non
 def test_each_further_attempt_is_paid_and_the_last_price_comes_back_with_a_success() -> None:
     quota = RetryQuota(RetryBudget(capacity=30, cost=14, throttled_cost=5, refund=1))
     attempts = Attempts(Retry(), "GET", quota, "key")
-    assert attempts.again(answered(502), 0.5)
-    assert attempts.again(answered(429, throttled=True), 0.5)
+    assert attempts.start_next(answered(502), 0.5)
+    assert attempts.start_next(answered(429, throttled=True), 0.5)
     assert (attempts.count, quota._spent) == (3, {"key": 19})
-    assert not attempts.again(answered(502), 0.5)
+    assert not attempts.start_next(answered(502), 0.5)
     assert (attempts.count, quota._spent) == (3, {"key": 19})
-    attempts.ended(answered(200))
+    attempts.finish(answered(200))
     assert quota._spent == {"key": 14}
 
 
@@ -38,22 +38,22 @@ def test_each_further_attempt_is_paid_and_the_last_price_comes_back_with_a_succe
 def test_what_did_not_end_well_fills_nothing_up(outcome: Outcome[str]) -> None:
     quota = RetryQuota(RetryBudget())
     quota.pay("key", throttled=False)
-    Attempts(Retry(), "GET", quota, "key").ended(outcome)
+    Attempts(Retry(), "GET", quota, "key").finish(outcome)
     assert quota._spent == {"key": 14}
 
 
 def test_a_first_attempt_that_ends_well_fills_up_the_refund() -> None:
     quota = RetryQuota(RetryBudget())
     quota.pay(None, throttled=False)
-    Attempts(Retry(), "GET", quota).ended(answered(404))
+    Attempts(Retry(), "GET", quota).finish(answered(404))
     assert quota._spent == {None: 13}
 
 
 def test_without_a_quota_only_the_number_counts() -> None:
     attempts = Attempts(Retry(attempts=3), "GET", None)
-    attempts.ended(answered(200))
+    attempts.finish(answered(200))
     while attempts.delay(answered(502)) is not None:
-        assert attempts.again(answered(502), 0.0)
+        assert attempts.start_next(answered(502), 0.0)
     assert attempts.count == 3
 
 
@@ -83,7 +83,7 @@ def test_the_wait_is_what_the_server_said_and_the_draw_grows_with_the_one_before
     attempts = Attempts(Retry(jitter="decorrelated", backoff=1, max_backoff=1000), "GET", None)
     said = Outcome("response", None, 429, 7.0, throttled=True)
     assert attempts.delay(said) == 7.0
-    assert attempts.again(said, 300.0)
+    assert attempts.start_next(said, 300.0)
     assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) > 3.0
 
 
@@ -149,7 +149,7 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
 def test_what_was_paid_and_waited_before_the_first_attempt_is_nothing() -> None:
     quota = RetryQuota(RetryBudget(refund=0.5))
     quota.pay("key", throttled=False)
-    Attempts(Retry(), "GET", quota, "key").ended(answered(200))
+    Attempts(Retry(), "GET", quota, "key").finish(answered(200))
     assert quota._spent == {"key": 13.5}
     attempts = Attempts(Retry(jitter="decorrelated", backoff=0.25), "GET", None)
     assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) <= 0.75

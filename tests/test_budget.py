@@ -18,21 +18,21 @@ def test_a_success_fills_up_what_its_last_attempt_has_cost_or_the_refund() -> No
     assert quota.pay("a", throttled=False) == 10
     assert quota.pay("a", throttled=False) is None
     for _ in range(9):
-        quota.give_back("a", 0.0)
+        quota.refund("a", 0.0)
         assert quota.pay("a", throttled=False) is None
-    quota.give_back("a", 0.0)
+    quota.refund("a", 0.0)
     assert quota.pay("a", throttled=False) == 10
-    quota.give_back("a", 10)
+    quota.refund("a", 10)
     assert quota.pay("a", throttled=False) == 10
 
 
 def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10))
-    quota.give_back("never failed", 0.0)
+    quota.refund("never failed", 0.0)
     assert quota.pay("a", throttled=False) == 10
     assert quota.pay("b", throttled=False) == 10
-    quota.give_back("a", 10)
-    quota.give_back("b", 10)
+    quota.refund("a", 10)
+    quota.refund("b", 10)
     assert quota._spent == {}
 
 

@@ -1,4 +1,8 @@
-"""What the retry loop needs of an HTTP client; each integration has an adapter that does it."""
+"""What the retry loop needs of an HTTP client: a protocol that each integration implements.
+
+An adapter decides nothing about retries or pauses; it translates. None of its methods waits for a
+limiter, and each that awaits leaves no slot held when it is cancelled.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -8,14 +12,14 @@ from aiothrottle.permit import Permit
 
 __all__ = ["SHORT_BODY", "SHORT_TIME", "Adapter", "Failure", "Request"]
 
-# A short body is read, so that the connection can be used again; a longer one costs more than a
-# new connection. In bytes, and in seconds.
+# Bytes and seconds. The body of a discarded response is read up to these, which keeps its
+# connection; reading a longer one costs more than a new connection.
 SHORT_BODY = 1 << 16
 SHORT_TIME = 1.0
 
 
 class Request(Protocol):
-    """What the loop itself needs of a request."""
+    """The part of a request that the loop reads."""
 
     @property
     def method(self) -> str:
@@ -23,17 +27,17 @@ class Request(Protocol):
         ...
 
     @property
-    def url(self) -> Any:  # noqa: ANN401 - as the client has it
-        """The absolute URL. It is asked for only where it matters."""
+    def url(self) -> Any:  # noqa: ANN401 - yarl.URL, httpx.URL
+        """The absolute URL, of the client's own type."""
         ...
 
 
 class Failure(NamedTuple):
-    """What an exception says that was raised in place of a response."""
+    """What an exception means that the client raised in place of a response."""
 
-    #: Whether it is tried again where `Retry.exceptions` names none.
+    #: Whether it is retried where `Retry.exceptions` is None.
     retryable: bool = False
-    #: Whether the server did not answer, or not in time: it may be overloaded.
+    #: Whether the server did not answer, or not in time: adaptive throttling counts a failure.
     unanswered: bool = False
     #: Host, status and headers of the response that it stands for.
     response: tuple[str, int, Mapping[str, str]] | None = None
@@ -44,47 +48,51 @@ _Response = TypeVar("_Response")
 
 
 class Adapter(Protocol[_Request_contra, _Response]):
-    """Knows the requests, responses and exceptions of one client."""
+    """Translates the requests, responses and exceptions of one client."""
 
     def is_replayable(self, request: _Request_contra, /) -> bool:
-        """Tell whether an attempt sends the same body as the others.
+        """Return whether another attempt would send the same body.
 
-        It is asked before and after each attempt: some bodies show only then that they are spent.
+        The loop calls it before and after each attempt, as some bodies are consumed unnoticed.
         """
         ...
 
     def classify(self, error: Exception) -> Failure:
-        """Tell what an exception says that the client has raised."""
+        """Return what an exception of the client means."""
         ...
 
     def receive(
         self, request: _Request_contra, response: _Response, permit: Permit | None, /
     ) -> tuple[int, Mapping[str, str]]:
-        """Return status and headers; the permit is released when the response ends, in any way."""
+        """Return status and headers, and have the response hold the permit until it ends."""
         ...
 
     def host(self, response: _Response) -> str:
-        """Return the host that has sent the response: its vendor's profile is found by that."""
+        """Return the host that sent the response, by which its profile is found."""
         ...
 
     async def read_body(self, response: _Response) -> bytes | None:
-        """Read a short body; the caller can read it all the same. None: it is not short."""
+        """Return a short body, which the caller can read once more; None if it is not short."""
         ...
 
     def replayed(self, response: _Response) -> AbstractContextManager[Callable[[], _Response]]:
         """Keep what `Retry.should_retry` reads of the body.
 
-        What it yields, called at the end, returns the response as if nothing had been read of it.
+        Yields a function; called at the end, it returns the response with its whole body unread.
         """
         ...
 
     async def close(self, response: _Response) -> None:
-        """Close a response that nobody gets, also if this is cancelled."""
+        """Close a response that is not returned, also if this is cancelled."""
         ...
 
-    async def discard(self, request: _Request_contra, response: _Response | None, /) -> None:
-        """Clean up after an attempt that is followed by another one.
+    async def discard(self, response: _Response) -> None:
+        """Close a response that is followed by another attempt, also if this is cancelled.
 
-        A response is read if it is short, and closed, also if this is cancelled.
+        A short body is read first, which keeps the connection.
         """
+        ...
+
+    async def prepare_again(self, request: _Request_contra, /) -> None:
+        """Make a request ready for another attempt, after the delay."""
         ...

@@ -1,4 +1,4 @@
-"""Which limiter a request waits for."""
+"""Which limiter a request waits for: the only one, or that of the request's key."""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class Target(NamedTuple):
-    """Where a request goes in: its key, and the limiter of that key, if there is one."""
+    """The key of a request and the limiter of that key; either may be None."""
 
     key: Hashable
     limiter: RateLimiter | None
@@ -27,12 +27,12 @@ class Admission:
 
     Args:
         limiter: One for all requests, or one for each key.
-        options: Those of the integration.
-        origin: Gives the key of a request where the options have none.
+        options: The options of the integration.
+        origin: Returns the key of a request where the options have no `key`.
 
     Raises:
-        TypeError: `limiter` is none.
-        ValueError: There is a key, and a limiter that has none.
+        TypeError: `limiter` is of a wrong type.
+        ValueError: The options have a `key`, and the limiter has no keys.
     """
 
     def __init__(self, limiter: AnyLimiter, options: Options, origin: Key) -> None:
@@ -42,13 +42,13 @@ class Admission:
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
         self.limiter: AnyLimiter = limiter
         self._key = options.key or origin
-        #: Where all requests go, if there is one limiter for all.
+        #: The target of all requests, if there is one limiter for all.
         self.only: Target | None = (
             Target(None, limiter) if isinstance(limiter, RateLimiter) else None
         )
 
     def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
-        """Find the limiter of a request. Raises what `key` does."""
+        """Return the key and the limiter of a request. Raises what `key` raises."""
         if isinstance(self.limiter, RateLimiter):
             return Target(None, self.limiter)
         key = self._key(method, url)
@@ -61,7 +61,7 @@ class Admission:
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:
-    """Give the key of a server: the host as DNS has it, with the port unless it is the usual one.
+    """Return the key of a server: the host as DNS has it, with any port but the default one.
 
     >>> origin("https", "Example.ORG.", 443), origin("http", "127.0.0.1", 8080)
     ('example.org', '127.0.0.1:8080')

@@ -1,41 +1,41 @@
-"""The retry loop: the only place where attempts are made, judged, waited for and given up.
+"""The retry loop: the only place where attempts are made, judged, delayed and ended.
 
 `ThrottledSession`, both middlewares, both transports and ``aiothrottle fetch`` share it; an
-`Adapter` does what differs between HTTP clients. One turn of the loop, and what a cancellation
-leaves behind at each await:
+`Adapter` does what differs between HTTP clients. One turn of the loop, and the effect of a
+cancellation at each await:
 
-1. Wait for the limiter. Cancelled: the request has left the queue, nothing was taken.
+1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
 2. Send. Cancelled, or if it raises: the permit is released.
-3. Have the response hold the permit, and read its headers. No await.
-4. Read a short body that may say more; ask `Retry.should_retry`. Cancelled, or if that raises: the
-   response is closed, which releases the permit.
-5. Report the outcome to the limiter, which pauses it if the server throttles. No await.
-6. Return the response or raise the exception. Or, if there is another attempt, discard the response
-   and sleep. Cancelled: the adapter releases the permit all the same; in its sleep it has none.
+3. Have the response hold the permit, and parse its headers. No await.
+4. Read a short body that may report more; call `Retry.should_retry`. Cancelled, or if it raises:
+   the response is closed, which releases the permit.
+5. Report the outcome to the limiter, which pauses if the server throttled. No await.
+6. Return the response or raise the exception. If there is another attempt, discard the response and
+   sleep instead. Cancelled: the adapter releases the permit all the same; asleep, it holds none.
 
-What becomes of an exception of step 2, by the first line that fits:
+An exception of step 2 is handled by the first line that applies:
 
 - A `ThrottleError`, of a limiter further in: raised, with the attempt before as its cause.
-- A cancellation, or whatever else is no `Exception`: raised.
-- One that stands for a response (`Failure.response`): as a response of that status.
-- One of `Retry.exceptions`, or, where that is None, one that is `Failure.retryable`: tried again if
-  the method can be repeated, and raised after the last attempt.
+- A cancellation, or any other that is no `Exception`: raised.
+- One that stands for a response (`Failure.response`): handled as a response of that status.
+- One of `Retry.exceptions` or, where that is None, one that is `Failure.retryable`: retried if the
+  method can be repeated, and raised after the last attempt.
 - Any other: raised.
 
-`Failure.unanswered` counts for `adaptive_throttling`, whatever becomes of the exception.
+Adaptive throttling counts `Failure.unanswered` in each of these cases.
 
-What becomes of a response, by the first line that fits:
+A response is handled by the first line that applies:
 
-- 101, or one about which neither the server nor the `Retry` says anything: returned, and reported
-  as a success.
-- `should_retry` returned True, or None and the server throttles: reported as throttled, and tried
-  again whatever the method is.
+- 101, or one that neither the server nor the `Retry` has a rule for: reported as a success, and
+  returned.
+- `should_retry` returned True, or returned None and the server throttled: reported as throttled,
+  and retried with any method.
 - Its status is in `Retry.statuses`, and `should_retry` did not return False: reported as a success,
-  and tried again if the method can be repeated.
+  and retried if the method can be repeated.
 - Any other: reported as a success, and returned.
 
-Where the attempts, the budget or the patience (`Retry.max_retry_after`) are used up, or the body
-cannot be sent again, the last response is returned.
+When no attempts or no retry budget are left, the wait would exceed `Retry.max_retry_after`, or the
+body cannot be sent again, the last response is returned.
 """
 
 import asyncio
@@ -67,10 +67,11 @@ class RetryLoop(Generic[_Request, _Response]):
     """Sends the requests of one integration.
 
     Args:
-        adapter: Knows the client.
-        options: Those of the integration.
-        origin: Returns the server of a request: it may be overloaded, and has a retry budget.
-        admission: Finds the limiter of a request. None: each attempt waits elsewhere, if at all.
+        adapter: Translates for the client.
+        options: The options of the integration.
+        origin: Returns the server of a request, by its method and URL. Adaptive throttling and,
+            without an admission, the retry budget are per server.
+        admission: Finds the limiter of a request. None: an integration further in waits, if any.
     """
 
     def __init__(
@@ -89,27 +90,31 @@ class RetryLoop(Generic[_Request, _Response]):
         self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
         self._throttling = None if algorithm is None else OriginThrottling(algorithm)
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
-        # The target of all requests, if they have the same.
+        # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
         self._only = nowhere if admission is None else admission.only
-        # Whether the policy has something to say about each response; about none below 400.
+        # Whether the policy has a rule for every response; whether it has none for any below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
         self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in retry.statuses)
-        #: Finds the limiter that emits events of further attempts, if it is elsewhere.
+        #: Finds the limiter that emits events of retries, where there is no admission.
         self.observed: Admission | None = None
 
     async def run(
         self, request: _Request, send: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
-        """Send a request until it ends well, or is not to be sent again.
+        """Send a request until an attempt succeeds or must not be retried.
 
         Args:
-            request: What is sent.
+            request: The request.
             send: Makes one attempt. Cancelled, it leaves no connection in use.
 
+        Returns:
+            The response to the last attempt.
+
         Raises:
-            ThrottleError: Of the limiter.
-            Exception: Whatever the client raises, or `key`, or `should_retry`.
+            ThrottleError: The limiter's.
+            Exception: What the client raised in the last attempt; what `key` or `should_retry`
+                raised.
         """
         adapter = self._adapter
         key, limiter = self._only or self._target(request)
@@ -145,7 +150,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 return outcome.result()
 
     def _target(self, request: _Request) -> Target:
-        """Find the limiter of a request, and the key of that or, without one, of its budget."""
+        """Return the key and the limiter of a request; without an admission, its origin as key."""
         if self._admission is not None:
             return self._admission.target(request.method, request.url)
         return Target(self._origin(request.method, request.url), None)
@@ -156,7 +161,7 @@ class RetryLoop(Generic[_Request, _Response]):
         """Wait for the limiter, no longer than `queue_timeout`.
 
         Raises:
-            RequestDropped: The server fails. Nothing was taken of the limiter.
+            RequestDropped: Adaptive throttling drops the request, which took no token.
         """
         try:
             if self._throttling is not None and server is not None:
@@ -169,8 +174,8 @@ class RetryLoop(Generic[_Request, _Response]):
     def _failure(
         self, error: BaseException, server: str | None, before: Outcome[Any] | None
     ) -> Outcome[Any] | None:
-        """Tell how an attempt ended that raised; None: the exception is the last word."""
-        if isinstance(error, ThrottleError):  # it has waited for as long as it may
+        """Return the outcome of an attempt that raised; None if the exception is to be raised."""
+        if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
             chain(error, before)
             return None
         if not isinstance(error, Exception):
@@ -183,8 +188,8 @@ class RetryLoop(Generic[_Request, _Response]):
         if failure.unanswered:
             self._count(server, None)
         exceptions = self._retry.exceptions
-        again = failure.retryable if exceptions is None else isinstance(error, exceptions)
-        return failed(error) if again else None
+        retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
+        return failed(error) if retried else None
 
     def _read(
         self,
@@ -193,16 +198,17 @@ class RetryLoop(Generic[_Request, _Response]):
         limiter: RateLimiter | None,
         permit: Permit | None,
     ) -> ServerLimits | None:
-        """Read a response without its body, and update the quota of the limiter.
+        """Parse the headers of a response, and apply the reported quota to the limiter.
 
         Returns:
-            None, if neither the server nor the policy says more about it: that is a success.
+            The reported limits. None: neither the server nor the policy has a rule for the
+            response, and it is reported as a success.
         """
         status, headers = head
         if not (self._trusting and self._quotas.has_none(status, headers)):
             limits = self._quotas.parse(self._adapter.host(response), status, headers)
             self._quotas.apply(limiter, permit, limits)
-            if status != _SWITCHING_PROTOCOLS and (  # an open websocket is no refusal
+            if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
                 or limits.throttled
@@ -221,7 +227,7 @@ class RetryLoop(Generic[_Request, _Response]):
         limiter: RateLimiter | None,
         permit: Permit | None,
     ) -> Outcome[_Response]:
-        """Tell how a response ends an attempt; all that is read for that can be read once more."""
+        """Return the outcome of an attempt with a response, whose whole body stays readable."""
         adapter, retry = self._adapter, self._retry
         status, headers = head
         try:
@@ -231,7 +237,7 @@ class RetryLoop(Generic[_Request, _Response]):
                 except Exception as error:
                     if not adapter.classify(error).unanswered:
                         raise
-                    # The response cannot be returned any more, as nobody could read it.
+                    # The response is not returned any more, as its body cannot be read.
                     return failed(error, status, limits)
                 if body is not None:
                     host = adapter.host(response)
@@ -254,35 +260,37 @@ class RetryLoop(Generic[_Request, _Response]):
         outcome: Outcome[_Response],
         replayable: bool,
     ) -> bool:
-        """Report the outcome of an attempt, and wait until the next one; False if there is none."""
+        """Report an outcome and wait for the next attempt; return False if there is none."""
         delay = attempts.delay(outcome)
-        # Also if this request is not tried again: its siblings would be throttled as well.
+        # Also if this request is not retried: the others would be throttled as well.
         paused = self._report(permit, outcome, delay)
         if (
             delay is None
             or not (replayable and self._adapter.is_replayable(request))
-            or not attempts.again(outcome, delay)
+            or not attempts.start_next(outcome, delay)
         ):
-            attempts.ended(outcome)
+            attempts.finish(outcome)
             return False
         if (known := permit or self._observed(request)) is not None:
             report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
-        await self._adapter.discard(request, outcome.response)
-        # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
+        if outcome.response is not None:
+            await self._adapter.discard(outcome.response)
+        # No slot is held meanwhile. A paused limiter delays the next attempt by itself.
         if not paused:
             await asyncio.sleep(delay)
+        await self._adapter.prepare_again(request)
         return True
 
     def _count(self, server: str | None, status: int | None) -> None:
-        """Count how an attempt ended, for `adaptive_throttling`; None: without an answer."""
+        """Count an attempt for adaptive throttling; a status of None is a failure."""
         if self._throttling is not None and server is not None:
             self._throttling.count(server, status)
 
     def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
-        """Report to the limiter how an attempt ended; a failure without a response is not reported.
+        """Report the outcome of an attempt to the limiter; a failure without response is not one.
 
         Returns:
-            Whether the limiter is paused for as long as `delay` now.
+            Whether the limiter is now paused for at least `delay`.
         """
         if permit is None:
             return False
@@ -299,7 +307,7 @@ class RetryLoop(Generic[_Request, _Response]):
         return False
 
     def _observed(self, request: _Request) -> Permit | None:
-        """Return a permit that is not held, to emit events of a limiter that is elsewhere."""
+        """Return a permit that is not held, which emits events for the observed limiter."""
         if self.observed is None:
             return None
         limiter = self.observed.target(request.method, request.url).limiter

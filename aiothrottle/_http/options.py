@@ -1,8 +1,8 @@
 """The options of all integrations: declared, documented and validated here, and nowhere else.
 
-Each integration takes those that it has as ``**options: Unpack[...]`` of one of the classes below,
-and makes an `Options` of them with `read_options`. A new option is a line in one of these classes,
-a field of `Options`, and, if a value of it can be wrong, a check.
+Each integration takes its options as ``**options: Unpack[...]`` of one of the classes below, and
+makes an `Options` of them with `read_options`. A new option is a line in one of these classes, a
+field of `Options`, and a check if it can have a wrong value.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -38,11 +38,11 @@ ServerQuotaUse: TypeAlias = Literal["at once", "evenly"] | None
 
 
 class HeaderOptions(TypedDict, total=False):
-    """Options of every integration: all of them read what headers say about limits."""
+    """Options of every integration: all of them parse the headers about limits."""
 
     profiles: Iterable[Profile]
-    """What has to be known of servers that the package does not know, to read their headers: see
-    `aiothrottle.headers.Profile`. By default nothing."""
+    """How to parse the headers of servers that the package does not know, or knows otherwise: see
+    `aiothrottle.headers.Profile`. By default none."""
 
 
 class RetryOptions(HeaderOptions, total=False):
@@ -68,19 +68,19 @@ class ThrottleOptions(HeaderOptions, total=False):
     ``"xn--bcher-kva.example"``, with the port unless it is the usual one: ``"localhost:8080"``."""
 
     retry: Retry
-    """When to try again; ``Retry(attempts=1)`` for never. By default a ``Retry()``. It also says
+    """When to retry; ``Retry(attempts=1)`` for never. By default a ``Retry()``. It also decides
     which responses count as throttled, and how long a pause may be."""
 
     queue_timeout: float | None
-    """Seconds that an attempt waits for the limiter at the most. None, the default: no limit (but
-    aiohttp's `total`, which runs while a middleware waits)."""
+    """Seconds that an attempt may wait for the limiter. None, the default: no limit (but aiohttp's
+    `total`, which runs while a middleware waits)."""
 
     max_hold: float | None
     """Seconds that a response may hold its slot, after which its connection is closed; above 0.
     None, the default: as long as the client keeps the connection, which is for ever if a response
     is dropped half-read. A `ThrottledSession`, and from aiohttp 3.15 on a `ThrottleMiddleware`,
-    takes the `total` of the request's `aiohttp.ClientTimeout`, after which nobody can read it any
-    more."""
+    uses the `total` of the request's `aiohttp.ClientTimeout` by default, after which the body
+    cannot be read any more."""
 
     adaptive_throttling: ClientThrottling | None
     """How requests to a failing origin are dropped, before they take a token, with a
@@ -88,9 +88,9 @@ class ThrottleOptions(HeaderOptions, total=False):
     never."""
 
     server_quota: ServerQuotaUse
-    """What is done when the server says how much is left of its quota, and until when: that may be
-    used up "at once", the default, or is spread "evenly". It makes the limiter tighter, never
-    looser than its own rate. None: nothing is done."""
+    """How the limiter uses the quota that a server reports (what remains, until its reset): "at
+    once", the default, or "evenly" until the reset. It makes the limiter tighter, never looser than
+    its own rate. None: it is ignored."""
 
 
 class ClientOptions(ThrottleOptions, RetryOptions, total=False):
@@ -98,7 +98,7 @@ class ClientOptions(ThrottleOptions, RetryOptions, total=False):
 
 
 class WebsocketOptions(TypedDict, total=False):
-    """Options of every integration that opens websockets by itself."""
+    """Options of every integration that opens websockets."""
 
     hold_websockets: bool
     """Whether a websocket holds its slot until it is closed; by default only for the handshake."""
@@ -114,10 +114,10 @@ class SessionOptions(ClientOptions, WebsocketOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of an integration, each with a value that makes sense.
+    """The validated options of an integration.
 
     Raises:
-        TypeError: An option is of a wrong kind.
+        TypeError: An option is of a wrong type.
         ValueError: An option is out of range.
     """
 
@@ -147,11 +147,11 @@ class Options:
                 f"not {shown(self.adaptive_throttling)}"
             )
         check_choice("server_quota", self.server_quota, ("at once", "evenly", None))
-        # Several read it, and it may be an iterator.
+        # It is read several times, and may be an iterator.
         object.__setattr__(self, "profiles", _as_tuple(self.profiles))
 
     def of_kind(self, kind: type[Mapping[str, object]]) -> Any:  # noqa: ANN401 - a `kind`
-        """Return those options that a class of options has."""
+        """Return the options that a class of options has."""
         return {name: getattr(self, name) for name in names_of(kind)}
 
 
@@ -171,10 +171,10 @@ def names_of(kind: type[Mapping[str, object]]) -> frozenset[str]:
 
 
 def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[str, Any]) -> Options:
-    """Validate the options that `owner`, which has those of `kind`, was given.
+    """Validate the options given to `owner`, which has the options of the class `kind`.
 
     Raises:
-        TypeError: An option is unknown, or of a wrong kind.
+        TypeError: An option is unknown, or of a wrong type.
         ValueError: An option is out of range.
     """
     check_names(owner, names_of(kind), given)
@@ -184,7 +184,7 @@ def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[st
 def check_names(
     owner: str, known: Collection[str], given: Iterable[str], *, elsewhere: str = ""
 ) -> None:
-    """Raise a TypeError if `owner` was given a name that is unknown; `elsewhere` ends its text.
+    """Raise a TypeError if a given name is not known; `elsewhere` follows it in the message.
 
     >>> check_names("ThrottleMiddleware", {"max_hold", "retry"}, ["max_holds"])
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""What the session and the middlewares both do with requests and responses of aiohttp."""
+"""The adapter of aiohttp: what the session and both middlewares share."""
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping
@@ -22,7 +22,7 @@ _SWITCHING_PROTOCOLS = 101
 
 
 def origin_of(_method: str, url: URL) -> str:
-    """Give the host of the URL as DNS has it, with the port unless it is the usual one."""
+    """Return the host of the URL as DNS has it, with any port but the default one."""
     return origin(url.scheme, url.raw_host or "", url.port)
 
 
@@ -30,10 +30,10 @@ _Request_contra = TypeVar("_Request_contra", contravariant=True)
 
 
 class AiohttpAdapter(Generic[_Request_contra]):
-    """What the retry loop needs of aiohttp, the same for the session and for both middlewares.
+    """Translates for aiohttp; a subclass for each integration knows its requests.
 
     Args:
-        options: For how long responses and websockets hold their slots.
+        options: How long responses and websockets hold their slots.
     """
 
     def __init__(self, options: Options) -> None:
@@ -42,7 +42,7 @@ class AiohttpAdapter(Generic[_Request_contra]):
         self._hold_websockets = options.hold_websockets
 
     def classify(self, error: Exception) -> Failure:
-        """Tell whether the connection failed; a wrong certificate stays wrong."""
+        """Classify a failed connection; a wrong certificate is not retryable."""
         lost = isinstance(error, aiohttp.ClientConnectionError)
         return Failure(
             retryable=lost and not isinstance(error, aiohttp.ClientSSLError),
@@ -66,16 +66,16 @@ class AiohttpAdapter(Generic[_Request_contra]):
         return status, response.headers
 
     def total_of(self, request: _Request_contra) -> float | None:
-        """Return the seconds after which nobody can read the response to a request any more."""
+        """Return the seconds after which aiohttp ends the response to a request, if it does."""
         timeout = getattr(request, "timeout", None)  # of a ClientRequest, since aiohttp 3.15
         return timeout.total if isinstance(timeout, ClientTimeout) else None
 
     def host(self, response: ClientResponse) -> str:
-        """Return the host that has sent a response, the last one of a chain of redirects."""
+        """Return the host that sent a response, the last one of a chain of redirects."""
         return response.url.raw_host or ""
 
     async def read_body(self, response: ClientResponse) -> bytes | None:
-        """Read a short body, and put it back. If it fails, its reader is told so."""
+        """Read a short body, and put it back. If it fails, the caller's reading raises."""
         if not _is_short(response):
             return None
         with replayed(response):
@@ -88,42 +88,44 @@ class AiohttpAdapter(Generic[_Request_contra]):
             yield lambda: response
 
     async def close(self, response: ClientResponse) -> None:
-        """Close a response that nobody gets."""
+        """Close a response that is not returned."""
         response.close()
 
-    async def discard(self, _: _Request_contra, response: ClientResponse | None, /) -> None:
+    async def discard(self, response: ClientResponse) -> None:
         """End a response that is followed by another attempt, and release its permit."""
-        if response is not None:
-            await discard(response)
+        await discard(response)
+
+    async def prepare_again(self, _: _Request_contra, /) -> None:
+        """Do nothing: a session makes a new request for each attempt."""
 
 
 async def discard(response: ClientResponse) -> None:
-    """End a response that nobody wants: read it if it is short, and release its connection."""
+    """End a response that is not needed: read it if it is short, and release its connection."""
     try:
         if _is_short(response):
             with suppress(aiohttp.ClientError, OSError):
                 async with asyncio.timeout(SHORT_TIME):
-                    await response.read()  # and wait until nothing is uploaded any more
+                    await response.read()  # which also waits until the upload has ended
     finally:
         response.release()
 
 
 def _is_short(response: ClientResponse) -> bool:
     length = response.content_length
-    packed = "Content-Encoding" in response.headers  # short only until it is unpacked
+    packed = "Content-Encoding" in response.headers  # short only until it is decompressed
     return length is not None and length <= SHORT_BODY and not packed
 
 
 async def _read(response: ClientResponse) -> bytes | None:
-    """Read a short body; None if it fails. It closes the response then."""
+    """Return a short body. If reading fails, close the response and return None."""
     try:
         async with asyncio.timeout(SHORT_TIME):
-            # Not `response.read()`, which keeps the body: it is to be read anew by the caller.
+            # Not `response.read()`, which caches the body: the caller reads it again.
             return await response.content.read()
     except (aiohttp.ClientError, OSError) as error:
         response.close()
         if isinstance(error, TimeoutError):
-            # Who reads it all the same is told why.
-            stalled = aiohttp.SocketTimeoutError("the body of the refusal did not come")
+            # The caller's reading raises it.
+            stalled = aiohttp.SocketTimeoutError("the body of a throttled response did not arrive")
             response.content.set_exception(stalled)
-        return None  # nobody wanted that body
+        return None  # the caller may not need the body

@@ -152,8 +152,7 @@ class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
     def is_replayable(self, request: ClientRequest) -> bool:
         return is_replayable(request.body)
 
-    async def discard(self, request: ClientRequest, response: ClientResponse | None, /) -> None:
-        await super().discard(request, response)
+    async def prepare_again(self, request: ClientRequest, /) -> None:
         await prepare_again(request)
 
 

@@ -1,4 +1,4 @@
-"""What the retry loop needs of httpx and of httpx2; neither is imported here."""
+"""The adapter of httpx and of httpx2, neither of which is imported here."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ _Response = TypeVar("_Response", bound=Response)
 
 
 class TransportAdapter(Generic[_Request, _Response]):
-    """What the retry loop needs of a library.
+    """Translates for a library.
 
     Args:
         library: The module.
@@ -46,9 +46,9 @@ class TransportAdapter(Generic[_Request, _Response]):
         self, request: _Request, response: _Response, permit: Permit | None
     ) -> tuple[int, Mapping[str, str]]:
         """Return status and headers; the stream of the response holds the permit."""
-        response.request = request  # the client does so later, `should_retry` may ask now
+        response.request = request  # the client sets it later, `should_retry` may read it now
         if permit is not None:
-            # What a mock or a cache gives is closed already, and nobody will close it once more.
+            # A response of a mock or a cache is closed already, and will not be closed again.
             if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
                 permit.release()
             else:
@@ -57,25 +57,25 @@ class TransportAdapter(Generic[_Request, _Response]):
         return response.status_code, response.headers
 
     def is_replayable(self, request: _Request) -> bool:
-        """Tell whether the body of a request can be sent again, and comes out the same."""
+        """Return whether the body of a request can be sent again unchanged."""
         stream = request.stream
         if isinstance(stream, self._library.ByteStream):
             return True
         return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
 
     def classify(self, error: Exception) -> Failure:
-        """Tell whether the connection failed; a wrong certificate stays wrong."""
+        """Classify a failed connection; a wrong certificate is not retryable."""
         lost = isinstance(error, self._no_answer)
         return Failure(retryable=lost and not _is_of_a_certificate(error), unanswered=lost)
 
     def host(self, response: _Response) -> str:
-        """Return the host that has sent a response."""
+        """Return the host that sent a response."""
         host: str = response.request.url.host
         return host
 
     async def read_body(self, response: _Response) -> bytes | None:
         """Read a short body, and keep it for the caller."""
-        # What is packed is short only until it is unpacked.
+        # A compressed body is short only until it is decompressed.
         if not _is_short(response.headers) or "Content-Encoding" in response.headers:
             return None
         held = _held(response)
@@ -83,11 +83,13 @@ class TransportAdapter(Generic[_Request, _Response]):
             async with asyncio.timeout(SHORT_TIME):
                 return await (response.aread() if held is None else held.read_ahead())
         except TimeoutError as error:
-            raise self._library.ReadTimeout("the body of a refusal does not come") from error
+            raise self._library.ReadTimeout(
+                "the body of a throttled response did not arrive"
+            ) from error
 
     @contextmanager
     def replayed(self, response: _Response) -> Generator[Callable[[], _Response]]:
-        """Keep what is read of the body; the response yielded at the end has read nothing."""
+        """Keep what is read of the body; the function returns the response unread."""
         held = _held(response)
         if held is None or response.is_closed:
             yield lambda: response
@@ -97,10 +99,10 @@ class TransportAdapter(Generic[_Request, _Response]):
         held.end_reading_ahead()
 
     def _unread(self, response: _Response, held: HeldStream) -> _Response:
-        """Give a response of which nothing has been read, whatever `should_retry` has read."""
+        """Return a response with an unread body, although `should_retry` may have read it."""
         if not response.is_closed and not response.is_stream_consumed:
             return response
-        # There is no public way to have a response forget what it has decoded.
+        # There is no public way to make a response forget what it has decoded.
         unread: _Response = self._library.Response(
             response.status_code,
             headers=response.headers,
@@ -110,28 +112,29 @@ class TransportAdapter(Generic[_Request, _Response]):
             history=response.history,
             default_encoding=response.default_encoding,
         )
-        # An iterator that `should_retry` has left may end late, and then closes its response.
+        # An iterator that `should_retry` abandoned may end late, and then closes its response.
         response.stream = self._library.ByteStream(b"")
         return unread
 
     async def close(self, response: _Response) -> None:
-        """Close a response that nobody gets."""
+        """Close a response that is not returned."""
         held = _held(response)
         await (response.aclose() if held is None else held.end())
 
-    async def discard(self, _: _Request, response: _Response | None) -> None:
+    async def discard(self, response: _Response) -> None:
         """End a response that is followed by another attempt, and release its permit."""
-        if response is None:
-            return
         try:
             if _is_short(response.headers) and not response.is_stream_consumed:
-                # Nobody wants that body.
+                # The body is not needed.
                 with suppress(TimeoutError, self._library.TransportError):
                     async with asyncio.timeout(SHORT_TIME):
-                        async for _chunk in response.aiter_raw():
+                        async for _ in response.aiter_raw():
                             pass
         finally:
             await response.aclose()
+
+    async def prepare_again(self, _: _Request) -> None:
+        """Do nothing: the libraries rewind a body by themselves."""
 
     def release_all(self) -> None:
         """Release the permits of all responses: their connections are closed."""
@@ -145,14 +148,14 @@ def _held(response: Response) -> HeldStream | None:
 
 
 def origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
-    """Give the host of the URL as DNS has it, with the port unless it is the usual one."""
+    """Return the host of the URL as DNS has it, with any port but the default one."""
     return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
 
 
 def _failures(library: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - a module
-    """Give what is raised because a connection failed.
+    """Return the exceptions of a failed connection.
 
-    Neither a full pool, since nothing was sent then, nor a proxy that refuses is such a failure.
+    Neither a full pool, as nothing was sent, nor a proxy that denies access is one.
     """
     return (
         library.NetworkError,
@@ -164,9 +167,9 @@ def _failures(library: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - a 
 
 
 def _is_of_a_certificate(error: BaseException | None) -> bool:
-    """Tell whether another attempt would fail as well: it would meet the same certificate.
+    """Return whether a certificate is the cause, which another attempt would meet again.
 
-    The libraries have no class for it, but what they have met is in the chain.
+    The libraries have no class for it, but the error of `ssl` is in the chain.
     """
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -176,13 +179,13 @@ def _is_of_a_certificate(error: BaseException | None) -> bool:
 
 
 def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
-    """Give the class of a form with files, which has no public name."""
+    """Return the class of a form with files, which has no public name."""
     form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
     return type(form)
 
 
 def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
-    """Tell whether a field of a form can be sent again. The libraries go back to its beginning."""
+    """Return whether a field of a form can be sent again. The libraries rewind it."""
     if not hasattr(field, "file"):
         return hasattr(field, "value")
     content = field.file

@@ -1,8 +1,8 @@
-"""The transport: waits, sends, tries again.
+"""The transport for both httpx libraries: waits for the limiter, sends, retries.
 
-A transport sends one request of a client, which follows redirects, authenticates and decodes above
-it. Here it waits its turn first, outside of the client's timeouts: those are of single steps of the
-wrapped transport (pool, connect, write, read), and begin with each step.
+A transport sends one request of a client; the client follows redirects, authenticates and decodes
+above it. The wait for the limiter is outside of the client's timeouts: those time single steps of
+the wrapped transport (pool, connect, write, read), and begin with each step.
 """
 
 from types import TracebackType
@@ -23,12 +23,12 @@ _Response = TypeVar("_Response", bound=Response)
 
 
 class Transport(Generic[_Request, _Response]):
-    """A transport that waits its turn, holds its slot, and tries again when refused.
+    """A transport that waits for a limiter, holds a slot, and retries.
 
-    A subclass for each library is an `AsyncBaseTransport` too, and tells the arguments.
+    The subclass for each library is an `AsyncBaseTransport` too, and documents the arguments.
     """
 
-    #: The library itself: the names in it are the same in both.
+    #: The module; both have the same names.
     _library: ClassVar[Any]
     _held_stream: ClassVar[type[HeldStream]]
 
@@ -57,18 +57,17 @@ class Transport(Generic[_Request, _Response]):
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter that is waited for."""
+        """The limiter of all requests, or of each key."""
         return self._admission.limiter
 
     async def handle_async_request(self, request: _Request) -> _Response:
-        """Send a request of the client, as often as `retry` says.
+        """Send a request of the client, with the retries of `retry`.
 
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
-            RequestDropped: The server fails, and the request was rejected here: see
-                `adaptive_throttling`.
-            TransportError: Of the library, as the wrapped transport does, after the last attempt.
+            RequestDropped: The server is failing; see `adaptive_throttling`.
+            TransportError: The library's, of the last attempt.
         """
         if self._buffer_body and not self._adapter.is_replayable(request):
             await request.aread()
