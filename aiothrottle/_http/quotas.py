@@ -30,7 +30,7 @@ _MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
 # The units that a limiter counts.
 _REQUESTS = frozenset({None, "request", "requests"})
 # A larger quota limits no client, and a sliding window log would keep as many instants. No request
-# waits longer than such a window, so a longer one says nothing.
+# waits longer than such a window, so a longer one has no effect.
 _LARGEST_QUOTA, _LONGEST_WINDOW = 1_000_000, 31 * 86400.0
 
 

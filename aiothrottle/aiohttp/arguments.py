@@ -1,4 +1,4 @@
-"""What a session takes: the options, and all that is passed on to an `aiohttp.ClientSession`."""
+"""The arguments of a session: our options, and those passed on to an `aiohttp.ClientSession`."""
 
 import inspect
 from asyncio import AbstractEventLoop
@@ -32,9 +32,9 @@ _OF_AIOHTTP = frozenset(
 
 
 class _ClientSessionArguments(TypedDict, total=False):
-    """The arguments of `aiohttp.ClientSession`, for type checkers: the newest aiohttp has them all.
+    """The arguments of `aiohttp.ClientSession`, for type checkers: those of the newest aiohttp.
 
-    What counts when the program runs are those of the aiohttp that is installed.
+    At run time those of the installed aiohttp count.
     """
 
     base_url: StrOrURL | None
@@ -72,16 +72,16 @@ class _ClientSessionArguments(TypedDict, total=False):
 
 
 class SessionArguments(SessionOptions, _ClientSessionArguments, total=False):
-    """What `ThrottledSession` and `throttled_session` take: options, and aiohttp's arguments."""
+    """The arguments of `ThrottledSession` and `throttled_session`: options, and aiohttp's."""
 
 
 def read_arguments(
     function: Callable[..., object], given: Mapping[str, Any]
 ) -> tuple[Options, dict[str, Any]]:
-    """Split what `function` was given into options and arguments for an `aiohttp.ClientSession`.
+    """Split the arguments of `function` into options and arguments of `aiohttp.ClientSession`.
 
     Raises:
-        TypeError: A name is unknown to both, or an option is of a wrong kind.
+        TypeError: A name is unknown to both, or an option is of a wrong type.
         ValueError: An option is out of range.
     """
     names = names_of(SessionOptions)

@@ -30,20 +30,21 @@ __all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
 
 
 class ThrottleMiddleware:
-    """Has each request of an `aiohttp.ClientSession` wait its turn and hold its slot.
+    """Throttles the requests of an `aiohttp.ClientSession`: each waits, and holds its slot.
 
-    A refusal (429, or 503 with Retry-After) pauses the limiter, and so all who share it.
+    A throttled response (429, or 503 with Retry-After) pauses the limiter for all requests that
+    share it.
 
     Args:
-        limiter: Whose limits; may be shared. A `KeyedRateLimiter` has limits for each host, or
-            whatever `key` says.
+        limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each host by itself,
+            or each result of `key`.
         options: See `MiddlewareOptions`. `key`: each hop of a chain of redirects has its own.
-            `retry`: what is a refusal, and how long a pause may be; nothing is sent again here,
-            see `RetryMiddleware`.
+            `retry`: decides what counts as throttled, and how long a pause may be; a
+            `RetryMiddleware` retries.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
-        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
@@ -61,7 +62,7 @@ class ThrottleMiddleware:
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter that is waited for."""
+        """The limiter of all requests, or of each key."""
         return self._admission.limiter
 
     def __call__(
@@ -80,20 +81,20 @@ class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        # Made when the first one is held: an empty one costs each request a look.
+        # Made for the first permit that is held: looking into an empty one would take time, too.
         self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
 
     def release_before(self, request: ClientRequest) -> None:
         """Release the permit of a request that a middleware around this one sends again.
 
-        For digest authentication, say: that one need not have released the first response, and at
-        one slot it would wait for itself.
+        One for digest authentication, for example, need not release the first response before: with
+        one slot, the second request would wait for the first for ever.
         """
         if self._permits is not None and (before := self._permits.get(request)) is not None:
             before.release()
 
     def is_replayable(self, _: ClientRequest) -> bool:
-        return False  # it is not sent again here
+        return False  # this middleware does not retry
 
     def receive(
         self, request: ClientRequest, response: ClientResponse, permit: Permit | None
@@ -106,17 +107,17 @@ class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
 
 
 class RetryMiddleware:
-    """Sends a request of an `aiohttp.ClientSession` again, as a `Retry` says.
+    """Retries the requests of an `aiohttp.ClientSession`, by the rules of a `Retry`.
 
-    Put it before, that is around, a `ThrottleMiddleware`: each attempt then pays its token, and
-    nothing is held in between. The waits are inside of aiohttp's `total` timeout.
+    Put it before, that is around, a `ThrottleMiddleware`: then each attempt takes a token, and no
+    slot is held in between. Aiohttp's `total` timeout includes the delays.
 
     Args:
-        retry: When to try again.
+        retry: When to retry.
         options: See `RetryOptions`.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
+        TypeError: An argument is of a wrong type, or unknown.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class RetryMiddleware:
     def __call__(
         self, request: ClientRequest, handler: ClientHandlerType
     ) -> Awaitable[ClientResponse]:
-        """Send until it ends well, or is not to be sent again."""
+        """Send until an attempt succeeds or must not be retried."""
         if self._buffer_body and not is_replayable(request.body):
             return self._buffered(request, handler)
         return self._loop.run(request, handler)
@@ -157,18 +158,18 @@ class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
 
 
 def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]) -> ClientSession:
-    """Make an `aiohttp.ClientSession` that throttles and retries, for who demands a genuine one.
+    """Make a genuine `aiohttp.ClientSession` that throttles and retries.
 
     `ThrottledSession` does more: it waits outside of aiohttp's timeouts.
 
     Args:
         limiter: As for `ThrottleMiddleware`.
-        arguments: The options of `SessionOptions`; all others are for the
-            `aiohttp.ClientSession`. Its own `middlewares` are put around these.
+        arguments: The options of `SessionOptions`, and those of `aiohttp.ClientSession`, whose
+            `middlewares` are put around these.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
-        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():

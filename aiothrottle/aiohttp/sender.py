@@ -1,4 +1,4 @@
-"""Sends for a session: waits for each attempt, holds its slot, and tries again when refused."""
+"""Sends for a session and for ``aiothrottle fetch``, and makes the session on its first use."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Sender"]
 
-# aiohttp rounds its own time-outs up to a whole second.
+# aiohttp rounds its own timeouts up to a whole second.
 _GRACE = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One call of a session's, for all of its attempts."""
+    """One call of a session, which may take several attempts."""
 
     method: str
     address: StrOrURL
@@ -47,7 +47,7 @@ class _Call:
         try:
             url = URL(self.address)
         except ValueError as error:
-            raise InvalidUrlClientError(self.address) from error  # as aiohttp says it
+            raise InvalidUrlClientError(self.address) from error  # as aiohttp does
         if not url.absolute:
             # There is no public way to ask a session for its base_url.
             base: URL | None = getattr(self.adapter.session, "_base_url", None)
@@ -56,7 +56,7 @@ class _Call:
 
 
 class _SessionAdapter(AiohttpAdapter[_Call]):
-    """What the retry loop needs of a session."""
+    """Translates for a session, which it makes on its first use."""
 
     def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
         super().__init__(options)
@@ -77,7 +77,7 @@ class _SessionAdapter(AiohttpAdapter[_Call]):
         return request.body is None or request.body.is_replayable()
 
     def classify(self, error: Exception) -> Failure:
-        if isinstance(error, ClientResponseError):  # as raise_for_status asks for
+        if isinstance(error, ClientResponseError):  # of raise_for_status
             host = error.request_info.url.raw_host or ""
             return Failure(response=(host, error.status, error.headers or {}))
         return super().classify(error)
@@ -90,18 +90,18 @@ class _SessionAdapter(AiohttpAdapter[_Call]):
 
 
 class Sender:
-    """What a `ThrottledSession` sends with, and `aiothrottle fetch`, whatever the request is.
+    """Sends the requests of a `ThrottledSession` or of ``aiothrottle fetch``.
 
     Args:
-        session: The session, or the arguments for one: it is made when it is first needed, as that
-            needs a running loop, and closed by `close`.
-        limiter: What each attempt waits for.
-        options: Those of the session.
-        owns_session: Whether a session that is given is closed by `close` too.
+        session: The session, or the arguments for one: it is made on its first use, which needs a
+            running loop, and closed by `close`.
+        limiter: The limiter that each attempt waits for.
+        options: The options of the session.
+        owns_session: Whether `close` closes a given session too.
 
     Raises:
-        TypeError: `limiter` is none.
-        ValueError: There is a key, and a limiter that has none.
+        TypeError: `limiter` is of a wrong type.
+        ValueError: The options have a `key`, and the limiter has no keys.
     """
 
     def __init__(
@@ -125,9 +125,9 @@ class Sender:
         return self._adapter.session
 
     async def close(self) -> None:
-        """Close the session that sends, if it is owned. The limiter stays as it is."""
+        """Close the session that sends, if it is owned. The limiter is not closed."""
         if self._owns_session:
-            await self.session.close()  # made here if it never was: then it is closed for good
+            await self.session.close()  # one made only now is closed for good
 
     def request(
         self,
@@ -137,21 +137,21 @@ class Sender:
         timeout: object = None,
         body: Body | None = None,
     ) -> Coroutine[Any, Any, ClientResponse]:
-        """Send until it ends well, or is not to be sent again: see `RetryLoop.run`.
+        """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
 
         Args:
-            method: In capitals.
-            url: Where to; it may be relative to the session's.
+            method: The method, in capitals.
+            url: The URL, which may be relative to the `base_url` of the session.
             send: Makes one attempt.
-            timeout: The `aiohttp.ClientTimeout` of an attempt, if it has one of its own.
-            body: What is sent, if it may be of use only once.
+            timeout: The `aiohttp.ClientTimeout` of an attempt; None: the session's.
+            body: The body, if it could be sent only once.
         """
         return self._loop.run(_Call(method, url, timeout, body, self._adapter), send)
 
     async def connect(
         self, url: StrOrURL, send: Callable[[Any], Awaitable["ClientWebSocketResponse[bool]"]]
     ) -> "ClientWebSocketResponse[bool]":
-        """Open a websocket; what the loop judges is the response to its handshake."""
+        """Open a websocket; the loop judges the response to its handshake."""
         websocket: ClientWebSocketResponse[bool] | None = None
 
         async def handshake(call: _Call) -> ClientResponse:

@@ -1,7 +1,7 @@
-"""A session that waits its turn, holds its slot, and tries again when refused.
+"""A session that waits for a limiter, holds a slot for each response, and retries.
 
-Why a wrapper: what is waited before `ClientSession.request` is called is outside of all its
-timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
+It is a wrapper, so that the wait before `ClientSession.request` is outside of all its timeouts;
+aiohttp advises against subclasses of `aiohttp.ClientSession`.
 """
 
 from collections.abc import Coroutine
@@ -25,36 +25,35 @@ __all__ = ["ThrottledSession"]
 
 
 class ThrottledSession:
-    """An `aiohttp.ClientSession` whose requests keep under a limiter's limits.
+    """An `aiohttp.ClientSession` whose requests keep the limits of a limiter.
 
-    Every verb works as it does there, with ``await`` and with ``async with``, and gives genuine
+    Every method works as in aiohttp, with ``await`` and with ``async with``, and returns genuine
     `aiohttp.ClientResponse` objects. In addition a request
 
     - waits for the limiter first, outside of aiohttp's timeouts;
     - holds its slot until the body is read, released, closed or lost;
-    - is tried again as `retry` says, and each attempt pays its token. A refusal (429, or 503 with
-      Retry-After) pauses the limiter, and so all who share it. A body that cannot be sent twice
-      is not: the refusal is given back;
-    - tells the limiter how it ended: by that its guard tunes itself, and whatever else adapts.
+    - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
+      (429, or 503 with Retry-After) pauses the limiter for all requests that share it. A body that
+      cannot be sent twice is not: the throttled response is returned;
+    - reports its outcome to the limiter, which tunes its guard and its adaptive limits by it.
 
-    A chain of redirects is one request, of the host that it begins at.
+    A chain of redirects is one request, to the host of the first URL.
 
     Args:
-        limiter: Whose limits; may be shared with other sessions and other code. A
-            `KeyedRateLimiter` has limits for each host, or whatever `key` says.
-        session: The session to send with. It stays yours to close, unless `owns_session` says
-            otherwise; but it does not send a request twice by itself any more, as aiohttp does
-            when a connection was cut, since nobody would have paid for that. By default one is
-            made, and closed with this one.
-        owns_session: Whether a `session` that is given is closed with this one, by `close` or at
-            the end of `async with`.
-        arguments: The options of `SessionOptions`: `key`, `retry`, `queue_timeout` and so on; all
-            others are for the `aiohttp.ClientSession` that is made.
+        limiter: The limiter, which may be shared with other sessions and other code. A
+            `KeyedRateLimiter` limits each host by itself, or each result of `key`.
+        session: The session to send with. You close it, unless `owns_session` is true. It does
+            not send a request again by itself any more, as aiohttp does after a connection was
+            cut: that would take no token. By default a session is made, and closed with this one.
+        owns_session: Whether a given `session` is closed with this one, by `close` or at the end
+            of `async with`.
+        arguments: The options of `SessionOptions` (`key`, `retry`, `queue_timeout` and so on) and,
+            without `session`, those of `aiohttp.ClientSession`.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
-        ValueError: An argument is out of range; or a session is given, and arguments for a new
-            one too; or a key, and a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `session` is given, and arguments for a new one
+            too; or `key` is given, and the limiter has no keys.
 
     >>> async def main():
     ...     async with ThrottledSession(RateLimiter(20, concurrency_limit=10)) as session:
@@ -88,16 +87,16 @@ class ThrottledSession:
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter that is waited for."""
+        """The limiter of all requests, or of each key."""
         return self._sender.limiter
 
     @property
     def session(self) -> ClientSession:
-        """The session that sends. One of our own is made here, as it needs a running loop."""
+        """The session that sends. If none was given, the first use in a running loop makes it."""
         return self._sender.session
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the session has
-        # What is private there could send past the limiter.
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the session
+        # A private one could send without the limiter.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.session, name)
@@ -110,9 +109,8 @@ class ThrottledSession:
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
-            RequestDropped: The server fails, and the request was rejected here: see
-                `adaptive_throttling`.
-            aiohttp.ClientError: As aiohttp does, after the last attempt.
+            RequestDropped: The server is failing; see `adaptive_throttling`.
+            aiohttp.ClientError: aiohttp's, of the last attempt.
         """
         return RequestContext(self._send(method.upper(), url, options))
 
@@ -162,13 +160,13 @@ class ThrottledSession:
     def ws_connect(
         self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
-        """Open a websocket. The handshake pays a token; what follows does not."""
+        """Open a websocket. The handshake takes a token; the messages do not."""
         return RequestContext(self._connect(url, options))
 
     async def close(self) -> None:
-        """Close the session that sends, if it was made here or `owns_session` says so.
+        """Close the session that sends, if it was made here or `owns_session` is true.
 
-        The limiter stays as it is.
+        The limiter is not closed.
         """
         await self._sender.close()
 
@@ -196,7 +194,7 @@ class ThrottledSession:
     async def _send_prepared(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> ClientResponse:
-        """Send with options of which some may be of use only once."""
+        """Send with options of which some could be used only once."""
         kept: dict[str, Any] = {**options}
         keep_iterators(kept)
         tracker = kept.get("upload_tracker")
