@@ -1,4 +1,4 @@
-"""A budget for second attempts: when everything fails, more attempts make it worse."""
+"""A budget for retries: when everything fails, retries make it worse."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,51 +8,50 @@ from aiothrottle.checks import check_number
 
 __all__ = ["RetryBudget", "RetryQuota"]
 
-# Servers that never answer well never fill their quota up: of more than these the one that failed
-# longest ago begins anew.
+# Keys without a success never refill their quota. Beyond this number of keys, the one that failed
+# longest ago starts with a full quota again.
 _MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How many second attempts a server gets, all requests together: a value.
+    """How many retries a server gets, for all requests together: a value.
 
-    A quota that is full at first. Each further attempt takes its cost out; where too little is
-    left there is no further attempt, at once: nobody waits for quota. Each success fills it up by
-    `refund`, or by what its own last attempt has cost if that is more. (The quota of the AWS SDKs'
-    standard retry mode, with its costs of 2026.)
+    The quota is full at first. Each retry takes its cost; where too little remains there is no
+    retry, without any wait. Each success refunds `refund`, or the cost of its own last attempt if
+    that is more. (It is the quota of the AWS SDKs' standard retry mode, with its costs of 2026.)
 
     Args:
-        capacity: What a full quota holds.
-        cost: Of an attempt after a failure: the connection, a 5xx.
-        refusal_cost: Of an attempt after a refusal, such as 429. The server has said when to
-            come, so it is the cheaper one.
-        refund: What a success at the first attempt fills up.
+        capacity: The size of a full quota.
+        cost: The cost of a retry after a failure: of the connection, or a 5xx.
+        throttled_cost: The cost of a retry after a throttled response, such as a 429. It is lower,
+            as the server says when to retry.
+        refund: The refund of a success at the first attempt.
 
     Raises:
         TypeError: An argument is no number.
         ValueError: An argument is out of range.
 
     >>> quota = RetryQuota(RetryBudget(capacity=20, cost=14))
-    >>> quota.pay("example.org", refusal=False), quota.pay("example.org", refusal=False)
+    >>> quota.pay("example.org", throttled=False), quota.pay("example.org", throttled=False)
     (14, None)
-    >>> quota.pay("example.net", refusal=False)
+    >>> quota.pay("example.net", throttled=False)
     14
     """
 
     capacity: float = 500.0
     cost: float = 14.0
-    refusal_cost: float = 5.0
+    throttled_cost: float = 5.0
     refund: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
-        for name in ("capacity", "cost", "refusal_cost", "refund"):
+        """Validate the arguments."""
+        for name in ("capacity", "cost", "throttled_cost", "refund"):
             check_number(f"{name} of a retry budget", getattr(self, name))
 
 
 class RetryQuota:
-    """What is left of the budget for each key. A key whose quota is full takes no memory."""
+    """The remaining quota of each key. A key whose quota is full takes no memory."""
 
     __slots__ = ("_spent", "budget")
 
@@ -60,9 +59,9 @@ class RetryQuota:
         self.budget: RetryBudget = budget
         self._spent: OrderedDict[Hashable, float] = OrderedDict()
 
-    def pay(self, key: Hashable, *, refusal: bool) -> float | None:
-        """Take the cost of another attempt and give it; None if too little is left."""
-        cost = self.budget.refusal_cost if refusal else self.budget.cost
+    def pay(self, key: Hashable, *, throttled: bool) -> float | None:
+        """Take the cost of a retry and return it, or return None if too little remains."""
+        cost = self.budget.throttled_cost if throttled else self.budget.cost
         spent = self._spent.get(key, 0.0) + cost
         enough = spent <= self.budget.capacity
         if enough and spent:
@@ -73,8 +72,8 @@ class RetryQuota:
                 self._spent.popitem(last=False)
         return cost if enough else None
 
-    def give_back(self, key: Hashable, paid: float) -> None:
-        """Fill up after a success whose last attempt has cost `paid`, 0 for a first one."""
+    def refund(self, key: Hashable, paid: float) -> None:
+        """Refund after a success whose last attempt cost `paid`, 0 for a first attempt."""
         spent = self._spent.get(key)
         if spent is None:
             return

@@ -12,11 +12,11 @@ from typing import Any
 from aiothrottle.texts import duration, number
 
 __all__ = [
-    "AttemptRefused",
+    "AttemptThrottled",
     "CostTooHigh",
     "LimiterClosed",
-    "Overloaded",
     "QueueFull",
+    "RequestDropped",
     "StoreUnavailable",
     "ThrottleError",
     "ThrottleTimeout",
@@ -104,29 +104,30 @@ class QueueFull(ThrottleError):
         self.key = key
 
 
-class Overloaded(ThrottleError):
-    """The server fails, and the request was rejected here, without being sent: see `overload=`.
+class RequestDropped(ThrottleError):
+    """Adaptive throttling dropped the request, as the server is failing; nothing was sent.
 
-    It has cost no token. It is not tried again: more attempts are what such a server needs least.
+    See the option `adaptive_throttling`. The request took no token. It is not retried: that would
+    only add to what the server fails at.
     """
 
     #: Of the server, ``"api.example.org"``, with its port unless that is the usual one.
     origin: str
-    #: The part of the requests to it that is rejected here at present, above 0 and below 1.
-    rejected_share: float
+    #: The share of the requests to it that is dropped at present, above 0 and below 1.
+    dropped_share: float
 
-    def __init__(self, origin: str, rejected_share: float) -> None:
+    def __init__(self, origin: str, dropped_share: float) -> None:
         super().__init__(
-            f"{origin} fails: this request was not sent, like {rejected_share:.0%} of all to it"
+            f"{origin} is failing: the request was dropped, as {dropped_share:.0%} of all to it are"
         )
         self.origin = origin
-        self.rejected_share = rejected_share
+        self.dropped_share = dropped_share
 
 
-class AttemptRefused(ThrottleError):
-    """What an attempt came to that was to be made again; it is raised only as a `__cause__`.
+class AttemptThrottled(ThrottleError):
+    """The outcome of an attempt that was to be retried; only ever a `__cause__`.
 
-    Of a `ThrottleTimeout` or `Overloaded`, say, because of which there was no further attempt.
+    It is that of a `ThrottleTimeout` or a `RequestDropped`, for example, which prevented the retry.
     """
 
     #: Of the response.

@@ -1,6 +1,6 @@
 """httpx, throttled: a transport for `httpx.AsyncClient` that waits, holds its slot and retries.
 
-For httpx2 there is the same in `aiothrottle.httpx2`.
+`aiothrottle.httpx2` has the same for httpx2.
 """
 
 from typing import ClassVar
@@ -12,10 +12,11 @@ except ModuleNotFoundError as _error:
         "httpx is not there: pip install 'aiothrottle-client[httpx]'", name="httpx"
     ) from _error
 
+from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport
 
-__all__ = ["Retry", "RetryBudget", "ThrottledTransport"]
+__all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 
 
 class _HeldStream(HeldStream, httpx.AsyncByteStream):
@@ -23,52 +24,37 @@ class _HeldStream(HeldStream, httpx.AsyncByteStream):
 
 
 class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport):
-    """Has each request of an `httpx.AsyncClient` wait its turn, hold its slot, and try again.
+    """Throttles and retries the requests of an `httpx.AsyncClient`.
 
     A request
 
     - waits for the limiter first, outside of all timeouts of httpx, `pool` included;
-    - holds its slot until its response is closed, which httpx does when the body is read, or fails,
-      or the block of ``client.stream()`` is left; or until a response that was dropped is
-      collected. A websocket holds it only for the handshake;
-    - is tried again as `retry` says, and each attempt pays its token. A refusal (429, or 503 with
-      Retry-After) pauses the limiter, and so all who share it. A body that cannot be sent twice
-      is not: the refusal is given back.
+    - holds its slot until its response is closed: httpx does that when the body is read or fails,
+      and at the end of ``client.stream()``; or until a dropped response is garbage-collected. A
+      websocket holds its slot only for the handshake;
+    - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
+      (429, or 503 with Retry-After) pauses the limiter for all requests that share it. A body that
+      cannot be sent twice is not: the throttled response is returned.
 
-    The client follows redirects above its transport: each hop is a request of its own, pays its
-    own token, and has its own key.
+    The client follows redirects above its transport: each hop is a request of its own, with its own
+    token and its own key.
 
-    What is said to the client about connections (`verify`, `cert`, `http2`, `limits`) it ignores
-    when it is given a transport, and `proxy` and `mounts` lead past it: give those arguments to an
-    `httpx.AsyncHTTPTransport`, and that to `transport`.
+    A client with a transport ignores its own arguments about connections (`verify`, `cert`,
+    `http2`, `limits`), and `proxy` and `mounts` bypass the transport: pass those arguments to an
+    `httpx.AsyncHTTPTransport`, and that as `transport`.
 
     Args:
-        limiter: Whose limits; may be shared with other clients and other code. A
-            `KeyedRateLimiter` has limits for each host, or whatever `key` says.
+        limiter: The limiter, which may be shared with other clients and other code. A
+            `KeyedRateLimiter` limits each host by itself, or each result of `key`.
         transport: The transport to send with; it is closed with this one. By default an
             `httpx.AsyncHTTPTransport`.
-        key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `httpx.URL`. By
-            default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
-            it is the usual one: ``"localhost:8080"``.
-        retry: When to try again; ``Retry(attempts=1)`` for never. By default these exceptions
-            are: `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
+        options: See `ClientOptions`. By default `retry` retries these exceptions:
+            `httpx.NetworkError`, `httpx.RemoteProtocolError`, and timeouts but
             `httpx.PoolTimeout`.
-        queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which it is closed; above 0.
-            None: no limit.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``AdaptiveThrottling(k=2.0)``, for each origin by itself. None:
-            never.
-        heed: What is done when the server says how much is left of its quota, and until when: that
-            may be used up "at once", or is spread "evenly". None: it is not heeded.
-        profiles: What has to be known of servers that the package does not know, to read their
-            headers: see `aiothrottle.headers.Profile`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range; or a key is given, and a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():

@@ -1,6 +1,6 @@
 """httpx2, throttled: a transport for `httpx2.AsyncClient` that waits, holds its slot and retries.
 
-It is the one of `aiothrottle.httpx`, for httpx2.
+`aiothrottle.httpx` has the same for httpx.
 """
 
 from typing import ClassVar
@@ -12,10 +12,11 @@ except ModuleNotFoundError as _error:
         "httpx2 is not there: pip install 'aiothrottle-client[httpx2]'", name="httpx2"
     ) from _error
 
+from aiothrottle._http.options import ClientOptions
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.transport import HeldStream, Transport
 
-__all__ = ["Retry", "RetryBudget", "ThrottledTransport"]
+__all__ = ["ClientOptions", "Retry", "RetryBudget", "ThrottledTransport"]
 
 
 class _HeldStream(HeldStream, httpx2.AsyncByteStream):
@@ -23,10 +24,10 @@ class _HeldStream(HeldStream, httpx2.AsyncByteStream):
 
 
 class ThrottledTransport(Transport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport):
-    """Has each request of an `httpx2.AsyncClient` wait its turn, hold its slot, and try again.
+    """Throttles and retries the requests of an `httpx2.AsyncClient`.
 
-    As `aiothrottle.httpx.ThrottledTransport`, argument for argument, with the classes of httpx2 in
-    place of those of httpx.
+    It has the arguments and the behaviour of `aiothrottle.httpx.ThrottledTransport`, with the
+    classes of httpx2.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():

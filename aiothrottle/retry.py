@@ -1,4 +1,4 @@
-"""When to try again, and how long to wait first: a value, without a clock and without I/O."""
+"""When to retry, and after what delay: a value, without a clock and without I/O."""
 
 import math
 import random
@@ -20,40 +20,41 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Which failures are tried again, how often, and after how long.
+    """Which failures are retried, how often, and after what delay.
 
-    A refusal is tried again for any method, since the server says that it did nothing: a 429, a
-    503 with Retry-After, or a response whose headers say it (a 403 with nothing left). Another
-    status of `statuses`, and an exception, only for `methods`.
+    A throttled request is retried with any method, since the server did nothing: a 429, a 503 with
+    Retry-After, or a response with such headers (a 403 with nothing remaining). Another status of
+    `statuses`, and an exception, is retried only with `methods`.
 
-    The wait is what the server says in Retry-After. Where it says nothing it is drawn, with "full"
-    jitter between 0 and ``backoff * 2 ** (attempt - 1)``, with "decorrelated" jitter between
-    `backoff` and three times the wait before; at most `max_backoff` (Marc Brooker, "Exponential
-    Backoff And Jitter", AWS Architecture Blog, 2015).
+    The delay is the Retry-After of the response. Without one it is drawn, with "full" jitter
+    between 0 and ``backoff * 2 ** (attempt - 1)``, with "decorrelated" jitter between `backoff` and
+    three times the delay before; at most `max_backoff` (Marc Brooker, "Exponential Backoff And
+    Jitter", AWS Architecture Blog, 2015).
 
     Args:
-        attempts: How often a request is sent at the most, 1 or more; 1 is never again.
-        statuses: What is tried again.
-        methods: Methods that may be sent twice although the first may have been carried out.
-        exceptions: What is tried again when it is raised in place of a response. By default
-            whatever the client raises because a connection failed, certificates excepted.
-        backoff: Seconds, the greatest wait before the second attempt ("decorrelated": the least
-            wait). Above 0.
-        max_backoff: Seconds, the greatest wait that is our own choice.
-        jitter: How the wait is drawn: "full" or "decorrelated".
-        max_retry_after: Seconds. A server that asks for more gets no second attempt: the response
-            is given back at once, and whoever asked decides. Nothing pauses for longer either.
-        spread: After a refusal all who share the limiter pause for longer than they have to, by up
-            to this part of it and at most a second, drawn anew for each pause: many clients do not
-            return as a herd.
-        budget: What second attempts may cost all requests together, per limiter key (or host).
-            None: as many as `attempts` allows.
-        should_retry: Looks at each response, before all other rules: True is a refusal, whatever
-            the status; False is no reason to try again; None leaves it to the rules. It may be
-            async, and read the body, or a part of it: the caller can still read it all.
+        attempts: How often a request is sent at most, 1 or more; 1: no retry.
+        statuses: The statuses that are retried.
+        methods: The methods that may be sent twice although the server may have executed the first.
+        exceptions: The exceptions that are retried. None, the default: those that the client raises
+            for a failed connection, but not for a wrong certificate.
+        backoff: Seconds, the longest delay before the second attempt ("decorrelated": the shortest
+            delay). Above 0.
+        max_backoff: Seconds, the longest delay without a Retry-After.
+        jitter: How the delay is drawn: "full" or "decorrelated".
+        max_retry_after: Seconds. A longer Retry-After is not retried: the response is returned at
+            once. No pause is longer either.
+        pause_jitter: After a throttled response, the pause of the limiter is longer by up to this
+            share of it, and by a second at most, drawn anew for each pause: many clients do not
+            return at the same instant.
+        budget: The cost of retries, for all requests together, per limiter key (or host). None: as
+            many as `attempts` allows.
+        should_retry: Called with each response, before all other rules. It returns True for a
+            throttled response of any status, False for one that is not retried, None to leave it
+            to the rules. It may be async, and read the body or a part of it: the caller can still
+            read the whole body.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong type.
         ValueError: An argument is out of range.
 
     >>> Retry(attempts=3).next_delay(1, "POST", status=429, retry_after=2.0)
@@ -70,7 +71,7 @@ class Retry:
     max_backoff: float = 30.0
     jitter: Jitter = "full"
     max_retry_after: float = 120.0
-    spread: float = 0.1
+    pause_jitter: float = 0.1
     budget: RetryBudget | None = None
     should_retry: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None
 
@@ -78,11 +79,11 @@ class Retry:
     SERVICE_UNAVAILABLE: ClassVar[int] = 503
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, before the first request."""
+        """Validate the arguments, before the first request."""
         check_whole("attempts (1: never again)", self.attempts)
         for name in ("backoff", "max_backoff", "max_retry_after"):
             check_number(name, getattr(self, name), "seconds", above=0)
-        check_number("spread", self.spread)
+        check_number("pause_jitter", self.pause_jitter)
         for name in ("statuses", "methods"):
             values = getattr(self, name)
             kind = int if name == "statuses" else str
@@ -109,12 +110,12 @@ class Retry:
         if not isinstance(self.exceptions, tuple):
             raise TypeError(f"exceptions is a tuple of classes, not {shown(self.exceptions)}")
         for kind in self.exceptions:
-            # What is no Exception is CancelledError and the like: nobody may swallow those.
+            # Any other is CancelledError or the like, which must not be swallowed.
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 raise TypeError(f"exceptions are classes of Exception, not {shown(kind)}")
 
-    def is_refusal(self, status: int, retry_after: float | None) -> bool:
-        """Tell whether the server said "not now": nothing was done, and others should wait too."""
+    def is_throttled(self, status: int, retry_after: float | None) -> bool:
+        """Return whether the server throttled the request: it did nothing, and others wait too."""
         if status == self.SERVICE_UNAVAILABLE:
             return retry_after is not None
         return status == self.TOO_MANY_REQUESTS
@@ -126,38 +127,38 @@ class Retry:
         *,
         status: int | None,
         retry_after: float | None = None,
-        refused: Verdict = None,
+        throttled: Verdict = None,
         previous: float = 0.0,
         uniform: Callable[[], float] = random.random,
     ) -> float | None:
-        """Give the seconds to wait before the next attempt, or None for: leave it.
+        """Return the seconds to wait before the next attempt, or None for no retry.
 
         Args:
-            attempt: How many were made.
-            method: In capitals.
-            status: Of the response; None if there was none, but one of `exceptions`.
-            retry_after: Seconds that the server asked for, if it did.
-            refused: What `should_retry` said.
-            previous: Seconds that were waited before the last attempt.
+            attempt: The number of attempts so far.
+            method: The method, in capitals.
+            status: The status of the response; None if there was an exception to retry instead.
+            retry_after: Seconds that the server asked for, or None.
+            throttled: The result of `should_retry`.
+            previous: Seconds of delay before the last attempt.
             uniform: Draws from [0, 1).
         """
-        if attempt >= self.attempts or refused is False:
+        if attempt >= self.attempts or throttled is False:
             return None
-        if not refused and status is not None and status not in self.statuses:
+        if not throttled and status is not None and status not in self.statuses:
             return None
-        if refused is None:
-            refused = status is not None and self.is_refusal(status, retry_after)
-        if not refused and method not in self.methods:
+        if throttled is None:
+            throttled = status is not None and self.is_throttled(status, retry_after)
+        if not throttled and method not in self.methods:
             return None
         if retry_after is not None and retry_after > self.max_retry_after:
             return None
-        # A server that says 0 means "soon", and would get all attempts in a blink.
+        # A Retry-After of 0 means "soon": without a delay all attempts would be made at once.
         return retry_after or self._draw(attempt, previous, uniform)
 
     def _draw(self, attempt: int, previous: float, uniform: Callable[[], float]) -> float:
         if self.jitter == "decorrelated":
             most = 3.0 * max(self.backoff, previous)
             return min(self.max_backoff, self.backoff + uniform() * (most - self.backoff))
-        # Where max_backoff is reached the power may be beyond a float, so it is not taken.
+        # The power may exceed a float where max_backoff is reached, so the exponent is bounded.
         doublings = min(attempt - 1, math.ceil(math.log2(max(1, self.max_backoff / self.backoff))))
         return uniform() * min(self.max_backoff, self.backoff * 2.0**doublings)

@@ -45,6 +45,7 @@ nitpick_ignore_regex = [
     ),
     ("py:.*", r"aiothrottle\.algorithms\.level\..*"),
     ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),
+    ("py:.*", r"aiothrottle\.aiohttp\.arguments\..*"),
 ]
 
 

@@ -90,7 +90,7 @@ async def own_hosts(per_host: float) -> AsyncGenerator[list[URL]]:
         yield [server.url for server in servers]
         sent = sum(server.audit.sent for server in servers)
         refused = sum(server.audit.refused for server in servers)
-        print(f"{sent} requests, {refused} refused by the servers", file=sys.stderr)
+        print(f"{sent} requests, {refused} throttled", file=sys.stderr)
 
 
 async def crawl(addresses: Iterable[str], options: argparse.Namespace) -> None:

@@ -8,10 +8,11 @@ After a change on purpose, write the file again, and a line in the changelog:
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
+from aiothrottle._http.options import Options
 from tests.servers import imported
 from tests.test_architecture import DOORS
 
@@ -23,9 +24,18 @@ HOW = "if that is on purpose: `python -m tests.test_api_surface`, and a line in 
 def signature(public: Any) -> str:  # noqa: ANN401
     """Names, kinds and defaults: annotations are written differently by each Python."""
     try:
-        parameters = inspect.signature(public).parameters.values()
+        return written(inspect.signature(public).parameters.values())
     except (TypeError, ValueError):
         return ""
+
+
+def keywords(public: Any) -> str:  # noqa: ANN401
+    """The same of a class of options, whose defaults are those of `Options`."""
+    of_all = inspect.signature(Options).parameters
+    return written([of_all[name] for name in sorted(public.__annotations__)])
+
+
+def written(parameters: Iterable[inspect.Parameter]) -> str:
     empty = inspect.Parameter.empty
     bare: list[inspect.Parameter] = []
     for each in parameters:
@@ -112,7 +122,9 @@ def surface() -> list[str]:
                     again.append(name)
                     continue
                 seen.add(id(each))
-            if inspect.isclass(each):
+            if is_typeddict(each):
+                lines.append(f"{door}.{name}{keywords(each)}")
+            elif inspect.isclass(each):
                 lines += lines_of_class(f"{door}.{name}", each, protocols)
             else:
                 lines.append(f"{door}.{name}{signature(each) if inspect.isroutine(each) else ''}")

@@ -46,9 +46,12 @@ TABLE = """
     retry        | budget headers errors                                     | random
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
-    _http.overload | adaptive adaptive.throttling errors                       | asyncio random
-    _http.announcements | headers headers.* limiter permit rate              |
-    _http.admission | _http.* adaptive budget errors headers keyed limiter permit retry |
+    _http.options | adaptive headers retry                                   |
+    _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
+    _http.quotas | _http.options headers headers.* limiter permit rate              |
+    _http.admission | _http.options keyed limiter                            |
+    _http.adapter | permit                                                   |
+    _http.loop   | _http.* budget errors headers limiter permit              | asyncio
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate      |
     decision     | permit                                                    |
@@ -77,7 +80,7 @@ TABLE = """
     sharing.share | stores.ledger stores.store algorithms algorithms.capabilities |
     sharing.health | sharing.roll stores.store algorithms.timestamps errors  | random
     sharing.spent |                                                          |
-    sharing.standin | sharing.* stores.store algorithms                      |
+    sharing.standin | sharing.* stores.store algorithms algorithms.capabilities                     |
     sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
     sharing.concurrency |                                                    |
     sharing.slots | _core.* events sharing.* stores.slots stores.store errors          | asyncio random
@@ -85,8 +88,8 @@ TABLE = """
     assembly     | _core.* algorithms.reserved algorithms.capabilities plan sharing.* stores.shared_bucket stores.slots stores.store rate  |
     limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
-    aiohttp      | aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* _http.* adaptive budget errors headers limiter permit retry | asyncio aiohttp yarl
+    aiohttp      | _http.options aiohttp.* retry                                           |
+    aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
     stores.store | algorithms.protocol algorithms.timestamps                 |
     stores.ledger | stores.store algorithms algorithms.*                     |
     stores.keeper | stores.ledger stores.store algorithms                    |
@@ -103,7 +106,7 @@ TABLE = """
     stores.reserver | _core.* algorithms.* sharing.guarded stores.batching stores.prefetch stores.store | asyncio weakref
     stores.newcomers | _core.* algorithms.* errors stores.reserver            | asyncio weakref
     stores.shared_bucket | _core.* algorithms.* errors events rate sharing.* stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
-    stores.redis | stores.* algorithms errors                                | redis importlib
+    stores.redis | stores.* algorithms algorithms.capabilities errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.*                                              | time emcache
@@ -114,10 +117,11 @@ TABLE = """
     gauges       | _core.engine adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
-    transport.lease | permit transport.library                               | asyncio
-    transport.transport | transport.* _http.* adaptive headers limiter permit retry | asyncio
-    httpx        | transport retry                                           | httpx
-    httpx2       | transport retry                                           | httpx2
+    transport.hold | permit transport.library                               | asyncio
+    transport.adapter | transport.* _http.adapter _http.admission permit        | asyncio
+    transport.transport | transport.* _http.*                                |
+    httpx        | _http.options transport retry                                           | httpx
+    httpx2       | _http.options transport retry                                           | httpx2
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
@@ -140,7 +144,7 @@ TABLE = """
     fetch        |                                                           |
     fetch.limits | fetch.store _http.admission keyed limiter rate stores           |
     fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp.response aiohttp.sender _http.admission limiter retry errors | asyncio threading time aiohttp yarl
+    fetch.*      | fetch.* dashboard terminal aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiothrottle import AttemptRefused, ThrottleError
+from aiothrottle import AttemptThrottled, ThrottleError
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle.budget import RetryBudget, RetryQuota
 from aiothrottle.headers import ServerLimits
@@ -16,72 +16,74 @@ if TYPE_CHECKING:
 ERROR = OSError("the line is dead")
 
 
-def answered(status: int, *, refused: bool = False, verdict: bool | None = None) -> Outcome[str]:
-    return Outcome("response", None, status, verdict=verdict, refused=refused)
+def answered(status: int, *, throttled: bool = False, verdict: bool | None = None) -> Outcome[str]:
+    return Outcome("response", None, status, verdict=verdict, throttled=throttled)
 
 
 def test_each_further_attempt_is_paid_and_the_last_price_comes_back_with_a_success() -> None:
-    quota = RetryQuota(RetryBudget(capacity=30, cost=14, refusal_cost=5, refund=1))
+    quota = RetryQuota(RetryBudget(capacity=30, cost=14, throttled_cost=5, refund=1))
     attempts = Attempts(Retry(), "GET", quota, "key")
-    assert attempts.again(answered(502), 0.5)
-    assert attempts.again(answered(429, refused=True), 0.5)
+    assert attempts.start_next(answered(502), 0.5)
+    assert attempts.start_next(answered(429, throttled=True), 0.5)
     assert (attempts.count, quota._spent) == (3, {"key": 19})
-    assert not attempts.again(answered(502), 0.5)
+    assert not attempts.start_next(answered(502), 0.5)
     assert (attempts.count, quota._spent) == (3, {"key": 19})
-    attempts.ended(answered(200))
+    attempts.finish(answered(200))
     assert quota._spent == {"key": 14}
 
 
 @pytest.mark.parametrize(
-    "outcome", [answered(200, refused=True), answered(503), failed(ERROR)], ids=str
+    "outcome", [answered(200, throttled=True), answered(503), failed(ERROR)], ids=str
 )
 def test_what_did_not_end_well_fills_nothing_up(outcome: Outcome[str]) -> None:
     quota = RetryQuota(RetryBudget())
-    quota.pay("key", refusal=False)
-    Attempts(Retry(), "GET", quota, "key").ended(outcome)
+    quota.pay("key", throttled=False)
+    Attempts(Retry(), "GET", quota, "key").finish(outcome)
     assert quota._spent == {"key": 14}
 
 
 def test_a_first_attempt_that_ends_well_fills_up_the_refund() -> None:
     quota = RetryQuota(RetryBudget())
-    quota.pay(None, refusal=False)
-    Attempts(Retry(), "GET", quota).ended(answered(404))
+    quota.pay(None, throttled=False)
+    Attempts(Retry(), "GET", quota).finish(answered(404))
     assert quota._spent == {None: 13}
 
 
 def test_without_a_quota_only_the_number_counts() -> None:
     attempts = Attempts(Retry(attempts=3), "GET", None)
-    attempts.ended(answered(200))
+    attempts.finish(answered(200))
     while attempts.delay(answered(502)) is not None:
-        assert attempts.again(answered(502), 0.0)
+        assert attempts.start_next(answered(502), 0.0)
     assert attempts.count == 3
 
 
 @pytest.mark.parametrize(
     ("method", "outcome", "again"),
     [
-        # A refusal is tried again whatever the method is, also one known by its headers.
-        ("POST", answered(403, refused=True), True),
-        ("POST", answered(429, refused=True), True),
+        # A throttled request is retried with any method, also one known by its headers.
+        ("POST", answered(403, throttled=True), True),
+        ("POST", answered(429, throttled=True), True),
         ("POST", answered(502), False),
         ("GET", answered(502), True),
         # The policy knows these two itself: its statuses may be without them.
-        ("POST", answered(503, refused=True), False),
+        ("POST", answered(503, throttled=True), False),
         # The user's word comes first.
-        ("GET", answered(403, refused=True, verdict=False), False),
-        ("POST", answered(200, refused=True, verdict=True), True),
+        ("GET", answered(403, throttled=True, verdict=False), False),
+        ("POST", answered(200, throttled=True, verdict=True), True),
     ],
 )
-def test_what_is_known_as_a_refusal(method: str, outcome: Outcome[str], again: bool) -> None:
+def test_throttled_request_is_retried_with_any_method(
+    method: str, outcome: Outcome[str], again: bool
+) -> None:
     delay = Attempts(Retry(), method, None).delay(outcome)
     assert (delay is not None) == again
 
 
 def test_the_wait_is_what_the_server_said_and_the_draw_grows_with_the_one_before() -> None:
     attempts = Attempts(Retry(jitter="decorrelated", backoff=1, max_backoff=1000), "GET", None)
-    said = Outcome("response", None, 429, 7.0, refused=True)
+    said = Outcome("response", None, 429, 7.0, throttled=True)
     assert attempts.delay(said) == 7.0
-    assert attempts.again(said, 300.0)
+    assert attempts.start_next(said, 300.0)
     assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) > 3.0
 
 
@@ -93,7 +95,7 @@ def test_the_result_is_the_response_or_the_error() -> None:
 
 def test_what_the_server_asks_for() -> None:
     said = ServerLimits(throttled=True, retry_after=3.0, reset_after=9.0, remaining=0)
-    assert failed(ERROR, 429, said) == Outcome(None, ERROR, 429, 3.0, refused=True)
+    assert failed(ERROR, 429, said) == Outcome(None, ERROR, 429, 3.0, throttled=True)
     # Without a wait in so many words: until there is something left, if nothing is.
     for limits, seconds in [
         (said._replace(retry_after=None), 9.0),
@@ -118,8 +120,8 @@ async def test_the_user_judges_at_once_or_later(verdict: bool | None) -> None:
     ]
     for should_retry in judges:
         outcome = await judge(Retry(should_retry=should_retry), "response", 200, limits)
-        refused = verdict is not False
-        assert outcome == Outcome("response", None, 200, 2.0, verdict, refused)
+        throttled = verdict is not False
+        assert outcome == Outcome("response", None, 200, 2.0, verdict, throttled)
 
 
 async def test_without_a_judge_the_server_is_believed() -> None:
@@ -134,11 +136,11 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
     chain(error, Outcome(None, None, None))
     assert error.__cause__ is None
     chain(error, Outcome("response", None, 503, 7.0))
-    refused = error.__cause__
-    assert isinstance(refused, AttemptRefused)
-    assert (refused.status, refused.retry_after) == (503, 7.0)
+    throttled = error.__cause__
+    assert isinstance(throttled, AttemptThrottled)
+    assert (throttled.status, throttled.retry_after) == (503, 7.0)
     chain(error, failed(ERROR))  # there is one
-    assert error.__cause__ is refused
+    assert error.__cause__ is throttled
     other = ThrottleError("no turn")
     chain(other, failed(ERROR, 429))
     assert other.__cause__ is ERROR
@@ -146,8 +148,8 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
 
 def test_what_was_paid_and_waited_before_the_first_attempt_is_nothing() -> None:
     quota = RetryQuota(RetryBudget(refund=0.5))
-    quota.pay("key", refusal=False)
-    Attempts(Retry(), "GET", quota, "key").ended(answered(200))
+    quota.pay("key", throttled=False)
+    Attempts(Retry(), "GET", quota, "key").finish(answered(200))
     assert quota._spent == {"key": 13.5}
     attempts = Attempts(Retry(jitter="decorrelated", backoff=0.25), "GET", None)
     assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) <= 0.75

@@ -6,46 +6,48 @@ from aiothrottle.budget import RetryBudget, RetryQuota
 
 
 def test_each_further_attempt_takes_its_cost_until_there_is_too_little() -> None:
-    quota = RetryQuota(RetryBudget(capacity=30, cost=10, refusal_cost=4))
-    paid = [quota.pay("a", refusal=refusal) for refusal in (False, True, False, True, True, True)]
+    quota = RetryQuota(RetryBudget(capacity=30, cost=10, throttled_cost=4))
+    paid = [
+        quota.pay("a", throttled=throttled) for throttled in (False, True, False, True, True, True)
+    ]
     assert paid == [10, 4, 10, 4, None, None]  # 28 are gone
 
 
 def test_a_success_fills_up_what_its_last_attempt_has_cost_or_the_refund() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10, refund=1))
-    assert quota.pay("a", refusal=False) == 10
-    assert quota.pay("a", refusal=False) is None
+    assert quota.pay("a", throttled=False) == 10
+    assert quota.pay("a", throttled=False) is None
     for _ in range(9):
-        quota.give_back("a", 0.0)
-        assert quota.pay("a", refusal=False) is None
-    quota.give_back("a", 0.0)
-    assert quota.pay("a", refusal=False) == 10
-    quota.give_back("a", 10)
-    assert quota.pay("a", refusal=False) == 10
+        quota.refund("a", 0.0)
+        assert quota.pay("a", throttled=False) is None
+    quota.refund("a", 0.0)
+    assert quota.pay("a", throttled=False) == 10
+    quota.refund("a", 10)
+    assert quota.pay("a", throttled=False) == 10
 
 
 def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10))
-    quota.give_back("never failed", 0.0)
-    assert quota.pay("a", refusal=False) == 10
-    assert quota.pay("b", refusal=False) == 10
-    quota.give_back("a", 10)
-    quota.give_back("b", 10)
+    quota.refund("never failed", 0.0)
+    assert quota.pay("a", throttled=False) == 10
+    assert quota.pay("b", throttled=False) == 10
+    quota.refund("a", 10)
+    quota.refund("b", 10)
     assert quota._spent == {}
 
 
 def test_servers_that_never_answer_well_take_no_more_memory_however_many_there_are() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10))
     for server in range(30_000):
-        assert quota.pay(server, refusal=False) == 10
-        assert quota.pay("busy", refusal=False) == (None if server else 10)
-        quota.pay("busy", refusal=False)
+        assert quota.pay(server, throttled=False) == 10
+        assert quota.pay("busy", throttled=False) == (None if server else 10)
+        quota.pay("busy", throttled=False)
     assert len(quota._spent) == 10_000
-    assert quota.pay(29_999, refusal=False) is None
-    assert quota.pay(0, refusal=False) == 10
+    assert quota.pay(29_999, throttled=False) is None
+    assert quota.pay(0, throttled=False) == 10
 
 
-@pytest.mark.parametrize("name", ["capacity", "cost", "refusal_cost", "refund"])
+@pytest.mark.parametrize("name", ["capacity", "cost", "throttled_cost", "refund"])
 def test_nonsense_is_refused_and_named(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         RetryBudget(**{name: "1"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -56,11 +58,11 @@ def test_nonsense_is_refused_and_named(name: str) -> None:
 
 def test_the_defaults_are_those_of_the_aws_sdks() -> None:
     budget = RetryBudget()
-    assert (budget.capacity, budget.cost, budget.refusal_cost, budget.refund) == (500, 14, 5, 1)
+    assert (budget.capacity, budget.cost, budget.throttled_cost, budget.refund) == (500, 14, 5, 1)
 
 
-def test_what_costs_nothing_is_never_refused_and_takes_no_memory() -> None:
-    quota = RetryQuota(RetryBudget(capacity=0, cost=0, refusal_cost=0, refund=0))
-    assert quota.pay("a", refusal=False) == 0
+def test_attempt_without_cost_is_always_paid_and_takes_no_memory() -> None:
+    quota = RetryQuota(RetryBudget(capacity=0, cost=0, throttled_cost=0, refund=0))
+    assert quota.pay("a", throttled=False) == 0
     assert quota._spent == {}
     assert RetryBudget(capacity=0.5).capacity == 0.5

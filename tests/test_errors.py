@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import (
-    AttemptRefused,
+    AttemptThrottled,
     CostTooHigh,
     KeyedRateLimiter,
     LimiterClosed,
-    Overloaded,
     QueueFull,
     RateLimiter,
+    RequestDropped,
     StoreUnavailable,
     ThrottleError,
     ThrottleTimeout,
@@ -27,8 +27,8 @@ ERRORS = [
     ThrottleTimeout(1.5, timeout=1, key=("a", 1)),
     QueueFull(7, 0.5, key="a"),
     LimiterClosed(key="a"),
-    Overloaded("api.example.org", 0.5),
-    AttemptRefused(429, None),
+    RequestDropped("api.example.org", 0.5),
+    AttemptThrottled(429, None),
     StoreUnavailable("no answer"),
 ]
 
@@ -75,11 +75,11 @@ def test_an_error_comes_out_of_another_process_as_it_went_in(
         (LimiterClosed(), "this limiter is closed: make a new one, or close it later"),
         (StoreUnavailable("no answer"), "no answer"),
         (
-            Overloaded("api.example.org", 1 - 1e-9),
-            "api.example.org fails: this request was not sent, like 100% of all to it",
+            RequestDropped("api.example.org", 1 - 1e-9),
+            "api.example.org is failing: the request was dropped, as 100% of all to it are",
         ),
         (
-            AttemptRefused(429, 1e6),
+            AttemptThrottled(429, 1e6),
             "the attempt before was answered with status 429, retry after 11 d 14 h",
         ),
     ],

@@ -13,15 +13,13 @@ import pytest
 from aiohttp import ClientSession, web
 
 from aiothrottle import RateLimiter
-from aiothrottle._http.admission import Admission
-from aiothrottle.aiohttp.response import origin_of
+from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
 from aiothrottle.fetch.crawl import Crawl
 from aiothrottle.fetch.lines import Lines, Source
 from aiothrottle.fetch.output import Done
 from aiothrottle.fetch.worker import Job
-from aiothrottle.retry import Retry
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
@@ -128,7 +126,7 @@ def test_nobody_at_the_other_end_is_a_failure_and_not_the_end(
     assert "secret" not in out.read_text() + capsys.readouterr().err
 
 
-def test_refusals_are_tried_again_and_counted(
+def test_throttled_requests_are_retried_and_counted(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with background("5/s", refusal="429-seconds") as server:
@@ -139,7 +137,7 @@ def test_refusals_are_tried_again_and_counted(
     found = records(out)
     assert sum(record["attempts"] for record in found) == 8 + refused
     assert max(record["waited"] for record in found) > 0.5
-    assert f"{8 + refused} requests, {refused} refused by the server" in capsys.readouterr().err
+    assert f"{8 + refused} requests, {refused} throttled by the server" in capsys.readouterr().err
 
 
 def seconds(*arguments: str) -> float:
@@ -480,7 +478,7 @@ async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
 
     sink = Sink()
     async with ClientSession() as session:
-        sender = Sender(session, Admission(RateLimiter(), default_key=origin_of, retry=Retry()))
+        sender = Sender(session, RateLimiter(), Options())
         lines = Lines([Source("endless", endless)], 100)
         crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))

@@ -472,10 +472,10 @@ def paced(*marks: tuple[float, int, float]) -> Pace:
 
 
 def test_progress_tells_all_that_there_is() -> None:
-    tally = Tally(done=500, failed=2, refused=3)
+    tally = Tally(done=500, failed=2, throttled=3)
     line = progress_line(tally, paced((0, 0, 0.0), (10, 100, 0.25)), 0.25, (2, 90.0), NOON)
     assert line == (
-        "[#####...............]  25 %  500 done  10.0/s  2 failed  3 refused  "
+        "[#####...............]  25 %  500 done  10.0/s  2 failed  3 throttled  "
         "2 hosts paused until 12:01:30  0:30 left"
     )
 
@@ -499,12 +499,12 @@ def test_the_time_left_is_told_as_clocks_do(fraction: float, told: str) -> None:
 
 
 def test_a_summary_adds_up() -> None:
-    tally = Tally(requests=7, refused=2, skipped=4)
+    tally = Tally(requests=7, throttled=2, skipped=4)
     for status in (200, 200, 404, None):
         tally.count(Record(url="", status=status, waited=1.0))
     assert list(tally.summary(2.0)) == [
         "4 URLs in 2.0 s, 3.5 requests/s: 2 fetched, 2 failed, 4 were done before.",
-        "7 requests, 2 refused by the server; a URL waited 1.00 s on average.",
+        "7 requests, 2 throttled by the server; a URL waited 1.00 s on average.",
         "By status: 200: 2, 404: 1, none: 1.",
     ]
 
@@ -514,7 +514,7 @@ def test_one_request_is_no_plural() -> None:
     tally.count(Record(url="", status=200))
     assert list(tally.summary(0.5)) == [
         "1 URL in 0.5 s: 1 fetched, 0 failed.",
-        "1 request, 0 refused by the server; a URL waited 0.00 s on average.",
+        "1 request, 0 throttled by the server; a URL waited 0.00 s on average.",
     ]
 
 

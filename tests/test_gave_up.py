@@ -5,10 +5,10 @@ import random
 import pytest
 from aiohttp import web
 
-from aiothrottle import AttemptRefused, RateLimiter, ThrottleTimeout
+from aiothrottle import AttemptThrottled, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry
 from aiothrottle.testing import RateLimitedServer
-from tests.test_overload import FRONTS, Front
+from tests.test_adaptive_throttling import FRONTS, Front
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ async def test_the_response_before_is_the_cause_of_a_timeout(front: Front) -> No
         with pytest.raises(ThrottleTimeout) as raised:
             await get(str(server.url))
     cause = raised.value.__cause__
-    assert isinstance(cause, AttemptRefused)
+    assert isinstance(cause, AttemptThrottled)
     assert "answered with status 503" in str(cause)
     assert limiter.statistics().in_flight == 0
 
@@ -48,7 +48,7 @@ async def test_the_failure_before_is_the_cause_of_a_timeout(front: Front) -> Non
         with pytest.raises(ThrottleTimeout) as raised:
             await get(str(server.url))
     assert raised.value.__cause__ is not None
-    assert not isinstance(raised.value.__cause__, AttemptRefused)
+    assert not isinstance(raised.value.__cause__, AttemptThrottled)
 
 
 @pytest.mark.parametrize("front", FRONTS)

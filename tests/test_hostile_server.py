@@ -120,7 +120,7 @@ async def test_many_refusals_do_not_add_up_to_a_longer_pause(front: Front) -> No
 async def test_a_refusal_whose_body_never_comes_is_let_go(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiothrottle.aiohttp.response._SHORT_TIME", 0.05)
+    monkeypatch.setattr("aiothrottle.aiohttp.adapter.SHORT_TIME", 0.05)
     async with scene(front) as at:
         assert await at.status("refused-and-stalled") == 200
 

@@ -26,7 +26,7 @@ from yarl import URL
 
 import aiothrottle.httpx
 import aiothrottle.httpx2
-import aiothrottle.transport.transport
+import aiothrottle.transport.adapter
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, ThrottleTimeout
 from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.testing import RateLimitedServer
@@ -517,7 +517,7 @@ async def test_cancelled_at_any_turn_a_request_gives_its_slot_back(lib: Lib) -> 
     async def verdict(_: Any) -> None:
         await asyncio.sleep(0)
 
-    retry = Retry(backoff=1e-9, spread=0, should_retry=verdict)
+    retry = Retry(backoff=1e-9, pause_jitter=0, should_retry=verdict)
     async with lib.client(limiter, retry=retry, transport=lib.mock(handle)) as client:
         for count in range(60):
             statuses.clear()
@@ -567,7 +567,7 @@ async def test_the_server_never_counts_more_than_the_limit(lib: Lib) -> None:
     script = [plain(), soon, plain(429), cut_off, chunked, endless]
     lots = random.Random(1)
     limiter = RateLimiter(concurrency_limit=4)
-    retry = Retry(attempts=3, backoff=0.001, spread=0, max_retry_after=0.01)
+    retry = Retry(attempts=3, backoff=0.001, pause_jitter=0, max_retry_after=0.01)
     async with (
         RateLimitedServer(None, handler=some) as server,
         lib.client(limiter, retry=retry, transport=lib.sender()) as client,
@@ -937,7 +937,7 @@ async def endless_refusal(request: web.Request) -> web.StreamResponse:
 async def test_a_refusal_is_read_if_it_is_short_and_does_not_take_long(
     lib: Lib, monkeypatch: pytest.MonkeyPatch, length: str, begun: int
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "_SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
     reads: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
@@ -1103,6 +1103,21 @@ async def test_a_body_is_sent_again_byte_for_byte_or_not_at_all(
         assert len(set(seen)) == 1
         assert seen[0][1] == sent or sent is None
         assert sent is not None or b"Content-Disposition" in seen[0][1]
+
+
+async def test_file_that_is_closed_by_now_is_not_sent_again(lib: Lib) -> None:
+    file = io.BytesIO(b"abc")
+
+    async def refuse(_: web.Request) -> web.Response:
+        file.close()
+        return web.Response(status=429)
+
+    async with (
+        serving(refuse, answer()) as (url, seen),
+        lib.client(RateLimiter(concurrency_limit=1)) as client,
+    ):
+        assert (await client.post(str(url), files={"f": file})).status_code == 429
+        assert len(seen) == 1
 
 
 async def test_a_buffered_body_is_buffered_for_the_next_hop_too(lib: Lib) -> None:
@@ -1291,7 +1306,7 @@ async def test_a_refusal_is_not_unpacked(lib: Lib) -> None:
 async def test_a_refusal_whose_body_never_comes_ends_as_without_us(
     lib: Lib, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aiothrottle.transport.transport, "_SHORT_TIME", 0.005)
+    monkeypatch.setattr(aiothrottle.transport.adapter, "SHORT_TIME", 0.005)
 
     async def stall(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=429, headers={"Content-Length": "1000"})

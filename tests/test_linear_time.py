@@ -20,7 +20,7 @@ import pytest
 
 import aiothrottle
 import aiothrottle.headers
-from aiothrottle._http.announcements import Announcements
+from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle.headers import PROFILES, Items, Json, Limit, Profile, parse_rate_limit
 from aiothrottle.headers.fields import FAMILIES, collect, layouts
 from tests.reading import NOW
@@ -434,8 +434,8 @@ def test_sixty_hostile_lines_take_well_under_a_tenth_of_a_second() -> None:
 def test_sixty_long_names_take_well_under_a_tenth_of_a_second() -> None:
     names = [f"x-ratelimit-{'a-' * 4000}{number}" for number in range(60)]
     check_response([(name, "1") for name in names], PROFILES["Binance"])
-    announcements = Announcements("at once", (), 60)
-    assert_quick(lambda: announcements.has_none(200, names))
+    quotas = ServerQuotas("at once", (), 60)
+    assert_quick(lambda: quotas.has_none(200, names))
 
 
 def check_response(lines: list[tuple[str, str]], profile: Profile | None) -> None:

@@ -14,7 +14,7 @@ def half() -> float:
 @pytest.mark.parametrize(
     ("attempt", "method", "status", "retry_after", "expected"),
     [
-        # A refusal: the server did nothing, so any method may come again.
+        # Throttled: the server did nothing, so any method may be retried.
         (1, "GET", 429, 7.0, 7.0),
         (1, "POST", 429, 7.0, 7.0),
         (1, "POST", 503, 7.0, 7.0),
@@ -71,9 +71,9 @@ def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last
 
 
 @pytest.mark.parametrize(
-    ("method", "status", "refused", "expected"),
+    ("method", "status", "throttled", "expected"),
     [
-        # True is a refusal, whatever the status and the method.
+        # True is throttled, whatever the status and the method.
         ("POST", 200, True, 0.25),
         ("GET", 403, True, 0.25),
         # False is the end of it.
@@ -85,9 +85,9 @@ def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last
     ],
 )
 def test_the_verdict_of_the_user_comes_before_the_rules(
-    method: str, status: int, refused: bool | None, expected: float | None
+    method: str, status: int, throttled: bool | None, expected: float | None
 ) -> None:
-    delay = Retry().next_delay(1, method, status=status, refused=refused, uniform=half)
+    delay = Retry().next_delay(1, method, status=status, throttled=throttled, uniform=half)
     assert delay == expected
 
 
@@ -137,7 +137,7 @@ def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
         ({"statuses": ["429"]}, TypeError, "statuses"),
         ({"methods": None}, TypeError, "methods"),
         ({"methods": [429]}, TypeError, "methods"),
-        ({"spread": -0.1}, ValueError, "spread is a finite number, 0 or more"),
+        ({"pause_jitter": -0.1}, ValueError, "pause_jitter is a finite number, 0 or more"),
         ({"jitter": "none"}, ValueError, "jitter"),
         ({"budget": 500}, TypeError, "budget"),
         ({"should_retry": True}, TypeError, "should_retry"),
@@ -155,27 +155,27 @@ def test_nonsense_is_refused_and_named(
 def test_the_defaults() -> None:
     retry = Retry()
     assert (retry.attempts, retry.backoff, retry.max_backoff) == (5, 0.5, 30)
-    assert (retry.max_retry_after, retry.spread, retry.jitter) == (120, 0.1, "full")
+    assert (retry.max_retry_after, retry.pause_jitter, retry.jitter) == (120, 0.1, "full")
     assert retry.statuses == {429, 502, 503, 504}
     assert (retry.budget, retry.exceptions, retry.should_retry) == (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("status", "retry_after", "refusal"),
+    ("status", "retry_after", "throttled"),
     [(429, None, True), (503, 0.0, True), (503, None, False), (502, 1.0, False)],
 )
-def test_what_the_server_says_is_a_refusal(
-    status: int, retry_after: float | None, refusal: bool
+def test_throttled_statuses_are_recognised(
+    status: int, retry_after: float | None, throttled: bool
 ) -> None:
-    assert Retry().is_refusal(status, retry_after) == refusal
+    assert Retry().is_throttled(status, retry_after) == throttled
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         {"attempts": 1},
-        {"spread": 0},
-        {"spread": 2.5},
+        {"pause_jitter": 0},
+        {"pause_jitter": 2.5},
         {"backoff": 0.001, "max_backoff": 0.001, "max_retry_after": 0.5},
         {"statuses": [500], "methods": ("get",)},
         {"exceptions": ()},
@@ -196,7 +196,7 @@ def test_what_makes_sense_is_taken(arguments: dict[str, object]) -> None:
         ({"backoff": True}, TypeError, "backoff"),
         ({"max_backoff": 0}, ValueError, "max_backoff"),
         ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
-        ({"spread": float("inf")}, ValueError, "spread"),
+        ({"pause_jitter": float("inf")}, ValueError, "pause_jitter"),
         ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
         ({"exceptions": [OSError]}, TypeError, "exceptions is a tuple"),
         ({"should_retry": None, "budget": True}, TypeError, "budget"),
@@ -223,6 +223,6 @@ def test_a_back_off_above_its_bound_is_the_bound() -> None:
 
 def test_a_verdict_beats_the_statuses_and_the_server_beats_the_draw() -> None:
     retry = Retry(statuses=())
-    assert retry.next_delay(1, "POST", status=200, refused=True, retry_after=3.0) == 3
+    assert retry.next_delay(1, "POST", status=200, throttled=True, retry_after=3.0) == 3
     assert retry.next_delay(1, "GET", status=429, retry_after=3.0) is None
     assert retry.next_delay(1, "GET", status=None, retry_after=None, uniform=half) == 0.25

@@ -110,6 +110,8 @@ async def test_the_body_of_a_refusal_that_stalls_says_so(front: Callable[..., An
     async with server, front(RateLimiter(None), retry=Retry(attempts=1)) as session:
         response = await session.get(url)
         assert response.status == 429
-        with pytest.raises(aiohttp.ClientError, match="the body of the refusal did not come"):
+        with pytest.raises(
+            aiohttp.ClientError, match="the body of a throttled response did not arrive"
+        ):
             await response.read()
         await ended.wait()

@@ -12,10 +12,10 @@ from yarl import URL
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryBudget, ThrottledSession, throttled_session
-from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.adapter import origin_of
 from tests.serving import answer, hang_up, never, serving, until
 
-QUICK = Retry(backoff=0.001, spread=0)
+QUICK = Retry(backoff=0.001, pause_jitter=0)
 
 # ---- keys --------------------------------------------------------------------------------------
 

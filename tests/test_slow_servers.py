@@ -98,7 +98,7 @@ async def test_the_total_time_out_counts_for_what_trickles(front: Front, path: s
 async def test_the_body_of_a_refusal_that_trickles_is_let_go(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiothrottle.aiohttp.response._SHORT_TIME", 0.05)
+    monkeypatch.setattr("aiothrottle.aiohttp.adapter.SHORT_TIME", 0.05)
     async with scene(front, retry=Retry(attempts=2, backoff=0.01)) as at:
         async with at.session.get(at.server.url / "refused-and-trickling") as response:
             assert response.status == 200

@@ -1,97 +1,56 @@
-"""Which limiter a request waits for, and what a refusal does to all who share that limiter.
+"""Which limiter a request waits for: the only one, or that of the request's key."""
 
-Shared by all HTTP clients that we put in front of a limiter; none is imported here.
-"""
-
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
 
-from aiothrottle._http.announcements import Announcements, Heed
-from aiothrottle._http.attempts import Attempts, Outcome, chain
-from aiothrottle._http.overload import Overloads
-from aiothrottle.adaptive import AdaptiveThrottling
-from aiothrottle.budget import RetryQuota
-from aiothrottle.checks import check_number
-from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import Profile
+from aiothrottle._http.options import Key, Options
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, report_pause, report_retry
 from aiothrottle.redact import shown
-from aiothrottle.retry import Retry
 
-__all__ = ["Admission", "AnyLimiter", "Key", "Target", "check_retry", "origin"]
+__all__ = ["Admission", "AnyLimiter", "Target", "origin"]
 
 AnyLimiter: TypeAlias = RateLimiter | KeyedRateLimiter
-# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
-Key: TypeAlias = Callable[[str, Any], Hashable]
 
 _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class Target(NamedTuple):
-    """Where a request goes in: its key, and the limiter of that key."""
+    """The key of a request and the limiter of that key; either may be None."""
 
     key: Hashable
-    limiter: RateLimiter
+    limiter: RateLimiter | None
 
 
 class Admission:
-    """Finds the limiter of a request, waits for it, and pauses it when the server refuses.
+    """Finds the limiter of a request.
 
     Args:
         limiter: One for all requests, or one for each key.
-        key: Gives the key of a request, from method and URL. Only for a `KeyedRateLimiter`.
-        default_key: The same, where `key` is None.
-        queue_timeout: Seconds that a request waits at the most. None: no limit.
-        retry: Says what a pause may be, and what further attempts may cost.
-        overload: The algorithm by which requests to a server that fails are rejected here; None:
-            never.
-        heed: What is done with what servers say is left, see `Announcements`.
-        profiles: Of servers that the package does not know, or knows otherwise.
+        options: The options of the integration.
+        origin: Returns the key of a request where the options have no `key`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range, or of no use beside the others.
+        TypeError: `limiter` is of a wrong type.
+        ValueError: The options have a `key`, and the limiter has no keys.
     """
 
-    def __init__(
-        self,
-        limiter: AnyLimiter,
-        *,
-        key: Key | None = None,
-        default_key: Key,
-        queue_timeout: float | None = None,
-        retry: Retry,
-        overload: AdaptiveThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
-    ) -> None:
+    def __init__(self, limiter: AnyLimiter, options: Options, origin: Key) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
             raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
-        if key is not None and not callable(key):
-            raise TypeError(f"key is a function of method and URL, not {shown(key)}")
-        if key is not None and isinstance(limiter, RateLimiter):
+        if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
-        check_retry(retry)
-        check_number("queue_timeout", queue_timeout, "seconds", none="None")
-        self.limiter = limiter
-        self.retry = retry
-        self.queue_timeout = queue_timeout
-        self.quota: RetryQuota | None = None if retry.budget is None else RetryQuota(retry.budget)
-        self.announcements: Announcements = Announcements(heed, profiles, retry.max_retry_after)
-        self.overloads: Overloads | None = None if overload is None else Overloads(overload)
-        self._key = key or default_key
-        #: Where all requests go, if there is one limiter for all.
+        self.limiter: AnyLimiter = limiter
+        self._key = options.key or origin
+        #: The target of all requests, if there is one limiter for all.
         self.only: Target | None = (
             Target(None, limiter) if isinstance(limiter, RateLimiter) else None
         )
 
     def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
-        """Find the limiter of a request. Raises what `key` does."""
-        if self.only is not None:
-            return self.only
-        assert isinstance(self.limiter, KeyedRateLimiter)
+        """Return the key and the limiter of a request. Raises what `key` raises."""
+        if isinstance(self.limiter, RateLimiter):
+            return Target(None, self.limiter)
         key = self._key(method, url)
         try:
             return Target(key, self.limiter[key])
@@ -100,82 +59,9 @@ class Admission:
                 f"a key has to be hashable, not {type(key).__name__}: {error}"
             ) from error
 
-    def enter(
-        self, limiter: RateLimiter, server: str | None = None, before: Outcome[Any] | None = None
-    ) -> Awaitable[Permit]:
-        """Wait for a turn, and no longer than `queue_timeout`.
-
-        Args:
-            limiter: Whose turn.
-            server: The origin that may be overloaded, where that counts.
-            before: How the attempt before ended: it is the cause of what is raised here.
-
-        Raises:
-            Overloaded: The request is rejected here. Nothing was taken of the limiter.
-        """
-        if server is None and before is None:
-            return limiter.throttle(timeout=self.queue_timeout).__aenter__()
-        return self._enter(limiter, server, before)
-
-    async def _enter(
-        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
-    ) -> Permit:
-        try:
-            if self.overloads is not None and server is not None:
-                self.overloads.check(server)
-            return await limiter.throttle(timeout=self.queue_timeout).__aenter__()
-        except ThrottleError as error:
-            chain(error, before)
-            raise
-
-    def answered(self, server: str | None, status: int) -> None:
-        """Tell what is known of overloads that the server has answered."""
-        if self.overloads is not None and server is not None:
-            self.overloads.answered(server, status)
-
-    def failed(self, server: str | None) -> None:
-        """Tell what is known of overloads that the server has not answered."""
-        if self.overloads is not None and server is not None:
-            self.overloads.failed(server)
-
-    def ended(self, permit: Permit, outcome: Outcome[Any], delay: float | None) -> bool:
-        """Tell the limiter how the permit's request ended; a refusal pauses it.
-
-        How long, and what else it does, is said at `Permit.report_throttled`. A failure without a
-        response tells nothing.
-
-        Args:
-            permit: Of the request; it may have been released.
-            outcome: How the request ended.
-            delay: Seconds until it should be tried again, if it should.
-
-        Returns:
-            Whether the limiter is paused for as long as `delay` now.
-        """
-        if outcome.refused:
-            return report_pause(
-                permit,
-                delay if delay is not None else outcome.retry_after or 0.0,
-                told=bool(outcome.retry_after),
-                jitter=self.retry.spread,
-                longest=self.retry.max_retry_after,
-            )
-        if outcome.response is not None:
-            permit.report_success()
-        return False
-
-    def again(
-        self, attempts: Attempts, permit: Permit, outcome: Outcome[Any], delay: float
-    ) -> bool:
-        """Begin another attempt, if its cost can be paid; who observes the limiter is told."""
-        if not attempts.again(outcome, delay):
-            return False
-        report_retry(permit, attempts.count, delay, status=outcome.status, error=outcome.error)
-        return True
-
 
 def origin(scheme: str, host: str, port: int | None) -> str:
-    """Give the key of a server: the host as DNS has it, with the port unless it is the usual one.
+    """Return the key of a server: the host as DNS has it, with any port but the default one.
 
     >>> origin("https", "Example.ORG.", 443), origin("http", "127.0.0.1", 8080)
     ('example.org', '127.0.0.1:8080')
@@ -184,9 +70,3 @@ def origin(scheme: str, host: str, port: int | None) -> str:
     if port is None or port == _DEFAULT_PORTS.get(scheme):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def check_retry(retry: Retry) -> None:
-    """Refuse what is no `Retry`."""
-    if not isinstance(retry, Retry):
-        raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(retry)}")

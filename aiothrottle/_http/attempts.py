@@ -1,13 +1,14 @@
-"""The attempts of one request: how each ended, and whether and when there is another one.
+"""The attempts of one request: the outcome of each, and the delay of the next one, if any.
 
-Shared by all HTTP clients that we put in front of a limiter; none is imported here.
+There is one `Outcome` for each attempt; the `Retry` alone decides what follows from it. Nothing
+here reads a clock, waits or sends.
 """
 
 from collections.abc import Awaitable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aiothrottle.budget import RetryQuota
-from aiothrottle.errors import AttemptRefused, ThrottleError
+from aiothrottle.errors import AttemptThrottled, ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.retry import Retry
 
@@ -16,24 +17,24 @@ __all__ = ["Attempts", "Outcome", "chain", "failed", "judge"]
 _Response = TypeVar("_Response")
 
 _NOTHING = ServerLimits()
-_PLAIN_REFUSALS = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
+_PLAINLY_THROTTLED = frozenset({Retry.TOO_MANY_REQUESTS, Retry.SERVICE_UNAVAILABLE})
 
 
 class Outcome(NamedTuple, Generic[_Response]):
-    """How one attempt ended: with a response, or an error that may have a status too."""
+    """How one attempt ended: with a response, or with an error, which may have a status too."""
 
     response: _Response | None
     error: Exception | None
     status: int | None
     #: Seconds that the server asked for.
     retry_after: float | None = None
-    #: What `Retry.should_retry` said.
+    #: What `Retry.should_retry` returned.
     verdict: bool | None = None
-    #: The server said "not now": nothing was done, and others should wait too.
-    refused: bool = False
+    #: Whether the server throttled the request: it did nothing, and other requests wait too.
+    throttled: bool = False
 
     def result(self) -> _Response:
-        """Give the response, or raise the error."""
+        """Return the response, or raise the error."""
         if self.response is None:
             assert self.error is not None
             raise self.error
@@ -41,46 +42,46 @@ class Outcome(NamedTuple, Generic[_Response]):
 
 
 def chain(error: ThrottleError, outcome: Outcome[Any] | None) -> None:
-    """Make the outcome of the attempt before the cause of what keeps the next one from being made.
+    """Make the outcome of an attempt the cause of an error that prevents the next one.
 
-    Its response is gone: it must not hold a slot meanwhile.
+    Not its response, which would hold a slot: that is discarded before the next attempt.
     """
     if outcome is None or error.__cause__ is not None:
         return
     cause = outcome.error
     if cause is None and outcome.status is not None:
-        cause = AttemptRefused(outcome.status, outcome.retry_after)
+        cause = AttemptThrottled(outcome.status, outcome.retry_after)
     error.__cause__ = cause
 
 
 async def judge(
     retry: Retry, response: _Response, status: int, limits: ServerLimits
 ) -> Outcome[_Response]:
-    """Tell how an attempt ended that got a response. Raises what `Retry.should_retry` does."""
+    """Return the outcome of an attempt with a response. Raises what `Retry.should_retry` raises."""
     verdict: bool | None = None
     if retry.should_retry is not None:
         answer = retry.should_retry(response)
         verdict = await answer if isinstance(answer, Awaitable) else answer
-    refused = limits.throttled if verdict is None else verdict
-    return Outcome(response, None, status, _wait_of(limits), verdict, refused)
+    throttled = limits.throttled if verdict is None else verdict
+    return Outcome(response, None, status, _wait_of(limits), verdict, throttled)
 
 
 def failed(
     error: Exception, status: int | None = None, limits: ServerLimits = _NOTHING
 ) -> Outcome[Any]:
-    """Tell how an attempt ended that raised an error, which may stand for a response."""
-    return Outcome(None, error, status, _wait_of(limits), refused=limits.throttled)
+    """Return the outcome of an attempt that raised an error, which may stand for a response."""
+    return Outcome(None, error, status, _wait_of(limits), throttled=limits.throttled)
 
 
 def _wait_of(limits: ServerLimits) -> float | None:
-    """Seconds that the server asks for: in so many words, or until there is something left."""
+    """Return the seconds that the server asks for: Retry-After, or the reset of an empty quota."""
     if limits.retry_after is not None or not limits.throttled or limits.remaining:
         return limits.retry_after
     return limits.reset_after
 
 
 class Attempts:
-    """Counts the attempts of one request, and pays for further ones."""
+    """Counts the attempts of one request, and takes the cost of retries from the retry quota."""
 
     __slots__ = ("_key", "_method", "_paid", "_previous", "_quota", "_retry", "count")
 
@@ -96,24 +97,24 @@ class Attempts:
         self._previous = 0.0
 
     def delay(self, outcome: Outcome[Any]) -> float | None:
-        """Give the seconds until another attempt, if the policy is for one."""
-        refused = outcome.verdict
-        if refused is None and outcome.refused:
-            # A 403, say, that is recognised by its headers; of others the policy knows itself.
-            refused = outcome.status not in _PLAIN_REFUSALS or None
+        """Return the seconds until the next attempt, or None if the `Retry` wants none."""
+        throttled = outcome.verdict
+        if throttled is None and outcome.throttled:
+            # A 403 with a Retry-After, for example. The policy recognises the plain ones itself.
+            throttled = outcome.status not in _PLAINLY_THROTTLED or None
         return self._retry.next_delay(
             self.count,
             self._method,
             status=outcome.status,
             retry_after=outcome.retry_after,
-            refused=refused,
+            throttled=throttled,
             previous=self._previous,
         )
 
-    def again(self, outcome: Outcome[Any], delay: float) -> bool:
-        """Begin another attempt, if its cost can be paid."""
+    def start_next(self, outcome: Outcome[Any], delay: float) -> bool:
+        """Count another attempt and return True, or return False if the quota is too low."""
         if self._quota is not None:
-            paid = self._quota.pay(self._key, refusal=outcome.refused)
+            paid = self._quota.pay(self._key, throttled=outcome.throttled)
             if paid is None:
                 return False
             self._paid = paid
@@ -121,9 +122,9 @@ class Attempts:
         self._previous = delay
         return True
 
-    def ended(self, outcome: Outcome[Any]) -> None:
-        """Fill up the quota if it ended well."""
-        if self._quota is None or outcome.refused or outcome.status is None:
+    def finish(self, outcome: Outcome[Any]) -> None:
+        """Refund the retry quota if the last attempt succeeded."""
+        if self._quota is None or outcome.throttled or outcome.status is None:
             return
         if outcome.status not in self._retry.statuses:
-            self._quota.give_back(self._key, self._paid)
+            self._quota.refund(self._key, self._paid)

@@ -1,17 +1,21 @@
-"""aiohttp, throttled: a session, and middlewares, that wait their turn, hold their slot and retry.
+"""aiohttp, throttled: a session, and middlewares, that wait for a limiter, hold a slot and retry.
 
-The session waits before `ClientSession.request` is called, outside of all its timeouts: use it
-where you can. The middlewares are for libraries that demand a genuine `aiohttp.ClientSession`.
+The session waits before it calls `ClientSession.request`, outside of all its timeouts: use it where
+you can. The middlewares are for libraries that require a genuine `aiohttp.ClientSession`.
 """
 
+from aiothrottle._http.options import MiddlewareOptions, RetryOptions, SessionOptions
 from aiothrottle.aiohttp.middleware import RetryMiddleware, ThrottleMiddleware, throttled_session
 from aiothrottle.aiohttp.session import ThrottledSession
 from aiothrottle.retry import Retry, RetryBudget
 
 __all__ = [
+    "MiddlewareOptions",
     "Retry",
     "RetryBudget",
     "RetryMiddleware",
+    "RetryOptions",
+    "SessionOptions",
     "ThrottleMiddleware",
     "ThrottledSession",
     "throttled_session",

@@ -1,9 +1,9 @@
 """Request bodies that can be sent again, byte for byte, and those that cannot.
 
-aiohttp makes a payload of whatever it is given, and closes it after each request. A file is then
-closed, what was read from memory or from a generator is spent, and a second request with the same
-object fails or, worse, sends nothing and is answered with 200. So the payload is made once, kept
-open for all attempts, and closed after the last.
+aiohttp makes a payload of ``data=``, and closes it after each request. A file is then closed, a
+stream or a generator is consumed, and a second request with the same object fails or, worse, sends
+nothing and gets a 200. So the payload is made once, kept open for all attempts, and closed after
+the last one.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ _PLAIN_VALUE = str | int | float
 
 
 def is_replayable(body: object) -> bool:
-    """Tell whether a request's body may be sent, or sent again, and comes out whole.
+    """Return whether a request's body can be sent, or sent again, as a whole.
 
-    An allow-list: of a class that nobody knows, nobody knows what a second writing gives. Ask
-    before the first sending and after each one: some bodies show only then that they are spent.
+    It is an allow-list: what a second writing of an unknown class sends is unknown. Call it before
+    the first attempt and after each one, as some bodies are consumed unnoticed.
 
     Args:
-        body: What `aiohttp.ClientRequest.body` gives, or any payload.
+        body: A `aiohttp.ClientRequest.body`, or any payload.
     """
     if body is None or isinstance(body, bytes):
         return True
@@ -46,7 +46,7 @@ def is_replayable(body: object) -> bool:
 
 
 class Body:
-    """What one request sends, however many attempts it takes.
+    """The body of one request, for all of its attempts.
 
     >>> async def twice(session, url, data):
     ...     body = Body.of(data)
@@ -70,11 +70,11 @@ class Body:
 
     @classmethod
     def of(cls, data: object) -> Self | None:
-        """Prepare `data`; None if aiohttp makes the same body of it each time it is given.
+        """Prepare `data`; return None if aiohttp makes the same body of it each time.
 
         Raises:
-            TypeError: aiohttp can not send that.
-            ValueError: The same.
+            TypeError: aiohttp cannot send it.
+            ValueError: aiohttp cannot send it.
         """
         if data is None or isinstance(data, _PLAIN_DATA) or _is_plain_form(data):
             return None
@@ -82,32 +82,32 @@ class Body:
 
     @property
     def data(self) -> Payload:
-        """What to give to aiohttp as ``data=``, for each attempt."""
+        """The ``data=`` for aiohttp, in each attempt."""
         return self._kept
 
     def is_replayable(self) -> bool:
-        """Tell whether it may be sent, or sent again. Ask anew after each attempt."""
+        """Return whether it can be sent, or sent again. Call it again after each attempt."""
         return is_replayable(self._kept)
 
     async def buffer(self) -> None:
         """Read a body that can be sent only once into memory, so that it can be sent again.
 
-        To be done before the first attempt. What describes the body to the server stays as it is.
+        Call it before the first attempt. The headers about the body stay the same.
         """
         if not self.is_replayable():
             self._kept.content = await _read_into_memory(self._payload)
 
     async def close(self) -> None:
-        """Close what aiohttp would have closed by now, after the last attempt."""
+        """Close what aiohttp would have closed, after the last attempt."""
         if self._kept.closed:
             await self._payload.close()
 
 
 async def buffer_request(request: ClientRequest) -> None:
-    """Read the body of a request that is not sent yet into memory, if it can be sent only once."""
+    """Read the body of an unsent request into memory, if it can be sent only once."""
     body = request.body
     if isinstance(body, Payload) and not is_replayable(body):
-        # It stays chunked, or as long, as it was, and keeps its headers.
+        # It stays chunked, or keeps its length, and keeps its headers.
         length = request.headers.get("Content-Length")
         content = await _read_into_memory(body)
         await request.update_body(content)
@@ -116,9 +116,9 @@ async def buffer_request(request: ClientRequest) -> None:
 
 
 async def prepare_again(request: ClientRequest) -> None:
-    """Make a request ready to be sent again, after the response to it has been let go.
+    """Make a request ready to be sent again, after its response was released.
 
-    Do not ask sooner: what is still being uploaded would be waited for.
+    Not earlier: it waits until the upload has ended.
     """
     # aiohttp 4 makes both private.
     if hasattr(request, "close"):
@@ -128,7 +128,7 @@ async def prepare_again(request: ClientRequest) -> None:
 
 
 class _KeptPayload(Payload):
-    """What aiohttp is given instead of the payload: the same, but closing it is only noted."""
+    """Stands for the payload in aiohttp: the same, but `close` is only remembered."""
 
     def __init__(self, payload: Payload) -> None:
         super().__init__(
@@ -137,7 +137,7 @@ class _KeptPayload(Payload):
             filename=payload.filename,
             encoding=payload.encoding,
         )
-        # Whatever is left of the content later, and also when it has been read into memory.
+        # Also when the content is partly consumed later, or read into memory.
         self._announced_size = payload.size
         self.content = payload
         self.closed = False
@@ -153,7 +153,7 @@ class _KeptPayload(Payload):
 
     @property
     def autoclose(self) -> bool:
-        return True  # or aiohttp warns when it is replaced, as nothing tells that it is closed
+        return True  # or aiohttp warns when it is replaced without having been closed
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self.content.decode(encoding, errors)
@@ -175,10 +175,10 @@ class _KeptPayload(Payload):
     async def _upload_from_threads(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        """Write a file, and leave no thread that reads it when another attempt rewinds it.
+        """Write a file so that no thread reads it any more when another attempt rewinds it.
 
-        Cancelling a task does not stop its thread. What that one reads would be missing in what
-        the next attempt sends.
+        Cancelling a task does not stop its thread, and what that thread reads would be missing in
+        the next attempt.
         """
         if self._upload is not None:
             await asyncio.wait([self._upload])
@@ -195,7 +195,7 @@ class _KeptPayload(Payload):
 
 
 class _BodyWriter(AbstractStreamWriter):
-    """A writer as far as a payload needs one."""
+    """The part of a writer that a payload uses."""
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         await self.write(chunk)
@@ -222,7 +222,7 @@ class _Memory(_BodyWriter):
 
 
 class _Upload(_BodyWriter):
-    """Passes a body on, until it is given up: then at once, but never while the body is read."""
+    """Passes a body on until it is given up; it ends between two reads, never during one."""
 
     def __init__(self, writer: AbstractStreamWriter) -> None:
         self._writer = writer
@@ -243,7 +243,7 @@ class _Upload(_BodyWriter):
 
 
 def _make_payload(data: object) -> Payload:
-    """Do what aiohttp does with ``data=``."""
+    """Make the payload that aiohttp makes of ``data=``."""
     made = data() if isinstance(data, FormData) else data
     try:
         return aiohttp.get_payload(made, disposition=None)
@@ -252,15 +252,15 @@ def _make_payload(data: object) -> Payload:
 
 
 async def _read_into_memory(payload: Payload) -> Payload:
-    """Write a payload to memory: `as_bytes` of aiohttp forgets how parts are encoded."""
+    """Write a payload to memory: `as_bytes` of aiohttp drops the encoding of parts."""
     memory = _Memory()
     await payload.write(memory)
-    # Not bytes, which would go out in one piece however long they are.
+    # Not bytes, which aiohttp sends in one piece of any length.
     return BytesIOPayload(io.BytesIO(memory.content))
 
 
 def _can_rewind(payload: IOBasePayload) -> bool:
-    # No public name leads to the file. Were there none, it would count as read only once.
+    # The file has no public name. Without a file, the payload counts as one that is sent once.
     file: Any = getattr(payload, "_value", None)
     try:
         return bool(file.seekable())
@@ -275,8 +275,8 @@ def _is_read_by_threads(payload: Payload) -> bool:
 
 
 def _is_plain_form(data: object) -> bool:
-    """Tell whether it is a form of short values only. Parts get another boundary each time."""
-    if isinstance(data, dict | Mapping):  # the first is told at once
+    """Return whether it is a form without files: parts get a new boundary each time."""
+    if isinstance(data, dict | Mapping):  # isinstance is fastest for the first
         return all(map(_is_plain, cast("Mapping[object, object]", data).values()))
     if isinstance(data, list | tuple):
         return all(map(_is_plain_field, cast("Sequence[object]", data)))

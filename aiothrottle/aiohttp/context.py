@@ -1,4 +1,4 @@
-"""What a verb of a session gives: to be awaited, entered, or made a task."""
+"""The result of a session's methods: it can be awaited, entered, or made a task."""
 
 from collections.abc import Coroutine, Generator
 from types import TracebackType
@@ -13,7 +13,7 @@ _Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[boo
 
 
 class RequestContext(Coroutine[Any, Any, _Result], Generic[_Result]):
-    """What a verb gives: a coroutine, for `await` and `create_task`, and an `async with`."""
+    """A coroutine, for `await` and `create_task`, and an asynchronous context manager."""
 
     __slots__ = ("_coroutine", "_response")
 

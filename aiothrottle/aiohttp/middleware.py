@@ -3,72 +3,48 @@
 They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 """
 
-import asyncio
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Mapping
+from typing import Unpack
 
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
-from aiothrottle._http.admission import Admission, AnyLimiter, Key, Target, check_retry
-from aiothrottle._http.announcements import Announcements, Heed, check_profiles
-from aiothrottle._http.attempts import Attempts, Outcome, chain, failed
-from aiothrottle.adaptive import AdaptiveThrottling
-from aiothrottle.aiohttp.arguments import check_arguments
-from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
-from aiothrottle.aiohttp.lease import Leases
-from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.aiohttp.response import (
-    FAILURES,
-    SWITCHING_PROTOCOLS,
-    discard,
-    hear,
-    is_certain,
-    is_failure,
-    is_plain,
-    judged,
-    origin_of,
-    read_limits,
-    trusts_successes,
+from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.options import (
+    MiddlewareOptions,
+    Options,
+    RetryOptions,
+    check_names,
+    names_of,
+    read_options,
 )
-from aiothrottle.budget import RetryQuota
-from aiothrottle.checks import check_number
-from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import Profile
-from aiothrottle.permit import Permit, report_answer, report_retry
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
+from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
+from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
+from aiothrottle.aiohttp.resending import without_resending
+from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
-
-if TYPE_CHECKING:
-    from yarl import URL
 
 __all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
 
 
 class ThrottleMiddleware:
-    """Has each request of an `aiohttp.ClientSession` wait its turn and hold its slot.
+    """Throttles the requests of an `aiohttp.ClientSession`: each waits, and holds its slot.
 
-    A refusal (429, or 503 with Retry-After) pauses the limiter, and so all who share it.
+    A throttled response (429, or 503 with Retry-After) pauses the limiter for all requests that
+    share it.
 
     Args:
-        limiter: Whose limits; may be shared. A `KeyedRateLimiter` has limits for each host, or
-            whatever `key` says.
-        key: As for `ThrottledSession`; each hop of a chain of redirects has its own.
-        retry: What is a refusal, and how long a pause may be. Nothing is sent again here: see
-            `RetryMiddleware`.
-        queue_timeout: Seconds that a request waits at the most. None: as long as aiohttp's own
-            `total` allows, which runs meanwhile.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
-            above 0. None: as long as aiohttp keeps the connection, which is for ever if a response
-            is dropped half-read. (From aiohttp 3.15 on: the `total` of the request's timeout.)
-        hold_websockets: Whether a websocket holds its slot until it is closed; by default only
-            for the handshake.
-        overload: As for `ThrottledSession`.
-        heed: As for `ThrottledSession`.
-        profiles: As for `ThrottledSession`.
+        limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each host by itself,
+            or each result of `key`.
+        options: See `MiddlewareOptions`. `key`: each hop of a chain of redirects has its own.
+            `retry`: decides what counts as throttled, and how long a pause may be; a
+            `RetryMiddleware` retries.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
@@ -78,221 +54,122 @@ class ThrottleMiddleware:
     ...             print(response.status, await response.text())
     """
 
-    def __init__(
-        self,
-        limiter: AnyLimiter,
-        *,
-        key: Key | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        queue_timeout: float | None = None,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
-        overload: AdaptiveThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
-    ) -> None:
-        self._admission = Admission(
-            limiter,
-            key=key,
-            default_key=origin_of,
-            queue_timeout=queue_timeout,
-            retry=retry,
-            overload=overload,
-            heed=heed,
-            profiles=profiles,
-        )
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
-        self._retry = retry
-        self._trusting = trusts_successes(retry)
-        self._max_hold = max_hold
-        self._hold_websockets = hold_websockets
-        self._leases = Leases()
-        # Made when the first one is held: an empty one costs each request a look.
-        self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
+    def __init__(self, limiter: AnyLimiter, **options: Unpack[MiddlewareOptions]) -> None:
+        checked = read_options(type(self).__name__, MiddlewareOptions, options)
+        self._admission = Admission(limiter, checked, origin_of)
+        self._adapter = _ThrottlingAdapter(checked)
+        self._loop = RetryLoop(self._adapter, checked, origin_of, self._admission)
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter that is waited for."""
+        """The limiter of all requests, or of each key."""
         return self._admission.limiter
 
-    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    def __call__(
+        self, request: ClientRequest, handler: ClientHandlerType
+    ) -> Awaitable[ClientResponse]:
         """Wait, send, and hold the slot until the response ends."""
-        _, limiter = self._admission.target(request.method, request.url)
-        if self._permits is not None and (before := self._permits.get(request)) is not None:
-            # A middleware around this one sends the request again, for digest authentication, say,
-            # and need not have released the first response: at one slot it would wait for itself.
-            before.release()
-        server = None
-        if self._admission.overloads is not None:
-            server = origin_of(request.method, request.url)
-        permit = await self._admission.enter(limiter, server)
-        try:
-            response = await handler(request)
-        except BaseException as error:
-            permit.release()
-            if isinstance(error, Exception) and is_failure(error):
-                self._admission.failed(server)
-            raise
-        if server is not None:
-            self._admission.answered(server, response.status)
-        self._hold(permit, request, response)
-        announcements = self._admission.announcements
-        if self._trusting and announcements.has_none(response.status, response.headers):
-            report_answer(permit)
-            return response
-        limits = hear(announcements, limiter, permit, response)
-        if not is_plain(self._retry, response.status, limits):
-            outcome = await judged(self._retry, announcements, response, limits)
-            delay = Attempts(self._retry, request.method, None).delay(outcome)
-            self._admission.ended(permit, outcome, delay)
-        else:
-            report_answer(permit)
-        return response
-
-    def _hold(self, permit: Permit, request: ClientRequest, response: ClientResponse) -> None:
-        """Release the permit when the response ends, whichever way it ends."""
-        switched = response.status == SWITCHING_PROTOCOLS
-        if response.connection is None or (switched and not self._hold_websockets):
-            permit.release()
-        else:
-            if self._permits is None:
-                self._permits = weakref.WeakKeyDictionary()
-            self._permits[request] = permit
-            self._leases.hold(permit, response, self._longest_hold(request, response))
-
-    def _longest_hold(self, request: ClientRequest, response: ClientResponse) -> float | None:
-        if self._max_hold is not None or response.status == SWITCHING_PROTOCOLS:
-            return self._max_hold
-        timeout = getattr(request, "timeout", None)  # since aiohttp 3.15
-        return timeout.total if isinstance(timeout, ClientTimeout) else None
+        self._adapter.release_before(request)
+        return self._loop.run(request, handler)
 
     def __repr__(self) -> str:
         return f"<ThrottleMiddleware {self.limiter!r}>"
 
 
-class RetryMiddleware:
-    """Sends a request of an `aiohttp.ClientSession` again, as a `Retry` says.
+class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
+    """What the retry loop needs of a `ThrottleMiddleware`."""
 
-    Put it before, that is around, a `ThrottleMiddleware`: each attempt then pays its token, and
-    nothing is held in between. The waits are inside of aiohttp's `total` timeout.
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        # Made for the first permit that is held: looking into an empty one would take time, too.
+        self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
+
+    def release_before(self, request: ClientRequest) -> None:
+        """Release the permit of a request that a middleware around this one sends again.
+
+        One for digest authentication, for example, need not release the first response before: with
+        one slot, the second request would wait for the first for ever.
+        """
+        if self._permits is not None and (before := self._permits.get(request)) is not None:
+            before.release()
+
+    def is_replayable(self, _: ClientRequest) -> bool:
+        return False  # this middleware does not retry
+
+    def receive(
+        self, request: ClientRequest, response: ClientResponse, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        if permit is not None and response.connection is not None:
+            if self._permits is None:
+                self._permits = weakref.WeakKeyDictionary()
+            self._permits[request] = permit
+        return super().receive(request, response, permit)
+
+
+class RetryMiddleware:
+    """Retries the requests of an `aiohttp.ClientSession`, by the rules of a `Retry`.
+
+    Put it before, that is around, a `ThrottleMiddleware`: then each attempt takes a token, and no
+    slot is held in between. Aiohttp's `total` timeout includes the delays.
 
     Args:
-        retry: When to try again.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        profiles: As for `ThrottledSession`.
+        retry: When to retry.
+        options: See `RetryOptions`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument is of a wrong type, or unknown.
     """
 
     def __init__(
         self,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        *,
-        buffer_body: bool = False,
-        profiles: Iterable[Profile] = (),
+        **options: Unpack[RetryOptions],
     ) -> None:
-        check_retry(retry)
-        self._announcements = Announcements(None, profiles, retry.max_retry_after)
+        check_names(type(self).__name__, names_of(RetryOptions), options)
+        checked = Options(retry=retry, **options)
         self._retry = retry
-        self._trusting = trusts_successes(retry)
-        self._failures = FAILURES if retry.exceptions is None else retry.exceptions
-        self._quota = None if retry.budget is None else RetryQuota(retry.budget)
-        self._buffer_body = buffer_body
-        # Finds who is told that a request is sent again: a limiter that may be observed.
-        self._target: Callable[[str, URL], Target] | None = None
+        self._buffer_body = checked.buffer_body
+        self._loop = RetryLoop(_RetryingAdapter(checked), checked, origin_of)
 
-    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        """Send until it ends well, or is not to be sent again."""
-        attempts: Attempts | None = None
-        outcome: Outcome[ClientResponse] | None = None
+    def __call__(
+        self, request: ClientRequest, handler: ClientHandlerType
+    ) -> Awaitable[ClientResponse]:
+        """Send until an attempt succeeds or must not be retried."""
         if self._buffer_body and not is_replayable(request.body):
-            await buffer_request(request)
-        while True:
-            # Some bodies show only afterwards that they are spent, and others only before.
-            replayable = is_replayable(request.body)
-            try:
-                response = await handler(request)
-            except ThrottleError as error:
-                chain(error, outcome)
-                raise
-            except self._failures as error:
-                if is_certain(self._retry, error):
-                    raise
-                outcome = failed(error)
-            else:
-                announcements = self._announcements
-                if self._trusting and announcements.has_none(response.status, response.headers):
-                    return response
-                limits = read_limits(announcements, response)
-                if is_plain(self._retry, response.status, limits):
-                    return response
-                outcome = await judged(self._retry, announcements, response, limits)
-            attempts = attempts or self._begin(request)
-            delay = attempts.delay(outcome)
-            replayable = replayable and is_replayable(request.body)
-            if delay is None or not replayable or not attempts.again(outcome, delay):
-                attempts.ended(outcome)
-                return outcome.result()
-            self._tell(request, attempts.count, delay, outcome)
-            if outcome.response is not None:
-                await discard(outcome.response)
-            await asyncio.sleep(delay)
-            await prepare_again(request)
+            return self._buffered(request, handler)
+        return self._loop.run(request, handler)
 
-    def _tell(
-        self, request: ClientRequest, attempt: int, delay: float, outcome: Outcome[Any]
-    ) -> None:
-        """Tell who observes the limiter, if this knows it, that the request is sent again."""
-        if self._target is not None:
-            permit = self._target(request.method, request.url).limiter.throttle()
-            report_retry(permit, attempt, delay, status=outcome.status, error=outcome.error)
-
-    def _begin(self, request: ClientRequest) -> Attempts:
-        host = origin_of(request.method, request.url)
-        return Attempts(self._retry, request.method, self._quota, host)
+    async def _buffered(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        await buffer_request(request)
+        return await self._loop.run(request, handler)
 
     def __repr__(self) -> str:
         return f"<RetryMiddleware {self._retry!r}>"
 
 
-def throttled_session(
-    limiter: AnyLimiter,
-    *,
-    key: Key | None = None,
-    retry: Retry = Retry(),  # noqa: B008 - a frozen value
-    queue_timeout: float | None = None,
-    max_hold: float | None = None,
-    hold_websockets: bool = False,
-    buffer_body: bool = False,
-    overload: AdaptiveThrottling | None = None,
-    heed: Heed = "at once",
-    profiles: Iterable[Profile] = (),
-    **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
-) -> ClientSession:
-    """Make an `aiohttp.ClientSession` that throttles and retries, for who demands a genuine one.
+class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
+    """What the retry loop needs of a `RetryMiddleware`."""
+
+    def is_replayable(self, request: ClientRequest) -> bool:
+        return is_replayable(request.body)
+
+    async def prepare_again(self, request: ClientRequest, /) -> None:
+        await prepare_again(request)
+
+
+def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]) -> ClientSession:
+    """Make a genuine `aiohttp.ClientSession` that throttles and retries.
 
     `ThrottledSession` does more: it waits outside of aiohttp's timeouts.
 
     Args:
-        limiter: As for `ThrottleMiddleware`, like `key`, `queue_timeout`, `max_hold` and
-            `hold_websockets`.
-        key: See there.
-        retry: When to try again.
-        queue_timeout: See there.
-        max_hold: See there.
-        hold_websockets: See there.
-        buffer_body: As for `RetryMiddleware`.
-        overload: As for `ThrottledSession`, like `heed` and `profiles`.
-        heed: See there.
-        profiles: See there.
-        client_session_arguments: For the `aiohttp.ClientSession`. Its own `middlewares` are put
-            around these.
+        limiter: As for `ThrottleMiddleware`.
+        arguments: The options of `SessionOptions`, and those of `aiohttp.ClientSession`, whose
+            `middlewares` are put around these.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
-        ValueError: An argument is out of range, or a key is given with a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
@@ -300,21 +177,10 @@ def throttled_session(
     ...         async with session.get("https://example.org/") as response:
     ...             print(response.status, await response.text())
     """
-    check_arguments(throttled_session, client_session_arguments)
-    profiles = check_profiles(profiles)
-    retrying = RetryMiddleware(retry, buffer_body=buffer_body, profiles=profiles)
-    throttling = ThrottleMiddleware(
-        limiter,
-        key=key,
-        retry=retry,
-        queue_timeout=queue_timeout,
-        max_hold=max_hold,
-        hold_websockets=hold_websockets,
-        overload=overload,
-        heed=heed,
-        profiles=profiles,
-    )
-    retrying._target = throttling._admission.target  # noqa: SLF001 - both are of this module
-    around = client_session_arguments.pop("middlewares", None) or ()
+    options, for_client_session = read_arguments(throttled_session, arguments)
+    retrying = RetryMiddleware(options.retry, **options.of_kind(RetryOptions))
+    throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
+    retrying._loop.observed = throttling._admission  # noqa: SLF001 - both are of this module
+    around = for_client_session.pop("middlewares", None) or ()
     middlewares = (*around, retrying, throttling)
-    return without_resending(ClientSession(middlewares=middlewares, **client_session_arguments))
+    return without_resending(ClientSession(middlewares=middlewares, **for_client_session))

@@ -1,33 +1,33 @@
-"""Options of a request that can be used only once, made ready for several attempts."""
+"""Options of a request that could be used only once, made usable for several attempts."""
 
 from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["SINGLE_USE", "SharedTracker", "keep_iterators"]
 
-# aiohttp reads these through, and takes iterators for them. (A body is for `Body`.)
-_READ_THROUGH = frozenset(
+# aiohttp accepts iterators for these, and consumes them. (`Body` is for bodies.)
+_ITERABLE = frozenset(
     {"cookies", "headers", "json", "protocols", "proxy_headers", "skip_auto_headers"}
 )
-#: The options that may be of use only once.
-SINGLE_USE: frozenset[str] = _READ_THROUGH | {"data", "upload_tracker"}
+#: The options that could be used only once.
+SINGLE_USE: frozenset[str] = _ITERABLE | {"data", "upload_tracker"}
 
 
 def keep_iterators(options: dict[str, Any]) -> None:
-    """Read iterators into lists, in place: a second attempt would find them empty."""
-    for name in _READ_THROUGH.intersection(options):
+    """Replace iterators by lists, in place: the second attempt would find an iterator empty."""
+    for name in _ITERABLE.intersection(options):
         if isinstance(options[name], Iterator):
             options[name] = list(options[name])
 
 
 class SharedTracker:
-    """What aiohttp is given in place of an `aiohttp.UploadTracker`, for each attempt.
+    """Stands for an `aiohttp.UploadTracker` in each attempt.
 
-    A tracker counts attempts, but refuses to take part in a second call of aiohttp's. So it begins
-    and ends here; all else is its own.
+    A tracker counts attempts, but raises in a second call of aiohttp. So its beginning and its end
+    are called here, once each; the other attributes are the tracker's.
 
     Raises:
-        RuntimeError: The tracker is of another request.
+        RuntimeError: The tracker belongs to another request.
     """
 
     __slots__ = ("_tracker",)
@@ -37,15 +37,15 @@ class SharedTracker:
         tracker._bind()  # noqa: SLF001
         self._tracker = tracker
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the tracker has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the tracker
         return getattr(self._tracker, name)
 
     def _bind(self) -> None:
-        """Begin a call of aiohttp's."""
+        """Do nothing at the beginning of a call of aiohttp."""
 
     def _finalize(self) -> None:
-        """End a call of aiohttp's."""
+        """Do nothing at the end of a call of aiohttp."""
 
     def end(self) -> None:
-        """Have the tracker say how the last attempt ended."""
+        """End the tracker, with the outcome of the last attempt."""
         self._tracker._finalize()  # noqa: SLF001

@@ -1,8 +1,8 @@
-"""What is read of a response's body before its reader has it, given back to every way of reading.
+"""Puts back what was read of a response's body before the caller gets the response.
 
-A reader of aiohttp may ask the response (`read`, `text`, `json`) or its `content`, which is a
-stream: what was taken out of that one is gone. So it is put back, with public names of aiohttp
-only (`unread_data` is deprecated).
+A caller may read the response (`read`, `text`, `json`) or its `content`, which is a stream: chunks
+taken out of it are gone. So they are put back, with public names of aiohttp only (`unread_data` is
+deprecated).
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from aiohttp.base_protocol import BaseProtocol
 
 __all__ = ["replayed"]
 
-# A reader of lines takes none that is longer than twice this; it is what aiohttp began with.
+# A line longer than twice this limit cannot be read; it is the default of aiohttp.
 _LEAST_LIMIT = 1 << 16
 
 
 @contextmanager
 def replayed(response: ClientResponse) -> Generator[None]:
-    """Put back at the end whatever is read of the body meanwhile, be it a part or all of it.
+    """Put back at the end what is read of the body meanwhile, a part or all of it.
 
-    Nothing is put back where an error ends it, or where the response was closed or released.
+    Nothing is put back after an error, or if the response was closed or released.
     """
     source = response.content
     recorder = _Recorder(source)
@@ -37,8 +37,8 @@ def replayed(response: ClientResponse) -> Generator[None]:
 
 
 def _rewound(source: StreamReader, chunks: list[bytes]) -> StreamReader:
-    """Give a stream of these chunks and whatever the source still has, or will get."""
-    # Taking out what is there lets more in, so this may take several turns; none of them waits.
+    """Return a stream of these chunks and the rest of the source."""
+    # Reading makes room for more data, so this may take several turns; none of them waits.
     while chunk := source.read_nowait():
         chunks.append(chunk)
     if not source.is_eof():
@@ -55,14 +55,14 @@ def _rewound(source: StreamReader, chunks: list[bytes]) -> StreamReader:
 
 
 class _Recorder(StreamReader):
-    """Reads from another stream, and keeps what it gave."""
+    """Reads from another stream, and keeps the chunks."""
 
     def __init__(self, source: StreamReader) -> None:
-        # Not that of the base class: it would hide the attributes of the source.
+        # Without the base class's, which would hide the attributes of the source.
         self._source = source
         self.chunks: list[bytes] = []
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the source has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the source
         return getattr(self._source, name)
 
     def _kept(self, chunk: bytes) -> bytes:
@@ -73,7 +73,7 @@ class _Recorder(StreamReader):
     async def read(self, n: int = -1) -> bytes:
         if n >= 0:
             return self._kept(await self._source.read(n))
-        # One by one: who gives up reading must not lose what had come by then.
+        # One by one: a cancelled reader must not lose the chunks that have arrived.
         chunks: list[bytes] = []
         while chunk := await self.readany():
             chunks.append(chunk)

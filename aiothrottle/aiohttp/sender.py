@@ -1,222 +1,165 @@
-"""Sends for a session: waits for each attempt, holds its slot, and tries again when refused."""
+"""Sends for a session and for ``aiothrottle fetch``, and makes the session on its first use."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse
+from aiohttp import (
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientTimeout,
+    ClientWebSocketResponse,
+    InvalidUrlClientError,
+)
 from aiohttp.typedefs import StrOrURL
 from yarl import URL
 
-from aiothrottle._http.admission import Admission, Target
-from aiothrottle._http.attempts import Attempts, Outcome, failed
+from aiothrottle._http.adapter import Failure
+from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.loop import RetryLoop
+from aiothrottle._http.options import Options
+from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
 from aiothrottle.aiohttp.body import Body
-from aiothrottle.aiohttp.lease import Leases
 from aiothrottle.aiohttp.resending import without_resending
-from aiothrottle.aiohttp.response import (
-    FAILURES,
-    SWITCHING_PROTOCOLS,
-    discard,
-    hear,
-    is_certain,
-    is_failure,
-    is_plain,
-    judged,
-    origin_of,
-    trusts_successes,
-)
-from aiothrottle.checks import check_number
-from aiothrottle.permit import Permit, report_answer
+
+if TYPE_CHECKING:
+    from aiothrottle.retry import Retry
 
 __all__ = ["Sender"]
 
-_Result = TypeVar("_Result", bound="ClientResponse | ClientWebSocketResponse[bool]")
-
-# aiohttp rounds its own time-outs up to a whole second.
+# aiohttp rounds its own timeouts up to a whole second.
 _GRACE = 1.0
 
 
-class Sender:
-    """What a `ThrottledSession` sends with, and `aiothrottle fetch`, whatever the request is.
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One call of a session, which may take several attempts."""
 
-    Args:
-        session: The session, or the arguments for one: it is made when it is first needed, as that
-            needs a running loop, and closed by `close`.
-        admission: Whom to wait for, and what is done about refusals.
-        max_hold: Seconds that a response may hold its slot; None: see `ThrottledSession`.
-        hold_websockets: Whether a websocket holds its slot until it is closed.
-        owns_session: Whether a session that is given is closed by `close` too.
+    method: str
+    address: StrOrURL
+    timeout: object
+    body: Body | None
+    adapter: "_SessionAdapter"
 
-    Raises:
-        TypeError: `max_hold` is no number.
-        ValueError: `max_hold` is out of range.
-    """
+    @property
+    def url(self) -> URL:
+        try:
+            url = URL(self.address)
+        except ValueError as error:
+            raise InvalidUrlClientError(self.address) from error  # as aiohttp does
+        if not url.absolute:
+            # There is no public way to ask a session for its base_url.
+            base: URL | None = getattr(self.adapter.session, "_base_url", None)
+            url = url if base is None else base.join(url)
+        return url
 
-    __slots__ = (
-        "_arguments",
-        "_failures",
-        "_hold_websockets",
-        "_leases",
-        "_max_hold",
-        "_owns_session",
-        "_retry",
-        "_session",
-        "_trusting",
-        "admission",
-    )
 
-    def __init__(
-        self,
-        session: ClientSession | Mapping[str, Any],
-        admission: Admission,
-        *,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
-        owns_session: bool = False,
-    ) -> None:
-        check_number("max_hold", max_hold, "seconds", above=0, none="None")
-        self.admission: Admission = admission
-        self._retry = admission.retry
-        self._trusting = trusts_successes(self._retry)
-        self._failures = FAILURES if self._retry.exceptions is None else self._retry.exceptions
-        self._leases = Leases()
-        self._max_hold = max_hold
-        self._hold_websockets = hold_websockets
-        self._owns_session = owns_session
+class _SessionAdapter(AiohttpAdapter[_Call]):
+    """Translates for a session, which it makes on its first use."""
+
+    def __init__(self, session: ClientSession | Mapping[str, Any], options: Options) -> None:
+        super().__init__(options)
         self._session: ClientSession | None = None
-        self._arguments: Mapping[str, Any] | None = None
+        self._arguments: Mapping[str, Any] = {}
         if isinstance(session, ClientSession):
             self._session = without_resending(session)
         else:
             self._arguments = session
-            self._owns_session = True
+
+    @property
+    def session(self) -> ClientSession:
+        if self._session is None:
+            self._session = without_resending(ClientSession(**self._arguments))
+        return self._session
+
+    def is_replayable(self, request: _Call) -> bool:
+        return request.body is None or request.body.is_replayable()
+
+    def classify(self, error: Exception) -> Failure:
+        if isinstance(error, ClientResponseError):  # of raise_for_status
+            host = error.request_info.url.raw_host or ""
+            return Failure(response=(host, error.status, error.headers or {}))
+        return super().classify(error)
+
+    def total_of(self, request: _Call) -> float | None:
+        timeout = request.timeout
+        if not isinstance(timeout, ClientTimeout):
+            timeout = self.session.timeout
+        return timeout.total + _GRACE if timeout.total else None
+
+
+class Sender:
+    """Sends the requests of a `ThrottledSession` or of ``aiothrottle fetch``.
+
+    Args:
+        session: The session, or the arguments for one: it is made on its first use, which needs a
+            running loop, and closed by `close`.
+        limiter: The limiter that each attempt waits for.
+        options: The options of the session.
+        owns_session: Whether `close` closes a given session too.
+
+    Raises:
+        TypeError: `limiter` is of a wrong type.
+        ValueError: The options have a `key`, and the limiter has no keys.
+    """
+
+    def __init__(
+        self,
+        session: ClientSession | Mapping[str, Any],
+        limiter: AnyLimiter,
+        options: Options,
+        *,
+        owns_session: bool = False,
+    ) -> None:
+        admission = Admission(limiter, options, origin_of)
+        self.limiter: AnyLimiter = limiter
+        self.retry: Retry = options.retry
+        self._adapter = _SessionAdapter(session, options)
+        self._loop = RetryLoop[_Call, ClientResponse](self._adapter, options, origin_of, admission)
+        self._owns_session = owns_session or not isinstance(session, ClientSession)
 
     @property
     def session(self) -> ClientSession:
         """The session that sends."""
-        if self._session is None:
-            self._session = without_resending(ClientSession(**(self._arguments or {})))
-        return self._session
+        return self._adapter.session
 
     async def close(self) -> None:
-        """Close the session that sends, if it is owned. The limiter stays as it is."""
+        """Close the session that sends, if it is owned. The limiter is not closed."""
         if self._owns_session:
-            await self.session.close()  # made here if it never was: then it is closed for good
+            await self.session.close()  # one made only now is closed for good
 
-    async def send(
+    def request(
         self,
         method: str,
         url: StrOrURL,
-        send: Callable[[ClientSession], Awaitable[_Result]],
+        send: Callable[[Any], Awaitable[ClientResponse]],
         timeout: object = None,
         body: Body | None = None,
-    ) -> _Result:
-        """Send until it ends well, or is not to be sent again."""
-        admission = self.admission
-        key, limiter = admission.only or self._target(method, url)
-        server = None if admission.overloads is None else self._server(url)
-        announcements = admission.announcements
-        attempts: Attempts | None = None
-        outcome: Outcome[Any] | None = None
-        while True:
-            permit = await admission.enter(limiter, server, outcome)
-            try:
-                response = await send(self.session)
-            except Exception as error:
-                permit.release()
-                if (failure := self._failed(error, server)) is None:
-                    raise
-                outcome = failure
-            except BaseException:
-                permit.release()
-                raise
-            else:
-                self._hold(permit, response, timeout)
-                if not isinstance(response, ClientResponse):
-                    admission.answered(server, SWITCHING_PROTOCOLS)
-                    return response
-                if server is not None:
-                    admission.answered(server, response.status)
-                if self._trusting and announcements.has_none(response.status, response.headers):
-                    report_answer(permit)
-                    return response
-                limits = hear(announcements, limiter, permit, response)
-                if is_plain(self._retry, response.status, limits):
-                    report_answer(permit)
-                    return response
-                outcome = await judged(self._retry, announcements, response, limits)
-            attempts = attempts or Attempts(self._retry, method, admission.quota, key)
-            delay = attempts.delay(outcome)
-            # Also if this request is not tried again: its siblings would be refused as well.
-            paused = admission.ended(permit, outcome, delay)
-            replayable = body is None or body.is_replayable()
-            if (
-                delay is None
-                or not replayable
-                or not admission.again(attempts, permit, outcome, delay)
-            ):
-                attempts.ended(outcome)
-                return cast("_Result", outcome.result())
-            if outcome.response is not None:
-                await discard(outcome.response)
-            # Nothing is held meanwhile. Where the limiter is paused, that is the wait.
-            if not paused:
-                await asyncio.sleep(delay)
+    ) -> Coroutine[Any, Any, ClientResponse]:
+        """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
 
-    def _failed(self, error: Exception, server: str | None) -> Outcome[Any] | None:
-        """Tell how an attempt ended that raised an error; None if that is the last word."""
-        if isinstance(error, aiohttp.ClientResponseError):  # as raise_for_status asks for
-            self.admission.answered(server, error.status)
-            host = error.request_info.url.raw_host or ""
-            limits = self.admission.announcements.read(host, error.status, error.headers or ())
-            return failed(error, error.status, limits)
-        if is_failure(error):
-            self.admission.failed(server)
-        if isinstance(error, self._failures) and not is_certain(self._retry, error):
-            return failed(error)
-        return None
+        Args:
+            method: The method, in capitals.
+            url: The URL, which may be relative to the `base_url` of the session.
+            send: Makes one attempt.
+            timeout: The `aiohttp.ClientTimeout` of an attempt; None: the session's.
+            body: The body, if it could be sent only once.
+        """
+        return self._loop.run(_Call(method, url, timeout, body, self._adapter), send)
 
-    def _target(self, method: str, url: StrOrURL) -> Target:
-        return self.admission.target(method, self._absolute(url))
+    async def connect(
+        self, url: StrOrURL, send: Callable[[Any], Awaitable["ClientWebSocketResponse[bool]"]]
+    ) -> "ClientWebSocketResponse[bool]":
+        """Open a websocket; the loop judges the response to its handshake."""
+        websocket: ClientWebSocketResponse[bool] | None = None
 
-    def _server(self, url: StrOrURL) -> str:
-        return origin_of("", self._absolute(url))
+        async def handshake(call: _Call) -> ClientResponse:
+            nonlocal websocket
+            websocket = await send(call)
+            # It has no public name.
+            return websocket._response  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
-    def _absolute(self, url: StrOrURL) -> URL:
-        try:
-            url = URL(url)
-        except ValueError as error:
-            raise aiohttp.InvalidUrlClientError(url) from error  # as aiohttp says it
-        if not url.absolute:
-            # There is no public way to ask a session for its base_url.
-            base: URL | None = getattr(self.session, "_base_url", None)
-            url = url if base is None else base.join(url)
-        return url
-
-    def _hold(
-        self,
-        permit: Permit,
-        response: "ClientResponse | ClientWebSocketResponse[bool]",
-        timeout: object,
-    ) -> None:
-        """Release the permit when the response ends, whichever way it ends."""
-        if isinstance(response, ClientResponse):
-            if response.connection is None:  # the whole body came with the headers
-                permit.release()
-            else:
-                self._leases.hold(permit, response, self._longest_hold(timeout))
-            return
-        # There is no public way from a websocket to its connection.
-        handshake: ClientResponse | None = getattr(response, "_response", None)
-        if self._hold_websockets and handshake is not None:
-            self._leases.hold(permit, handshake, self._max_hold)
-        else:
-            permit.release()
-
-    def _longest_hold(self, timeout: object) -> float | None:
-        if self._max_hold is not None:
-            return self._max_hold
-        if not isinstance(timeout, ClientTimeout):
-            timeout = self.session.timeout
-        return timeout.total + _GRACE if timeout.total else None
+        await self.request("GET", url, handshake)
+        assert websocket is not None
+        return websocket

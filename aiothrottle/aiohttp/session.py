@@ -1,86 +1,59 @@
-"""A session that waits its turn, holds its slot, and tries again when refused.
+"""A session that waits for a limiter, holds a slot for each response, and retries.
 
-Why a wrapper: what is waited before `ClientSession.request` is called is outside of all its
-timeouts, and `aiohttp.ClientSession` does not want to be subclassed.
+It is a wrapper, so that the wait before `ClientSession.request` is outside of all its timeouts;
+aiohttp advises against subclasses of `aiohttp.ClientSession`.
 """
 
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse
 from aiohttp.typedefs import StrOrURL
 
-from aiothrottle._http.admission import Admission, AnyLimiter, Key
-from aiothrottle._http.announcements import Heed
-from aiothrottle.adaptive import AdaptiveThrottling
-from aiothrottle.aiohttp.arguments import check_arguments
+from aiothrottle._http.admission import AnyLimiter
+from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
-from aiothrottle.aiohttp.response import origin_of
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.headers import Profile
 from aiothrottle.redact import shown
-from aiothrottle.retry import Retry
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from aiohttp.client import _RequestOptions, _WSConnectOptions  # typing only: aiohttp's own
 
 __all__ = ["ThrottledSession"]
 
 
 class ThrottledSession:
-    """An `aiohttp.ClientSession` whose requests keep under a limiter's limits.
+    """An `aiohttp.ClientSession` whose requests keep the limits of a limiter.
 
-    Every verb works as it does there, with ``await`` and with ``async with``, and gives genuine
+    Every method works as in aiohttp, with ``await`` and with ``async with``, and returns genuine
     `aiohttp.ClientResponse` objects. In addition a request
 
     - waits for the limiter first, outside of aiohttp's timeouts;
     - holds its slot until the body is read, released, closed or lost;
-    - is tried again as `retry` says, and each attempt pays its token. A refusal (429, or 503 with
-      Retry-After) pauses the limiter, and so all who share it. A body that cannot be sent twice
-      is not: the refusal is given back;
-    - tells the limiter how it ended: by that its guard tunes itself, and whatever else adapts.
+    - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
+      (429, or 503 with Retry-After) pauses the limiter for all requests that share it. A body that
+      cannot be sent twice is not: the throttled response is returned;
+    - reports its outcome to the limiter, which tunes its guard and its adaptive limits by it.
 
-    A chain of redirects is one request, of the host that it begins at.
+    A chain of redirects is one request, to the host of the first URL.
 
     Args:
-        limiter: Whose limits; may be shared with other sessions and other code. A
-            `KeyedRateLimiter` has limits for each host, or whatever `key` says.
-        session: The session to send with. It stays yours to close, unless `owns_session` says
-            otherwise; but it does not send a request twice by itself any more, as aiohttp does
-            when a connection was cut, since nobody would have paid for that. By default one is
-            made, with `client_session_arguments`, and closed with this one.
-        owns_session: Whether a `session` that is given is closed with this one, by `close` or at
-            the end of `async with`.
-        key: Gives the key of a request in a `KeyedRateLimiter`, from its method and `yarl.URL`. By
-            default it is the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless
-            it is the usual one: ``"localhost:8080"``.
-        retry: When to try again; ``Retry(attempts=1)`` for never.
-        queue_timeout: Seconds that an attempt waits for the limiter at the most. None: no limit.
-        max_hold: Seconds that a response may hold its slot, after which its connection is closed;
-            above 0. By default the `total` of its `aiohttp.ClientTimeout`, after which nobody can
-            read it any more, but aiohttp keeps it if it was dropped half-read.
-        hold_websockets: Whether a websocket holds its slot until it is closed; by default only
-            for the handshake.
-        buffer_body: Whether a body that cannot be sent twice, such as an async generator, is read
-            into memory first, so that it can.
-        overload: How requests to a server that fails are rejected here, with `Overloaded`, before
-            they take a token: ``AdaptiveThrottling(k=2.0)``, for each origin by itself. None:
-            never.
-        heed: What is done when the server says how much is left of its quota, and until when: that
-            may be used up "at once", or is spread "evenly". It makes the limiter tighter, never
-            looser than its own rate. None: it is not heeded.
-        profiles: What has to be known of servers that the package does not know, to read their
-            headers: see `aiothrottle.headers.Profile`.
-        client_session_arguments: For the `aiohttp.ClientSession` that is made.
+        limiter: The limiter, which may be shared with other sessions and other code. A
+            `KeyedRateLimiter` limits each host by itself, or each result of `key`.
+        session: The session to send with. You close it, unless `owns_session` is true. It does
+            not send a request again by itself any more, as aiohttp does after a connection was
+            cut: that would take no token. By default a session is made, and closed with this one.
+        owns_session: Whether a given `session` is closed with this one, by `close` or at the end
+            of `async with`.
+        arguments: The options of `SessionOptions` (`key`, `retry`, `queue_timeout` and so on) and,
+            without `session`, those of `aiohttp.ClientSession`.
 
     Raises:
-        TypeError: An argument is of a wrong kind, or unknown.
-        ValueError: An argument is out of range; or a session is given, and arguments for a new
-            one too; or a key, and a limiter that has none.
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `session` is given, and arguments for a new one
+            too; or `key` is given, and the limiter has no keys.
 
     >>> async def main():
     ...     async with ThrottledSession(RateLimiter(20, concurrency_limit=10)) as session:
@@ -94,55 +67,36 @@ class ThrottledSession:
         *,
         session: ClientSession | None = None,
         owns_session: bool = False,
-        key: Key | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - a frozen value
-        queue_timeout: float | None = None,
-        max_hold: float | None = None,
-        hold_websockets: bool = False,
-        buffer_body: bool = False,
-        overload: AdaptiveThrottling | None = None,
-        heed: Heed = "at once",
-        profiles: Iterable[Profile] = (),
-        **client_session_arguments: Any,  # noqa: ANN401 - as many as aiohttp has
+        **arguments: Unpack[SessionArguments],
     ) -> None:
         if session is not None and not isinstance(session, ClientSession):
             raise TypeError(f"session is an aiohttp.ClientSession, not {shown(session)}")
-        if session is not None and client_session_arguments:
+        options, for_client_session = read_arguments(type(self), arguments)
+        if session is not None and for_client_session:
             raise ValueError(
-                f"{', '.join(client_session_arguments)}: arguments for a new session, "
+                f"{', '.join(for_client_session)}: arguments for a new session, "
                 "but session= is given as well; give one of them"
             )
-        check_arguments(type(self), client_session_arguments)
         self._sender = Sender(
-            client_session_arguments if session is None else session,
-            Admission(
-                limiter,
-                key=key,
-                default_key=origin_of,
-                queue_timeout=queue_timeout,
-                retry=retry,
-                overload=overload,
-                heed=heed,
-                profiles=profiles,
-            ),
-            max_hold=max_hold,
-            hold_websockets=hold_websockets,
+            for_client_session if session is None else session,
+            limiter,
+            options,
             owns_session=owns_session,
         )
-        self._buffer_body = buffer_body
+        self._buffer_body = options.buffer_body
 
     @property
     def limiter(self) -> AnyLimiter:
-        """The limiter that is waited for."""
-        return self._sender.admission.limiter
+        """The limiter of all requests, or of each key."""
+        return self._sender.limiter
 
     @property
     def session(self) -> ClientSession:
-        """The session that sends. One of our own is made here, as it needs a running loop."""
+        """The session that sends. If none was given, the first use in a running loop makes it."""
         return self._sender.session
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the session has
-        # What is private there could send past the limiter.
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the session
+        # A private one could send without the limiter.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.session, name)
@@ -155,8 +109,8 @@ class ThrottledSession:
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
-            Overloaded: The server fails, and the request was rejected here: see `overload`.
-            aiohttp.ClientError: As aiohttp does, after the last attempt.
+            RequestDropped: The server is failing; see `adaptive_throttling`.
+            aiohttp.ClientError: aiohttp's, of the last attempt.
         """
         return RequestContext(self._send(method.upper(), url, options))
 
@@ -206,13 +160,13 @@ class ThrottledSession:
     def ws_connect(
         self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
-        """Open a websocket. The handshake pays a token; what follows does not."""
+        """Open a websocket. The handshake takes a token; the messages do not."""
         return RequestContext(self._connect(url, options))
 
     async def close(self) -> None:
-        """Close the session that sends, if it was made here or `owns_session` says so.
+        """Close the session that sends, if it was made here or `owns_session` is true.
 
-        The limiter stays as it is.
+        The limiter is not closed.
         """
         await self._sender.close()
 
@@ -223,24 +177,24 @@ class ThrottledSession:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<ThrottledSession {self.limiter!r}, {self._sender.admission.retry!r}>"
+        return f"<ThrottledSession {self.limiter!r}, {self._sender.retry!r}>"
 
     def _send(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> Coroutine[Any, Any, ClientResponse]:
         if not SINGLE_USE.isdisjoint(options):
             return self._send_prepared(method, url, options)
-        return self._sender.send(
+        return self._sender.request(
             method,
             url,
-            lambda session: session.request(method, url, **options),
+            lambda _: self._sender.session.request(method, url, **options),
             options.get("timeout"),
         )
 
     async def _send_prepared(
         self, method: str, url: StrOrURL, options: "_RequestOptions"
     ) -> ClientResponse:
-        """Send with options of which some may be of use only once."""
+        """Send with options of which some could be used only once."""
         kept: dict[str, Any] = {**options}
         keep_iterators(kept)
         tracker = kept.get("upload_tracker")
@@ -253,10 +207,10 @@ class ThrottledSession:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
                 kept["data"] = body.data
-            return await self._sender.send(
+            return await self._sender.request(
                 method,
                 url,
-                lambda session: session.request(method, url, **kept),
+                lambda _: self._sender.session.request(method, url, **kept),
                 kept.get("timeout"),
                 body,
             )
@@ -270,6 +224,6 @@ class ThrottledSession:
         self, url: StrOrURL, options: "_WSConnectOptions"
     ) -> "ClientWebSocketResponse[bool]":
         keep_iterators(cast("dict[str, Any]", options))
-        return await self._sender.send(
-            "GET", url, lambda session: session.ws_connect(url, **options)
+        return await self._sender.connect(
+            url, lambda _: self._sender.session.ws_connect(url, **options)
         )

@@ -32,7 +32,7 @@ Fetch lists of URLs under limits. What became of each is a line of JSON:
 
 A list has a URL on each line; blank lines and those that begin with # are passed over. It is
 read as its URLs are fetched, however long it is. A line that is no URL is told in the output.
-Refusals (429, or 503 with Retry-After) are tried again when the server says so.
+Throttled requests (429, or 503 with Retry-After) are retried when the server says so.
 """
 
 _EPILOG = """\

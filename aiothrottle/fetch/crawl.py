@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from yarl import URL
 
-from aiothrottle.aiohttp.response import origin_of
+from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.folder import Folder
@@ -48,7 +48,7 @@ class Crawl:
     ) -> None:
         self.job = job
         self.sender = sender
-        self.retry: Retry = sender.admission.retry
+        self.retry: Retry = sender.retry
         self.lines = lines
         self.output = output
         self.folder = folder
@@ -56,7 +56,7 @@ class Crawl:
         self.stopping: bool = False
         self._on_failure = on_failure
         self._workers: list[Worker] = []
-        self._refusing = dict[str, None]()
+        self._throttling = dict[str, None]()
         self._ended_by: StoreUnavailable | None = None
 
     async def run(self, workers: int) -> None:
@@ -107,22 +107,24 @@ class Crawl:
     @property
     def pauses(self) -> Pauses:
         """How many limiters are paused, and how long the longest pause goes on."""
-        limiter = self.sender.admission.limiter
+        limiter = self.sender.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds
-        # Only who has refused is paused. There may be millions of hosts, so the others are not
-        # asked, and who is not paused any more is forgotten.
+        # Only hosts that throttled are paused. There may be millions of hosts, so the others are
+        # not asked, and who is not paused any more is forgotten.
         pauses = {
-            host: limiter.statistics(host).paused_for for host in self._refusing if host in limiter
+            host: limiter.statistics(host).paused_for
+            for host in self._throttling
+            if host in limiter
         }
-        self._refusing = {host: None for host, seconds in pauses.items() if seconds > 0}
-        return len(self._refusing), max(pauses.values(), default=0.0)
+        self._throttling = {host: None for host, seconds in pauses.items() if seconds > 0}
+        return len(self._throttling), max(pauses.values(), default=0.0)
 
-    def refused(self, url: URL) -> None:
-        """Count a refusal of the host."""
-        self.tally.refused += 1
-        self._refusing[origin_of("", url)] = None
+    def throttled(self, url: URL) -> None:
+        """Count a request that the server of the URL has throttled."""
+        self.tally.throttled += 1
+        self._throttling[origin_of("", url)] = None
 
     def count(self, record: Record) -> None:
         """Count a URL that is done."""

@@ -51,8 +51,8 @@ def progress_line(
     parts += [f"{tally.done} done", f"{pace.speed:.1f}/s"]
     if tally.failed:
         parts.append(f"{tally.failed} failed")
-    if tally.refused:
-        parts.append(f"{tally.refused} refused")
+    if tally.throttled:
+        parts.append(f"{tally.throttled} throttled")
     count, seconds = pauses
     if count:
         until = datetime.fromtimestamp(now.timestamp() + seconds, now.tzinfo)

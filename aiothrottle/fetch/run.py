@@ -10,8 +10,8 @@ from typing import TextIO
 
 import aiohttp
 
-from aiothrottle._http.admission import Admission, AnyLimiter
-from aiothrottle.aiohttp.response import origin_of
+from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.fetch.addresses import LONGEST
@@ -78,9 +78,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     async with _client(settings) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
             settings.job,
-            sender=Sender(
-                client, Admission(limiters.to_wait_for, default_key=origin_of, retry=settings.retry)
-            ),
+            sender=Sender(client, limiters.to_wait_for, Options(retry=settings.retry)),
             lines=Lines(settings.sources, LONGEST),
             output=settings.output,
             folder=settings.folder,

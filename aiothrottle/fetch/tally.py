@@ -18,7 +18,7 @@ class Tally:
         failed: URLs of which there is no answer, or none of use, or an error.
         skipped: URLs that the output had already.
         requests: What was sent: attempts, and redirects.
-        refused: Requests of which the server said that they were too many.
+        throttled: Requests that the server throttled.
         waited: Seconds, of all URLs together.
     """
 
@@ -27,7 +27,7 @@ class Tally:
     failed: int = 0
     skipped: int = 0
     requests: int = 0
-    refused: int = 0
+    throttled: int = 0
     waited: float = 0.0
 
     def count(self, record: Record) -> None:
@@ -48,7 +48,7 @@ class Tally:
         )
         if self.requests:
             yield (
-                f"{counted(self.requests, 'request')}, {self.refused} refused by the server; "
+                f"{counted(self.requests, 'request')}, {self.throttled} throttled by the server; "
                 f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
             )
         none = self.done - self.statuses.total()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientResponse
 
-from aiothrottle.aiohttp.response import discard
+from aiothrottle.aiohttp.adapter import discard
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 from aiothrottle.fetch.addresses import Address, read_address
 from aiothrottle.fetch.folder import file_name
@@ -66,7 +66,7 @@ class Host(Protocol):
     tally: "Tally"
     stopping: bool
 
-    def refused(self, url: "URL") -> None:
+    def throttled(self, url: "URL") -> None:
         """Count a request that the server of the URL has throttled."""
         ...
 
@@ -129,7 +129,7 @@ class Worker:
 
     # ---- one attempt
 
-    async def _ask(self, session: ClientSession) -> ClientResponse:
+    async def _ask(self, _: object) -> ClientResponse:
         """Send the request. It has had its turn."""
         request = self._request
         self.busy = True
@@ -137,7 +137,7 @@ class Worker:
         self._waited += time.monotonic() - self._since
         self._crawl.tally.requests += 1
         try:
-            response = await session.request(
+            response = await self._crawl.sender.session.request(
                 request.method,
                 request.url,
                 headers=request.headers,
@@ -154,11 +154,11 @@ class Worker:
         """An answer has begun; if it is one that is tried again, a wait has."""
         retry = self._crawl.retry
         if response.status in retry.statuses:
-            # Whatever Retry-After says, it tells a refusal from an error.
-            if retry.is_refusal(
+            # A Retry-After of any value makes a 503 a throttled request.
+            if retry.is_throttled(
                 response.status, 0.0 if "Retry-After" in response.headers else None
             ):
-                self._crawl.refused(response.url)
+                self._crawl.throttled(response.url)
             self._rest()
 
     def _rest(self) -> None:
@@ -215,7 +215,7 @@ class Worker:
     async def _exchange(self, request: Request, record: Record) -> Request | None:
         """Send one request. The answer goes to the record, or is a redirect to follow."""
         self._request = request
-        response = await self._crawl.sender.send(request.method, request.url, self._ask)
+        response = await self._crawl.sender.request(request.method, request.url, self._ask)
         self.busy = True
         try:
             record.status = response.status

@@ -1,6 +1,6 @@
-"""What the transports for httpx and for httpx2 share, which is nearly all; neither is imported."""
+"""What the transports for httpx and for httpx2 share; neither library is imported here."""
 
-from aiothrottle.transport.lease import HeldStream
+from aiothrottle.transport.hold import HeldStream
 from aiothrottle.transport.transport import Transport
 
 __all__ = ["HeldStream", "Transport"]

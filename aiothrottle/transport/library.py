@@ -1,4 +1,4 @@
-"""What a transport needs of httpx and of httpx2."""
+"""The parts of httpx and httpx2 that a transport uses, as protocols."""
 
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -8,7 +8,7 @@ __all__ = ["AsyncTransport", "Request", "Response", "Stream"]
 
 
 class Request(Protocol):
-    """What is needed of the library's `Request`."""
+    """The used part of the library's `Request`."""
 
     method: str
     url: Any
@@ -20,7 +20,7 @@ class Request(Protocol):
 
 
 class Response(Protocol):
-    """What is needed of the library's `Response`."""
+    """The used part of the library's `Response`."""
 
     status_code: int
     stream: Any
@@ -33,11 +33,11 @@ class Response(Protocol):
 
     @property
     def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library
-        """Without regard to case."""
+        """The headers, by names of any case."""
         ...
 
     def aiter_raw(self) -> AsyncIterator[bytes]:
-        """Read the body as it is sent, then close."""
+        """Iterate over the body as it was sent, then close."""
         ...
 
     async def aread(self) -> bytes:
@@ -45,17 +45,17 @@ class Response(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the stream, if that has not been done."""
+        """Close the stream, if it is not closed."""
         ...
 
 
 class Stream(Protocol):
-    """What is needed of the library's `AsyncByteStream`."""
+    """The used part of the library's `AsyncByteStream`."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     async def aclose(self) -> None:
-        """Give the connection back, or close it."""
+        """Release the connection, or close it."""
         ...
 
 
@@ -64,7 +64,7 @@ _Response_co = TypeVar("_Response_co", covariant=True)
 
 
 class AsyncTransport(Protocol[_Request_contra, _Response_co]):
-    """What is needed of the library's `AsyncBaseTransport`."""
+    """The used part of the library's `AsyncBaseTransport`."""
 
     async def handle_async_request(self, request: _Request_contra, /) -> _Response_co:
         """Send a request."""
@@ -74,7 +74,7 @@ class AsyncTransport(Protocol[_Request_contra, _Response_co]):
         """Close all connections."""
         ...
 
-    async def __aenter__(self) -> Any: ...  # noqa: ANN401 - nobody uses it
+    async def __aenter__(self) -> Any: ...  # noqa: ANN401 - it is not used
 
     async def __aexit__(
         self,

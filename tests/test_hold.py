@@ -647,9 +647,9 @@ async def test_a_connection_whose_response_has_ended_is_not_closed(front: Front)
 async def test_what_has_ended_is_forgotten_at_once() -> None:
     async with scene(ThrottledSession, max_hold=60.0) as at:
         response = await at.begin("later")
-        assert len(at.session._sender._leases._leases) == 1
+        assert len(at.session._sender._adapter._holds._holds) == 1
         await response.read()
-        assert not at.session._sender._leases._leases
+        assert not at.session._sender._adapter._holds._holds
 
 
 async def test_each_response_has_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The slot of a response: until its stream is closed, fails, or is collected."""
+"""How long a response holds its slot: until its stream is closed, fails, or is collected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,47 +6,47 @@ from collections.abc import AsyncIterator
 from aiothrottle.permit import Permit
 from aiothrottle.transport.library import Stream
 
-__all__ = ["HeldStream", "Lease"]
+__all__ = ["HeldStream", "Hold"]
 
 
-class Lease:
-    """The slot of a response, and the stream that has to be closed before it is given back."""
+class Hold:
+    """The slot of a response, and the stream that is closed before the slot is released."""
 
     __slots__ = ("_all", "_loop", "_permit", "_timer", "stream")
 
     def __init__(
-        self, permit: Permit, stream: Stream, seconds: float | None, leases: "set[Lease]"
+        self, permit: Permit, stream: Stream, seconds: float | None, holds: "set[Hold]"
     ) -> None:
         self.stream: Stream = stream
         self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
-        self._all = leases
-        leases.add(self)
+        self._all = holds
+        holds.add(self)
 
     async def end(self) -> None:
-        """Close the stream, then give the slot back. Idempotent.
+        """Close the stream, then release the slot. Idempotent.
 
-        Who asks may be cancelled meanwhile. A stream whose closing is interrupted is lost: it stays
-        open, and counts as closed. So that is left to a task.
+        The caller may be cancelled meanwhile. A stream whose closing is interrupted stays open, and
+        counts as closed, so a task of its own closes it.
         """
         if self in self._all:
             await asyncio.shield(self._close_soon())
 
     def release(self) -> None:
-        """Give the slot back: the connection is closed, or as good as."""
+        """Release the slot: the connection is closed, or about to be."""
         self._all.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._permit.release()
 
     def abandon(self) -> None:
-        """End it on its loop, as nobody else will. Any thread may call it."""
+        """End the hold of a dropped response, on its loop. Thread-safe."""
         if self not in self._all:
             return
         try:
             self._loop.call_soon_threadsafe(self._expire)
-        except RuntimeError:  # the loop is closed, and cannot close the stream any more
+        except RuntimeError:  # the loop is closed, and the stream stays open
             self.release()
 
     def _expire(self) -> None:
@@ -74,51 +74,51 @@ _closing: set[asyncio.Task[None]] = set()
 def _closed(task: asyncio.Task[None]) -> None:
     _closing.discard(task)
     if not task.cancelled():
-        task.exception()  # who waits for it is told; often nobody does
+        task.exception()  # `end` raises it; where no caller awaits that, it is not reported
 
 
 class HeldStream:
-    """The body of a response, that holds a slot until its end, or until it is closed or collected.
+    """The body of a response. It holds a slot until its end, or until it is closed or collected.
 
-    What is read ahead of the caller, to judge the response, is given to the caller anew: first
-    that, and then whatever still comes. A subclass for each library is an `AsyncByteStream` too.
+    Chunks that were read ahead, to judge the response, are kept: the caller reads them first, then
+    the rest. The subclass for each library is an `AsyncByteStream` too.
     """
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        # One iterator for both: who leaves the first one early must not end the second one.
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        # One iterator for both: ending `_read_ahead` early must not end `_read`.
         self._source: AsyncIterator[bytes] | None = None
         self._ahead: list[bytes] = []
         self._error: Exception | None = None
         self._is_read_ahead = False
 
     async def read_ahead(self) -> bytes:
-        """Read all of the body, without a trace in its response."""
+        """Return all of the body; its response still counts as unread."""
         return b"".join([chunk async for chunk in self._read_ahead()])
 
     def begin_reading_ahead(self) -> None:
-        """Keep what is read from now on, and stay open when it is closed."""
+        """Keep all chunks from now on, and ignore `aclose`."""
         self._is_read_ahead = True
 
     def end_reading_ahead(self) -> None:
-        """Begin anew, with what was read."""
+        """Start again with the first chunk."""
         self._is_read_ahead = False
 
     async def end(self) -> None:
-        """Close the body, and give the slot back, whoever still reads."""
-        await self._lease.end()
+        """Close the body and release the slot, also while it is read."""
+        await self._hold.end()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._read_ahead() if self._is_read_ahead else self._read()
 
     async def aclose(self) -> None:
-        """Close the body, and give the slot back; not while it is read ahead."""
+        """Close the body and release the slot; while it is read ahead, do nothing."""
         if not self._is_read_ahead:
-            await self._lease.end()
+            await self._hold.end()
 
     def __del__(self) -> None:
-        # The client's pool would keep the connection of a response that is dropped for ever.
-        self._lease.abandon()
+        # The client's pool would keep the connection of a dropped response for ever.
+        self._hold.abandon()
 
     async def _read_ahead(self) -> AsyncIterator[bytes]:
         for chunk in tuple(self._ahead):
@@ -133,25 +133,25 @@ class HeldStream:
                 yield chunk
             while (more := await self._next()) is not None:
                 yield more
-        except BaseException:  # also that of who leaves early
+        except BaseException:  # also the GeneratorExit of a reader that stops early
             self._source = None
-            await self._lease.end()
+            await self._hold.end()
             raise
 
     async def _next(self) -> bytes | None:
-        """Give the next piece of the body, None at its end."""
+        """Return the next chunk of the body, or None at its end."""
         if self._error is not None:
             raise self._error
         if self._source is None:
-            self._source = aiter(self._lease.stream)
+            self._source = aiter(self._hold.stream)
         try:
             chunk = await anext(self._source, None)
         except BaseException as error:
             # The iterator has ended now, as if this were the end of the body.
             given_up = RuntimeError("reading the body was given up, and cannot be resumed")
             self._error = error if isinstance(error, Exception) else given_up
-            await self._lease.end()
+            await self._hold.end()
             raise
         if chunk is None:
-            await self._lease.end()
+            await self._hold.end()
         return chunk

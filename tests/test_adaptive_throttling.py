@@ -19,12 +19,12 @@ import aiothrottle.httpx
 import aiothrottle.httpx2
 from aiothrottle import (
     AdaptiveThrottling,
-    AttemptRefused,
-    Overloaded,
+    AttemptThrottled,
     RateLimiter,
+    RequestDropped,
     ThrottleTimeout,
 )
-from aiothrottle._http.overload import Overloads
+from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.aiohttp import Retry, ThrottledSession, ThrottleMiddleware, throttled_session
 from aiothrottle.testing import RateLimitedServer
 
@@ -92,15 +92,15 @@ async def test_a_request_to_a_server_that_fails_is_not_sent(front: Front) -> Non
     async with (
         serve() as failing,
         serve() as fine,
-        front(limiter, retry=ONCE, overload=STRICT) as get,
+        front(limiter, retry=ONCE, adaptive_throttling=STRICT) as get,
     ):
         assert await get(f"{failing.url}500") == 500
-        with pytest.raises(Overloaded, match="fails: this request was not sent") as raised:
+        with pytest.raises(RequestDropped, match="is failing: the request was dropped") as raised:
             await get(f"{failing.url}200")
         assert await get(f"{fine.url}200") == 200
         assert await get(f"{fine.url}200") == 200
         assert len(failing.audit.requests) == 1
-    assert raised.value.rejected_share == 0.5
+    assert raised.value.dropped_share == 0.5
     assert raised.value.origin == f"127.0.0.1:{failing.url.port}"
     assert raised.value.__cause__ is None
     statistics = limiter.statistics()
@@ -109,8 +109,11 @@ async def test_a_request_to_a_server_that_fails_is_not_sent(front: Front) -> Non
 
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("status", [200, 304, 404, 429])
-async def test_what_the_server_decided_is_no_overload(front: Front, status: int) -> None:
-    async with serve() as server, front(RateLimiter(None), retry=ONCE, overload=STRICT) as get:
+async def test_client_error_counts_as_accepted(front: Front, status: int) -> None:
+    async with (
+        serve() as server,
+        front(RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT) as get,
+    ):
         for _ in range(3):
             assert await get(f"{server.url}{status}") == status
 
@@ -118,12 +121,15 @@ async def test_what_the_server_decided_is_no_overload(front: Front, status: int)
 @pytest.mark.parametrize("front", FRONTS)
 async def test_another_attempt_is_rejected_too_and_says_what_came_before(front: Front) -> None:
     retry = Retry(backoff=0.001)
-    async with serve() as server, front(RateLimiter(None), retry=retry, overload=STRICT) as get:
-        with pytest.raises(Overloaded) as raised:
+    async with (
+        serve() as server,
+        front(RateLimiter(None), retry=retry, adaptive_throttling=STRICT) as get,
+    ):
+        with pytest.raises(RequestDropped) as raised:
             await get(f"{server.url}502")
         assert len(server.audit.requests) == 1
     cause = raised.value.__cause__
-    assert isinstance(cause, AttemptRefused)
+    assert isinstance(cause, AttemptThrottled)
     assert (cause.status, cause.retry_after) == (502, None)
 
 
@@ -131,17 +137,17 @@ async def test_another_attempt_is_rejected_too_and_says_what_came_before(front: 
 async def test_a_connection_that_fails_is_not_accepted(front: Front) -> None:
     async with serve() as server:
         url = f"{server.url}200"
-    async with front(RateLimiter(None), retry=ONCE, overload=STRICT) as get:
+    async with front(RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT) as get:
         with pytest.raises(CONNECTION_FAILED):
             await get(url)
-        with pytest.raises(Overloaded):
+        with pytest.raises(RequestDropped):
             await get(url)
 
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_who_gives_up_in_the_line_says_nothing_about_the_server(front: Front) -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    options = {"retry": ONCE, "overload": STRICT, "queue_timeout": 0.01}
+    options = {"retry": ONCE, "adaptive_throttling": STRICT, "queue_timeout": 0.01}
     async with serve() as server, front(limiter, **options) as get:
         async with limiter.throttle():
             with pytest.raises(ThrottleTimeout):
@@ -167,7 +173,7 @@ async def test_requests_under_way_to_a_healthy_server_are_not_rejected(
 
     async with (
         RateLimitedServer(None, handler=wait_for_others) as server,
-        front(RateLimiter(None), retry=ONCE, overload=STRICT) as get,
+        front(RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT) as get,
     ):
         for _ in range(2):
             statuses = await asyncio.gather(*[get(str(server.url)) for _ in range(count)])
@@ -175,7 +181,7 @@ async def test_requests_under_way_to_a_healthy_server_are_not_rejected(
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_cancelled_request_is_no_overload(front: Front) -> None:
+async def test_cancelled_request_is_not_counted(front: Front) -> None:
     arrived = asyncio.Event()
 
     async def wait_or_answer(request: web.Request) -> web.Response:
@@ -186,7 +192,7 @@ async def test_cancelled_request_is_no_overload(front: Front) -> None:
 
     async with (
         RateLimitedServer(None, handler=wait_or_answer) as server,
-        front(RateLimiter(None), retry=ONCE, overload=STRICT) as get,
+        front(RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT) as get,
     ):
         for _ in range(3):
             task = asyncio.ensure_future(get(f"{server.url}wait"))
@@ -199,7 +205,7 @@ async def test_cancelled_request_is_no_overload(front: Front) -> None:
 
 
 @pytest.mark.parametrize("front", FRONTS[:2])
-async def test_timeout_of_the_client_is_an_overload(front: Front) -> None:
+async def test_timeout_of_the_client_counts_as_failure(front: Front) -> None:
     async def wait(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
@@ -207,19 +213,21 @@ async def test_timeout_of_the_client_is_an_overload(front: Front) -> None:
     timeout = aiohttp.ClientTimeout(total=0.05)
     async with (
         RateLimitedServer(None, handler=wait) as server,
-        front(RateLimiter(None), retry=ONCE, overload=STRICT, timeout=timeout) as get,
+        front(RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT, timeout=timeout) as get,
     ):
         with pytest.raises(TimeoutError):
             await get(str(server.url))
-        with pytest.raises(Overloaded):
+        with pytest.raises(RequestDropped):
             await get(str(server.url))
 
 
 @pytest.mark.parametrize("front", FRONTS[:2])
-async def test_request_that_is_not_sent_is_no_overload(front: Front) -> None:
+async def test_request_that_is_not_sent_is_not_counted(front: Front) -> None:
     async with (
         serve() as server,
-        front(RateLimiter(None), retry=ONCE, overload=STRICT, headers={"X": "a\r\nb"}) as get,
+        front(
+            RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT, headers={"X": "a\r\nb"}
+        ) as get,
     ):
         with pytest.raises(ValueError, match=r"(?i)header injection|newline"):
             await get(f"{server.url}200")
@@ -232,7 +240,7 @@ async def test_an_error_in_place_of_a_response_counts_by_its_status() -> None:
     async with (
         serve() as server,
         ThrottledSession(
-            RateLimiter(None), retry=ONCE, overload=STRICT, raise_for_status=True
+            RateLimiter(None), retry=ONCE, adaptive_throttling=STRICT, raise_for_status=True
         ) as session,
     ):
         for _ in range(3):
@@ -240,24 +248,26 @@ async def test_an_error_in_place_of_a_response_counts_by_its_status() -> None:
                 await session.get(f"{server.url}404")
         with pytest.raises(aiohttp.ClientResponseError):
             await session.get(f"{server.url}503")
-        with pytest.raises(Overloaded):
+        with pytest.raises(RequestDropped):
             await session.get(f"{server.url}200")
 
 
 async def test_no_more_origins_are_remembered_than_matter() -> None:
-    overloads = Overloads(STRICT)
+    throttling = OriginThrottling(STRICT)
     for number in range(3000):
-        overloads.failed("first.example")
-        overloads.failed(f"{number}.example")
-    assert len(overloads._states) == 1024
+        throttling.count("first.example", None)
+        throttling.count(f"{number}.example", None)
+    assert len(throttling._states) == 1024
     for known in ("first.example", "2999.example"):
-        with pytest.raises(Overloaded):
-            overloads.check(known)
-    overloads.check("1.example")
+        with pytest.raises(RequestDropped):
+            throttling.check(known)
+    throttling.check("1.example")
 
 
 @pytest.mark.parametrize("front", [*FRONTS[:2], ThrottleMiddleware, transport])
 async def test_only_the_algorithm_will_do(front: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"overload is an AdaptiveThrottling, such as .*, not 2\.0"):
-        async with front(RateLimiter(1), overload=2.0):
+    with pytest.raises(
+        TypeError, match=r"adaptive_throttling is an AdaptiveThrottling, such as .*, not 2\.0"
+    ):
+        async with front(RateLimiter(1), adaptive_throttling=2.0):
             pass

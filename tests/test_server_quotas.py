@@ -19,7 +19,7 @@ from aiothrottle import (
     TokenBucket,
     WaitUntil,
 )
-from aiothrottle._http.announcements import Announcements
+from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
@@ -274,7 +274,7 @@ async def test_the_limiter_hears_what_every_response_says(front: str) -> None:
 async def test_it_can_be_told_not_to_listen(front: str) -> None:
     limiter = RateLimiter(1000)
     async with serving(says(0, 50)) as (url, _):
-        await get(front, limiter, url, heed=None)
+        await get(front, limiter, url, server_quota=None)
     assert limiter.statistics().announced_left is None
 
 
@@ -327,7 +327,7 @@ async def test_a_refusal_may_have_another_status_or_say_it_in_the_body(front: st
 async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> None:
     quick = Retry(backoff=0.001)
     refusal = answer(403, Retry_After="0.001", X_RateLimit_Remaining="0")
-    async with ThrottledSession(RateLimiter(1000), retry=quick, heed=None) as session:
+    async with ThrottledSession(RateLimiter(1000), retry=quick, server_quota=None) as session:
         async with serving(refusal, answer()) as (url, seen):
             assert (await session.post(url)).status == 200
             assert len(seen) == 2
@@ -349,7 +349,7 @@ async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> 
 async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
     for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
-        Announcements("at once", (), 120).pass_on(limiter, permit, limits)
+        ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().announced_left is None
         assert not limiter._engine.followed
 
@@ -357,7 +357,7 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [
-        ({"heed": "later"}, ValueError, "heed"),
+        ({"server_quota": "later"}, ValueError, "server_quota"),
         ({"profiles": ["GitHub"]}, TypeError, "profiles"),
     ],
 )

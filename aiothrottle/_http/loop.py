@@ -1,0 +1,314 @@
+"""The retry loop: the only place where attempts are made, judged, delayed and ended.
+
+`ThrottledSession`, both middlewares, both transports and ``aiothrottle fetch`` share it; an
+`Adapter` does what differs between HTTP clients. One turn of the loop, and the effect of a
+cancellation at each await:
+
+1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
+2. Send. Cancelled, or if it raises: the permit is released.
+3. Have the response hold the permit, and parse its headers. No await.
+4. Read a short body that may report more; call `Retry.should_retry`. Cancelled, or if it raises:
+   the response is closed, which releases the permit.
+5. Report the outcome to the limiter, which pauses if the server throttled. No await.
+6. Return the response or raise the exception. If there is another attempt, discard the response and
+   sleep instead. Cancelled: the adapter releases the permit all the same; asleep, it holds none.
+
+An exception of step 2 is handled by the first line that applies:
+
+- A `ThrottleError`, of a limiter further in: raised, with the attempt before as its cause.
+- A cancellation, or any other that is no `Exception`: raised.
+- One that stands for a response (`Failure.response`): handled as a response of that status.
+- One of `Retry.exceptions` or, where that is None, one that is `Failure.retryable`: retried if the
+  method can be repeated, and raised after the last attempt.
+- Any other: raised.
+
+Adaptive throttling counts `Failure.unanswered` in each of these cases.
+
+A response is handled by the first line that applies:
+
+- 101, or one that neither the server nor the `Retry` has a rule for: reported as a success, and
+  returned.
+- `should_retry` returned True, or returned None and the server throttled: reported as throttled,
+  and retried with any method.
+- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported as a success,
+  and retried if the method can be repeated.
+- Any other: reported as a success, and returned.
+
+When no attempts or no retry budget are left, the wait would exceed `Retry.max_retry_after`, or the
+body cannot be sent again, the last response is returned.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from aiothrottle._http.adapter import Adapter, Request
+from aiothrottle._http.admission import Admission, Target
+from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
+from aiothrottle._http.options import Options
+from aiothrottle._http.quotas import ServerQuotas, body_may_report
+from aiothrottle._http.throttling import OriginThrottling
+from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import ThrottleError
+from aiothrottle.headers import ServerLimits
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit, report_answer, report_pause, report_retry
+
+__all__ = ["RetryLoop"]
+
+_SWITCHING_PROTOCOLS = 101
+_LEAST_ERROR = 400
+
+_Request = TypeVar("_Request", bound=Request)
+_Response = TypeVar("_Response")
+
+
+class RetryLoop(Generic[_Request, _Response]):
+    """Sends the requests of one integration.
+
+    Args:
+        adapter: Translates for the client.
+        options: The options of the integration.
+        origin: Returns the server of a request, by its method and URL. Adaptive throttling and,
+            without an admission, the retry budget are per server.
+        admission: Finds the limiter of a request. None: an integration further in waits, if any.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter[_Request, _Response],
+        options: Options,
+        origin: Callable[[str, Any], str],
+        admission: Admission | None = None,
+    ) -> None:
+        retry, algorithm = options.retry, options.adaptive_throttling
+        self._adapter = adapter
+        self._origin = origin
+        self._admission = admission
+        self._retry = retry
+        self._queue_timeout = options.queue_timeout
+        self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
+        self._throttling = None if algorithm is None else OriginThrottling(algorithm)
+        self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
+        # The target of all requests, if it is the same for all.
+        nowhere = Target(None, None) if self._retry_quota is None else None
+        self._only = nowhere if admission is None else admission.only
+        # Whether the policy has a rule for every response; whether it has none for any below 400.
+        self._judges_all = retry.should_retry is not None or retry.budget is not None
+        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in retry.statuses)
+        #: Finds the limiter that emits events of retries, where there is no admission.
+        self.observed: Admission | None = None
+
+    async def run(
+        self, request: _Request, send: Callable[[_Request], Awaitable[_Response]]
+    ) -> _Response:
+        """Send a request until an attempt succeeds or must not be retried.
+
+        Args:
+            request: The request.
+            send: Makes one attempt. Cancelled, it leaves no connection in use.
+
+        Returns:
+            The response to the last attempt.
+
+        Raises:
+            ThrottleError: The limiter's.
+            Exception: What the client raised in the last attempt; what `key` or `should_retry`
+                raised.
+        """
+        adapter = self._adapter
+        key, limiter = self._only or self._target(request)
+        server = None if self._throttling is None else self._origin(request.method, request.url)
+        permit: Permit | None = None
+        attempts: Attempts | None = None
+        outcome: Outcome[_Response] | None = None
+        while True:
+            replayable = adapter.is_replayable(request)
+            if limiter is not None:
+                permit = await (
+                    limiter.throttle(timeout=self._queue_timeout).__aenter__()
+                    if server is None and outcome is None  # a coroutine less
+                    else self._enter(limiter, server, outcome)
+                )
+            try:
+                response = await send(request)
+            except BaseException as error:
+                if permit is not None:
+                    permit.release()
+                if (failure := self._failure(error, server, outcome)) is None:
+                    raise
+                outcome = failure
+            else:
+                head = adapter.receive(request, response, permit)
+                if server is not None:
+                    self._count(server, head[0])
+                if (limits := self._read(response, head, limiter, permit)) is None:
+                    return response
+                outcome = await self._judge(response, head, limits, limiter, permit)
+            attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
+            if not await self._wait(request, permit, attempts, outcome, replayable):
+                return outcome.result()
+
+    def _target(self, request: _Request) -> Target:
+        """Return the key and the limiter of a request; without an admission, its origin as key."""
+        if self._admission is not None:
+            return self._admission.target(request.method, request.url)
+        return Target(self._origin(request.method, request.url), None)
+
+    async def _enter(
+        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
+    ) -> Permit:
+        """Wait for the limiter, no longer than `queue_timeout`.
+
+        Raises:
+            RequestDropped: Adaptive throttling drops the request, which took no token.
+        """
+        try:
+            if self._throttling is not None and server is not None:
+                self._throttling.check(server)
+            return await limiter.throttle(timeout=self._queue_timeout).__aenter__()
+        except ThrottleError as error:
+            chain(error, before)
+            raise
+
+    def _failure(
+        self, error: BaseException, server: str | None, before: Outcome[Any] | None
+    ) -> Outcome[Any] | None:
+        """Return the outcome of an attempt that raised; None if the exception is to be raised."""
+        if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
+            chain(error, before)
+            return None
+        if not isinstance(error, Exception):
+            return None
+        failure = self._adapter.classify(error)
+        if failure.response is not None:
+            host, status, headers = failure.response
+            self._count(server, status)
+            return failed(error, status, self._quotas.parse(host, status, headers))
+        if failure.unanswered:
+            self._count(server, None)
+        exceptions = self._retry.exceptions
+        retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
+        return failed(error) if retried else None
+
+    def _read(
+        self,
+        response: _Response,
+        head: tuple[int, Mapping[str, str]],
+        limiter: RateLimiter | None,
+        permit: Permit | None,
+    ) -> ServerLimits | None:
+        """Parse the headers of a response, and apply the reported quota to the limiter.
+
+        Returns:
+            The reported limits. None: neither the server nor the policy has a rule for the
+            response, and it is reported as a success.
+        """
+        status, headers = head
+        if not (self._trusting and self._quotas.has_none(status, headers)):
+            limits = self._quotas.parse(self._adapter.host(response), status, headers)
+            self._quotas.apply(limiter, permit, limits)
+            if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
+                self._judges_all
+                or status in self._retry.statuses
+                or limits.throttled
+                or body_may_report(status, limits)
+            ):
+                return limits
+        if permit is not None:
+            report_answer(permit)
+        return None
+
+    async def _judge(
+        self,
+        response: _Response,
+        head: tuple[int, Mapping[str, str]],
+        limits: ServerLimits,
+        limiter: RateLimiter | None,
+        permit: Permit | None,
+    ) -> Outcome[_Response]:
+        """Return the outcome of an attempt with a response, whose whole body stays readable."""
+        adapter, retry = self._adapter, self._retry
+        status, headers = head
+        try:
+            if body_may_report(status, limits):
+                try:
+                    body = await adapter.read_body(response)
+                except Exception as error:
+                    if not adapter.classify(error).unanswered:
+                        raise
+                    # The response is not returned any more, as its body cannot be read.
+                    return failed(error, status, limits)
+                if body is not None:
+                    host = adapter.host(response)
+                    limits = self._quotas.parse(host, status, headers, body)
+                    self._quotas.apply(limiter, permit, limits)
+            if retry.should_retry is None:
+                return await judge(retry, response, status, limits)
+            with adapter.replayed(response) as unread:
+                outcome = await judge(retry, response, status, limits)
+            return outcome._replace(response=unread())
+        except BaseException:
+            await adapter.close(response)
+            raise
+
+    async def _wait(
+        self,
+        request: _Request,
+        permit: Permit | None,
+        attempts: Attempts,
+        outcome: Outcome[_Response],
+        replayable: bool,
+    ) -> bool:
+        """Report an outcome and wait for the next attempt; return False if there is none."""
+        delay = attempts.delay(outcome)
+        # Also if this request is not retried: the others would be throttled as well.
+        paused = self._report(permit, outcome, delay)
+        if (
+            delay is None
+            or not (replayable and self._adapter.is_replayable(request))
+            or not attempts.start_next(outcome, delay)
+        ):
+            attempts.finish(outcome)
+            return False
+        if (known := permit or self._observed(request)) is not None:
+            report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
+        if outcome.response is not None:
+            await self._adapter.discard(outcome.response)
+        # No slot is held meanwhile. A paused limiter delays the next attempt by itself.
+        if not paused:
+            await asyncio.sleep(delay)
+        await self._adapter.prepare_again(request)
+        return True
+
+    def _count(self, server: str | None, status: int | None) -> None:
+        """Count an attempt for adaptive throttling; a status of None is a failure."""
+        if self._throttling is not None and server is not None:
+            self._throttling.count(server, status)
+
+    def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
+        """Report the outcome of an attempt to the limiter; a failure without response is not one.
+
+        Returns:
+            Whether the limiter is now paused for at least `delay`.
+        """
+        if permit is None:
+            return False
+        if outcome.throttled:
+            return report_pause(
+                permit,
+                delay if delay is not None else outcome.retry_after or 0.0,
+                told=bool(outcome.retry_after),
+                jitter=self._retry.pause_jitter,
+                longest=self._retry.max_retry_after,
+            )
+        if outcome.response is not None:
+            report_answer(permit)
+        return False
+
+    def _observed(self, request: _Request) -> Permit | None:
+        """Return a permit that is not held, which emits events for the observed limiter."""
+        if self.observed is None:
+            return None
+        limiter = self.observed.target(request.method, request.url).limiter
+        return None if limiter is None else limiter.throttle()

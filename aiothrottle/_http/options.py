@@ -1,0 +1,197 @@
+"""The options of all integrations: declared, documented and validated here, and nowhere else.
+
+Each integration takes its options as ``**options: Unpack[...]`` of one of the classes below, and
+makes an `Options` of them with `read_options`. A new option is a line in one of these classes, a
+field of `Options`, and a check if it can have a wrong value.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias, TypedDict, cast
+
+from aiothrottle.adaptive import AdaptiveThrottling
+from aiothrottle.checks import check_choice, check_number
+from aiothrottle.headers import Profile
+from aiothrottle.redact import shown
+from aiothrottle.retry import Retry
+
+__all__ = [
+    "ClientOptions",
+    "HeaderOptions",
+    "Key",
+    "MiddlewareOptions",
+    "Options",
+    "RetryOptions",
+    "ServerQuotaUse",
+    "SessionOptions",
+    "ThrottleOptions",
+    "WebsocketOptions",
+    "check_names",
+    "names_of",
+    "read_options",
+]
+
+# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
+Key: TypeAlias = Callable[[str, Any], Hashable]
+ServerQuotaUse: TypeAlias = Literal["at once", "evenly"] | None
+
+
+class HeaderOptions(TypedDict, total=False):
+    """Options of every integration: all of them parse the headers about limits."""
+
+    profiles: Iterable[Profile]
+    """How to parse the headers of servers that the package does not know, or knows otherwise: see
+    `aiothrottle.headers.Profile`. By default none."""
+
+
+class RetryOptions(HeaderOptions, total=False):
+    """Options of a `RetryMiddleware`, and of every integration that retries.
+
+    >>> options: RetryOptions = {"buffer_body": True}
+    """
+
+    buffer_body: bool
+    """Whether a body that cannot be sent twice, such as an async generator, is read into memory
+    first, so that it can. By default it is sent once, and the throttled response is returned."""
+
+
+class ThrottleOptions(HeaderOptions, total=False):
+    """Options of every integration that waits for a limiter.
+
+    >>> options: ThrottleOptions = {"queue_timeout": 5, "max_hold": 60}
+    """
+
+    key: Key | None
+    """Returns the key of a request in a `KeyedRateLimiter`, from its method and its URL, as the
+    client has it (a `yarl.URL`, an `httpx.URL`). None, the default: the host as DNS has it,
+    ``"xn--bcher-kva.example"``, with the port unless it is the usual one: ``"localhost:8080"``."""
+
+    retry: Retry
+    """When to retry; ``Retry(attempts=1)`` for never. By default a ``Retry()``. It also decides
+    which responses count as throttled, and how long a pause may be."""
+
+    queue_timeout: float | None
+    """Seconds that an attempt may wait for the limiter. None, the default: no limit (but aiohttp's
+    `total`, which runs while a middleware waits)."""
+
+    max_hold: float | None
+    """Seconds that a response may hold its slot, after which its connection is closed; above 0.
+    None, the default: as long as the client keeps the connection, which is for ever if a response
+    is dropped half-read. A `ThrottledSession`, and from aiohttp 3.15 on a `ThrottleMiddleware`,
+    uses the `total` of the request's `aiohttp.ClientTimeout` by default, after which the body
+    cannot be read any more."""
+
+    adaptive_throttling: AdaptiveThrottling | None
+    """How requests to a failing origin are dropped, before they take a token, with a
+    `RequestDropped`: ``AdaptiveThrottling(k=2.0)``, for each origin by itself. None, the default:
+    never."""
+
+    server_quota: ServerQuotaUse
+    """How the limiter uses the quota that a server reports (what remains, until its reset): "at
+    once", the default, or "evenly" until the reset. It makes the limiter tighter, never looser than
+    its own rate. None: it is ignored."""
+
+
+class ClientOptions(ThrottleOptions, RetryOptions, total=False):
+    """Options of every integration that throttles and retries: a transport has these."""
+
+
+class WebsocketOptions(TypedDict, total=False):
+    """Options of every integration that opens websockets."""
+
+    hold_websockets: bool
+    """Whether a websocket holds its slot until it is closed; by default only for the handshake."""
+
+
+class MiddlewareOptions(ThrottleOptions, WebsocketOptions, total=False):
+    """Options of a `ThrottleMiddleware`."""
+
+
+class SessionOptions(ClientOptions, WebsocketOptions, total=False):
+    """Options of a `ThrottledSession` and of `throttled_session`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The validated options of an integration.
+
+    Raises:
+        TypeError: An option is of a wrong type.
+        ValueError: An option is out of range.
+    """
+
+    key: Key | None = None
+    retry: Retry = Retry()  # noqa: RUF009 - a frozen value
+    queue_timeout: float | None = None
+    max_hold: float | None = None
+    hold_websockets: bool = False
+    buffer_body: bool = False
+    adaptive_throttling: AdaptiveThrottling | None = None
+    server_quota: ServerQuotaUse = "at once"
+    profiles: Iterable[Profile] = ()
+
+    def __post_init__(self) -> None:
+        """Validate each option, before the first request."""
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"key is a function of method and URL, not {shown(self.key)}")
+        if not isinstance(self.retry, Retry):
+            raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(self.retry)}")
+        check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
+        check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
+        if self.adaptive_throttling is not None and not isinstance(
+            self.adaptive_throttling, AdaptiveThrottling
+        ):
+            raise TypeError(
+                f"adaptive_throttling is an AdaptiveThrottling, such as AdaptiveThrottling(k=2), "
+                f"not {shown(self.adaptive_throttling)}"
+            )
+        check_choice("server_quota", self.server_quota, ("at once", "evenly", None))
+        # It is read several times, and may be an iterator.
+        object.__setattr__(self, "profiles", _as_tuple(self.profiles))
+
+    def of_kind(self, kind: type[Mapping[str, object]]) -> Any:  # noqa: ANN401 - a `kind`
+        """Return the options that a class of options has."""
+        return {name: getattr(self, name) for name in names_of(kind)}
+
+
+def _as_tuple(profiles: object) -> tuple[Profile, ...]:
+    if isinstance(profiles, str) or not isinstance(profiles, Iterable):
+        raise TypeError(f"profiles is a list of Profiles, such as [], not {shown(profiles)}")
+    own = tuple(cast("Iterable[object]", profiles))
+    for profile in own:
+        if not isinstance(profile, Profile):
+            raise TypeError(f"profiles are each a Profile, not {shown(profile)}")
+    return cast("tuple[Profile, ...]", own)
+
+
+def names_of(kind: type[Mapping[str, object]]) -> frozenset[str]:
+    """Return the names of all options of a class of options, inherited ones too."""
+    return frozenset(kind.__annotations__)
+
+
+def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[str, Any]) -> Options:
+    """Validate the options given to `owner`, which has the options of the class `kind`.
+
+    Raises:
+        TypeError: An option is unknown, or of a wrong type.
+        ValueError: An option is out of range.
+    """
+    check_names(owner, names_of(kind), given)
+    return Options(**given)
+
+
+def check_names(
+    owner: str, known: Collection[str], given: Iterable[str], *, elsewhere: str = ""
+) -> None:
+    """Raise a TypeError if a given name is not known; `elsewhere` follows it in the message.
+
+    >>> check_names("ThrottleMiddleware", {"max_hold", "retry"}, ["max_holds"])
+    Traceback (most recent call last):
+    TypeError: ThrottleMiddleware has no argument 'max_holds'; did you mean 'max_hold'?
+    """
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{owner} has no argument {name!r}{elsewhere}{hint}")

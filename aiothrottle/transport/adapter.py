@@ -1,0 +1,203 @@
+"""The adapter of httpx and of httpx2, neither of which is imported here."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
+from aiothrottle._http.admission import origin
+from aiothrottle.permit import Permit
+from aiothrottle.transport.hold import HeldStream, Hold
+from aiothrottle.transport.library import Request, Response
+
+__all__ = ["TransportAdapter", "origin_of"]
+
+_SWITCHING_PROTOCOLS = 101
+
+_Request = TypeVar("_Request", bound=Request)
+_Response = TypeVar("_Response", bound=Response)
+
+
+class TransportAdapter(Generic[_Request, _Response]):
+    """Translates for a library.
+
+    Args:
+        library: The module.
+        held_stream: The stream of a response that holds a permit.
+        max_hold: Seconds that a response may hold its permit; None: no limit.
+    """
+
+    def __init__(
+        self,
+        library: Any,  # noqa: ANN401 - a module
+        held_stream: type[HeldStream],
+        max_hold: float | None,
+    ) -> None:
+        self._library = library
+        self._held_stream = held_stream
+        self._max_hold = max_hold
+        self._holds: set[Hold] = set()
+        self._no_answer = _failures(library)
+        self._multipart = _multipart(library)
+
+    def receive(
+        self, request: _Request, response: _Response, permit: Permit | None
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return status and headers; the stream of the response holds the permit."""
+        response.request = request  # the client sets it later, `should_retry` may read it now
+        if permit is not None:
+            # A response of a mock or a cache is closed already, and will not be closed again.
+            if response.is_closed or response.status_code == _SWITCHING_PROTOCOLS:
+                permit.release()
+            else:
+                hold = Hold(permit, response.stream, self._max_hold, self._holds)
+                response.stream = self._held_stream(hold)
+        return response.status_code, response.headers
+
+    def is_replayable(self, request: _Request) -> bool:
+        """Return whether the body of a request can be sent again unchanged."""
+        stream = request.stream
+        if isinstance(stream, self._library.ByteStream):
+            return True
+        return isinstance(stream, self._multipart) and all(map(_is_repeatable, stream.fields))
+
+    def classify(self, error: Exception) -> Failure:
+        """Classify a failed connection; a wrong certificate is not retryable."""
+        lost = isinstance(error, self._no_answer)
+        return Failure(retryable=lost and not _is_of_a_certificate(error), unanswered=lost)
+
+    def host(self, response: _Response) -> str:
+        """Return the host that sent a response."""
+        host: str = response.request.url.host
+        return host
+
+    async def read_body(self, response: _Response) -> bytes | None:
+        """Read a short body, and keep it for the caller."""
+        # A compressed body is short only until it is decompressed.
+        if not _is_short(response.headers) or "Content-Encoding" in response.headers:
+            return None
+        held = _held(response)
+        try:
+            async with asyncio.timeout(SHORT_TIME):
+                return await (response.aread() if held is None else held.read_ahead())
+        except TimeoutError as error:
+            raise self._library.ReadTimeout(
+                "the body of a throttled response did not arrive"
+            ) from error
+
+    @contextmanager
+    def replayed(self, response: _Response) -> Generator[Callable[[], _Response]]:
+        """Keep what is read of the body; the function returns the response unread."""
+        held = _held(response)
+        if held is None or response.is_closed:
+            yield lambda: response
+            return
+        held.begin_reading_ahead()
+        yield lambda: self._unread(response, held)
+        held.end_reading_ahead()
+
+    def _unread(self, response: _Response, held: HeldStream) -> _Response:
+        """Return a response with an unread body, although `should_retry` may have read it."""
+        if not response.is_closed and not response.is_stream_consumed:
+            return response
+        # There is no public way to make a response forget what it has decoded.
+        unread: _Response = self._library.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=held,
+            request=response.request,
+            extensions=response.extensions,
+            history=response.history,
+            default_encoding=response.default_encoding,
+        )
+        # An iterator that `should_retry` abandoned may end late, and then closes its response.
+        response.stream = self._library.ByteStream(b"")
+        return unread
+
+    async def close(self, response: _Response) -> None:
+        """Close a response that is not returned."""
+        held = _held(response)
+        await (response.aclose() if held is None else held.end())
+
+    async def discard(self, response: _Response) -> None:
+        """End a response that is followed by another attempt, and release its permit."""
+        try:
+            if _is_short(response.headers) and not response.is_stream_consumed:
+                # The body is not needed.
+                with suppress(TimeoutError, self._library.TransportError):
+                    async with asyncio.timeout(SHORT_TIME):
+                        async for _ in response.aiter_raw():
+                            pass
+        finally:
+            await response.aclose()
+
+    async def prepare_again(self, _: _Request) -> None:
+        """Do nothing: the libraries rewind a body by themselves."""
+
+    def release_all(self) -> None:
+        """Release the permits of all responses: their connections are closed."""
+        for hold in tuple(self._holds):
+            hold.release()
+
+
+def _held(response: Response) -> HeldStream | None:
+    stream = response.stream
+    return stream if isinstance(stream, HeldStream) else None
+
+
+def origin_of(_method: str, url: Any) -> str:  # noqa: ANN401 - of either library
+    """Return the host of the URL as DNS has it, with any port but the default one."""
+    return origin(url.scheme, url.raw_host.decode("ascii"), url.port)
+
+
+def _failures(library: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - a module
+    """Return the exceptions of a failed connection.
+
+    Neither a full pool, as nothing was sent, nor a proxy that denies access is one.
+    """
+    return (
+        library.NetworkError,
+        library.RemoteProtocolError,
+        library.ConnectTimeout,
+        library.ReadTimeout,
+        library.WriteTimeout,
+    )
+
+
+def _is_of_a_certificate(error: BaseException | None) -> bool:
+    """Return whether a certificate is the cause, which another attempt would meet again.
+
+    The libraries have no class for it, but the error of `ssl` is in the chain.
+    """
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _multipart(library: Any) -> type[Any]:  # noqa: ANN401 - a module
+    """Return the class of a form with files, which has no public name."""
+    form: object = library.Request("POST", "http://localhost/", files={"file": b""}).stream
+    return type(form)
+
+
+def _is_repeatable(field: Any) -> bool:  # noqa: ANN401 - of either library
+    """Return whether a field of a form can be sent again. The libraries rewind it."""
+    if not hasattr(field, "file"):
+        return hasattr(field, "value")
+    content = field.file
+    if isinstance(content, str | bytes):
+        return True
+    if not hasattr(content, "seekable") or getattr(content, "closed", False):
+        return False
+    return bool(content.seekable())
+
+
+def _is_short(headers: Mapping[str, str]) -> bool:
+    try:
+        return int(headers.get("Content-Length", "")) <= SHORT_BODY
+    except ValueError:
+        return False
