@@ -108,7 +108,7 @@ def others() -> set[str]:
     """Name the tasks that are not the test's own."""
     return {task.get_name() for task in asyncio.all_tasks()} & {
         "aiothrottle consumer",
-        "aiothrottle newcomer",
+        "aiothrottle newcomers",
         "aiothrottle reserver",
         "aiothrottle store",
     }

@@ -83,11 +83,12 @@ class StandIn:
         """Let go, in order, as many of the costs as may go now, or within the horizon."""
         processes, longest = self._life.processes, horizon if self.reserves_ahead else 0.0
         instants: list[float] = []
-        for cost in costs:
+        for place, cost in enumerate(costs):
             wait = self.wait(now, cost)
             if wait > longest:
                 if longest > 0.0 and max_wait(algorithm) < wait < math.inf:
-                    self.record(algorithm, now, cost)  # a rejected request counts, as in a store
+                    # Rejected requests count, as in a store.
+                    self.record(algorithm, now, math.fsum(costs[place:]))
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
                 self._share.spend(now, cost, processes, longest)

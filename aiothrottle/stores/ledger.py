@@ -69,15 +69,15 @@ class Record:
     ) -> Answer:
         """Take what may be taken within the horizon.
 
-        A rejected cost changes nothing, unless it was to wait, and the algorithm rejects by the
-        wait (`WaitUntil`): then it counts.
+        Rejected costs change nothing, unless they were to wait, and the algorithm rejects by the
+        wait (`WaitUntil`): then they count, from the first rejected one on.
         """
         now = self.now(clock)
         if clock + self.ahead < self.seen:
             self._see(clock, now)  # or time would stand still until the clock has caught up
         instants: list[float] = []
         retry_after = 0.0
-        for cost in costs:
+        for place, cost in enumerate(costs):
             if cost == 0:
                 instants.append(now)
                 continue
@@ -86,7 +86,8 @@ class Record:
             if wait > horizon or wait == math.inf:
                 retry_after = wait
                 if horizon > 0.0 and max_wait(algorithm) < wait < math.inf:
-                    self.take(algorithm, clock, now, now, cost)
+                    for rejected in costs[place:]:
+                        self.take(algorithm, clock, now, now, rejected)
                 break
             self.take(algorithm, clock, now, instant, cost)
             instants.append(instant)

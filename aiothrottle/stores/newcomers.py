@@ -1,10 +1,11 @@
 """Newcomers of a shared bucket whose algorithm rejects by the wait: `WaitUntil`.
 
 Strategy. Such an algorithm decides about a request when it arrives, and the timestamp by which it
-decides is in the store. So the store is called once for each request that arrives, as far ahead as
-the algorithm lets a request wait. A request that gets an instant waits for it in the queue, as
-everywhere; one that gets none is rejected, and the store has counted it. What is reserved belongs
-to no particular request, so a request that leaves the queue leaves the last reservation.
+decides is in the store. So the store is called for the requests that have arrived, in order and
+many in one call, as far ahead as the algorithm lets a request wait. A request that gets an instant
+waits for it in the queue, as everywhere; the first one that gets none is rejected with all behind
+it, and the store has counted them. What is reserved belongs to no particular request: a request
+that leaves the queue leaves the last reservation.
 
 Invariant: a waiter is undecided, or it is not rejected any more: if its reservation went back, for
 a pause or as there was no slot, the reserver asks again until there is another.
@@ -15,7 +16,7 @@ import functools
 import math
 import weakref
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiothrottle._core.engine import Engine, fail, is_granted
 from aiothrottle.algorithms.capabilities import max_wait
@@ -25,67 +26,68 @@ from aiothrottle.stores.reserver import SHORTEST_BREAK, Reserver, reserved_of
 
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
+    from aiothrottle.algorithms import WaitUntil
 
 __all__ = ["Newcomers"]
 
+_MOST_PER_CALL = 1024
+
 
 class Newcomers:
-    """The waiters about whom the store has not decided yet, in the order in which they arrived."""
+    """The waiters about whom the store has not decided yet, and the task that calls it."""
 
-    __slots__ = ("_ask_at", "_calls", "_reserver", "_timer")
+    __slots__ = ("_ask_at", "_reserver", "_task", "_timer")
 
     def __init__(self, reserver: Reserver) -> None:
         self._reserver = reserver
-        # The call that is under way for each; None: it is to be made.
-        self._calls: dict[Waiter, asyncio.Task[None] | None] = {}
         # What serves while the store is away says when to call again.
         self._ask_at = -math.inf
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether the store is called for nobody."""
-        return not self._calls
+        return self._task is None and not self._reserver.undecided
 
     def add(self, engine: Engine, waiter: "Waiter") -> None:
         """Call the store for a waiter that has just joined the queue."""
         future = waiter.future
         assert future is not None
-        self._calls[waiter] = None
-        self._reserver.undecided.add(waiter)
+        self._reserver.undecided[waiter] = None
         # A waiter that is granted, perhaps with another one's reservation, is decided, too.
         decided = functools.partial(self._decided, engine, waiter)
         future.add_done_callback(decided, context=Context())
-        self.dispatch(engine)
+        self.start(engine)
 
-    def dispatch(self, engine: Engine) -> None:
-        """Make the calls that are to be made, in order, or set a timer for them."""
-        self._stop_timer()
+    def start(self, engine: Engine) -> None:
+        """Start the task if there is a waiter to call for, or set a timer if it is too early."""
         loop = engine.loop
-        assert loop is not None
-        for waiter, call in [*self._calls.items()]:
-            if call is not None:
-                continue
+        if self._task is not None or loop is None or loop.is_closed():
+            return
+        self._stop_timer()
+        for waiter in self._reserver.undecided:
             if wait := self._wait_to_ask(engine, waiter):
-                later = functools.partial(self._dispatch_later, weakref.ref(engine))
+                # A timer is no reason for a limiter to live on.
+                later = functools.partial(self._start_later, weakref.ref(engine))
                 self._timer = loop.call_later(wait, later)
                 return
-            ask = self._ask(engine, waiter)
-            task = asyncio.Task(ask, loop=loop, name="aiothrottle newcomer", context=Context())
-            ended = functools.partial(self._ended, engine, waiter)
-            task.add_done_callback(ended, context=Context())
-            self._calls[waiter] = task
+            self._task = asyncio.Task(
+                self._run(engine), loop=loop, name="aiothrottle newcomers", context=Context()
+            )
+            ended = functools.partial(self._ended, engine)
+            self._task.add_done_callback(ended, context=Context())
+            return
 
-    def _dispatch_later(self, engine_ref: "weakref.ref[Engine]") -> None:
+    def _start_later(self, engine_ref: "weakref.ref[Engine]") -> None:
         engine = engine_ref()
         if engine is not None:
-            self.dispatch(engine)
+            self.start(engine)
 
     def ask_again(self, engine: Engine) -> None:
         """Call again at once: what the store, or its fallback, has said is over."""
         self._ask_at = -math.inf
-        if self._calls:
-            self.dispatch(engine)
+        self.start(engine)
 
     def _wait_to_ask(self, engine: Engine, waiter: "Waiter") -> float:
         """Seconds for which a call is of no use: a pause, or the quota of the server."""
@@ -93,54 +95,85 @@ class Newcomers:
         wait = until(max(engine.pause.ends_at, self._ask_at), now)
         return max(wait, engine.bucket.quota_delay(now, waiter.cost))
 
-    async def _ask(self, engine: Engine, waiter: "Waiter") -> None:
-        reserver, cost = self._reserver, waiter.cost
-        algorithm = reserver.algorithm
-        patience = max_wait(algorithm)
-        if waiter.timeout is not None:
-            waited = engine.bucket.clock() - waiter.at
-            patience = max(0.0, min(patience, waiter.timeout - waited))
-        try:
-            answer = await reserver.store.reserve(reserver.key, algorithm, [cost], horizon=patience)
-        except Exception as error:  # noqa: BLE001 - the request is to fail by it, whatever it is
-            fail(waiter, twin(error, engine.key))
-            return
-        wait = answer.retry_after
-        if answer.instants:
-            reserver.hold(engine, [cost], answer)
-        elif wait > patience:
-            reserver.note(engine, answer)
-            if not _has_left(waiter):
-                engine.reject("timeout")
-                timeout = max_wait(algorithm)
-                if waiter.timeout is not None:
-                    timeout = min(timeout, waiter.timeout)
-                fail(waiter, ThrottleTimeout(wait, timeout=timeout, key=engine.key))
-        else:
-            self._ask_at = reserver.note(engine, answer) + max(SHORTEST_BREAK, wait)
-            self._calls[waiter] = None
-            return
-        reserver.undecided.discard(waiter)
+    async def _run(self, engine: Engine) -> None:
+        while batch := self._next_batch():
+            if self._wait_to_ask(engine, batch[0]):
+                return
+            await self._ask(engine, batch)
 
-    def _ended(self, engine: Engine, waiter: "Waiter", call: "asyncio.Task[None]") -> None:
-        if waiter not in self._calls:
-            return  # the loop is another one
-        if waiter in self._reserver.undecided and not _has_left(waiter):
-            self._calls[waiter] = None  # it was cancelled, or is to be made again
-        else:
-            del self._calls[waiter]
+    def _next_batch(self) -> list["Waiter"]:
+        """Give the first waiters that have the same timeout: one call can decide about them."""
+        undecided, batch = self._reserver.undecided, list["Waiter"]()
+        for waiter in [*undecided]:
+            if _has_left(waiter):
+                del undecided[waiter]
+            elif batch and waiter.timeout != batch[0].timeout:
+                break
+            else:
+                batch.append(waiter)
+                if len(batch) == _MOST_PER_CALL:
+                    break
+        return batch
+
+    async def _ask(self, engine: Engine, batch: list["Waiter"]) -> None:
+        reserver, first = self._reserver, batch[0]
+        costs = [waiter.cost for waiter in batch]
+        patience = max_wait(reserver.algorithm)
+        if first.timeout is not None:
+            waited = engine.bucket.clock() - first.at
+            patience = max(0.0, min(patience, first.timeout - waited))
+        try:
+            answer = await reserver.store.reserve(
+                reserver.key, reserver.algorithm, costs, horizon=patience
+            )
+        except Exception as error:  # noqa: BLE001 - the requests are to fail by it, whatever it is
+            for waiter in batch:
+                reserver.undecided.pop(waiter, None)
+                fail(waiter, twin(error, engine.key))
+            return
+        taken = len(answer.instants)
+        now = reserver.hold(engine, costs[:taken], answer)
+        for waiter in batch[:taken]:
+            reserver.undecided.pop(waiter, None)
+        if answer.retry_after > patience:
+            self._reject(engine, batch[taken:], answer.retry_after)
+        elif taken < len(batch):
+            self._ask_at = now + max(SHORTEST_BREAK, answer.retry_after)
         if engine.queue.count:
-            engine.wake()  # the consumer makes the calls that are left
-        elif not self._calls:
+            engine.turn()
+
+    def _reject(self, engine: Engine, rejected: list["Waiter"], wait: float) -> None:
+        """Reject the waiters, of which the first would have to wait so many seconds.
+
+        Each one that the algorithm rejects makes the wait of the next one longer.
+        """
+        algorithm = cast("WaitUntil", self._reserver.algorithm)
+        longest, counted = max_wait(algorithm), 0.0
+        for waiter in rejected:
+            retry_after = max(wait, min(wait + counted * algorithm.interval, algorithm.limit))
+            if wait > longest:
+                counted += waiter.cost
+            if waiter in self._reserver.undecided:  # else it has left meanwhile
+                del self._reserver.undecided[waiter]
+                engine.reject("timeout")
+                timeout = longest if waiter.timeout is None else min(longest, waiter.timeout)
+                error = ThrottleTimeout(retry_after, timeout=timeout, key=engine.key)
+                fail(waiter, error)
+
+    def _ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
+        if self._task is not task:
+            return  # the loop is another one
+        self._task = None
+        if engine.queue.count:
+            engine.wake()  # the consumer has the calls made that are left
+        else:
             self._reserver.give_back(engine)
-            if not call.cancelled():  # else the loop may be closing: no new task
+            if not task.cancelled():  # else the loop may be closing: no new task
                 self._reserver.start(engine)
 
     def _decided(self, engine: Engine, waiter: "Waiter", _: "asyncio.Future[None]") -> None:
         """Note that a waiter was granted, or has left."""
-        self._reserver.undecided.discard(waiter)
-        if self._calls.get(waiter, engine) is None:
-            del self._calls[waiter]
+        self._reserver.undecided.pop(waiter, None)
         engine.wake()
 
     def fit(self, engine: Engine) -> None:
@@ -161,16 +194,15 @@ class Newcomers:
         reserved.give_back_behind(fitting)
 
     def clear(self) -> None:
-        """Begin anew on another loop: the old one is closed, with the tasks and the timer."""
-        self._calls.clear()
+        """Begin anew on another loop: the old one is closed, with the task and the timer."""
         self._reserver.undecided.clear()
-        self._ask_at, self._timer = -math.inf, None
+        self._ask_at, self._task, self._timer = -math.inf, None, None
 
     async def close(self) -> None:
         """Leave no task and no timer."""
         self._stop_timer()
-        while calls := [call for call in self._calls.values() if call is not None]:
-            await asyncio.wait(calls)
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

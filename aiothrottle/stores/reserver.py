@@ -69,8 +69,8 @@ class Reserver:
         self.key: Key = key
         self.max_reservation: float | None = max_reservation
         self.prefetch: Prefetch = prefetch
-        #: Waiters for whom the store is asked in a call of their own: see `Newcomers`.
-        self.undecided: set[Waiter] = set()
+        #: Waiters for whom the store is called one by one, in order: see `Newcomers`.
+        self.undecided: dict[Waiter, None] = {}
         self._task: asyncio.Task[None] | None = None
         # Of the prefetched tokens that are kept while nobody waits.
         self._timer: asyncio.TimerHandle | None = None

@@ -161,7 +161,7 @@ class SharedBucket:
                 self._prefetch.reset()
                 reserved.give_back()  # nobody knows when there is a slot to use it
         if self._newcomers is not None:
-            self._newcomers.dispatch(engine)
+            self._newcomers.start(engine)
             if not engine.resuming:
                 self._newcomers.fit(engine)
         if reserver.task is not None:

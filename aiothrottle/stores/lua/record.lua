@@ -169,7 +169,9 @@ if method == 'reserve' then
       local wait = wait_until(instant, now)
       if wait > horizon or wait == huge then
         retry_after = wait
-        if horizon > 0 and max_wait < wait and wait < huge then take(now, cost) end
+        if horizon > 0 and max_wait < wait and wait < huge then
+          for rejected = place, #given do take(now, given[rejected]) end
+        end
         break
       end
       take(instant, cost)

@@ -197,9 +197,18 @@ async def rejected_requests_accumulate(make: Make, clock: ManualClock) -> None: 
     for _ in range(12):
         answer = await store.reserve("key", algorithm, [1], horizon=algorithm.max_wait)
         waits.append(answer.delays[0] if answer.instants else answer.retry_after)
-        if not answer.instants:
-            await store.record("key", algorithm)
     assert close(waits, (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10)), waits
+    await store.clear("key")
+    answer = await store.reserve("key", algorithm, [1] * 8, horizon=algorithm.max_wait)
+    assert close(answer.delays, (0, 1, 2, 3, 4, 5)), answer
+    about(answer, retry_after=6.0)
+    about(await store.peek("key", algorithm), retry_after=8.0)
+    # A request that does not want to wait does not count.
+    await store.clear("key")
+    await store.reserve("key", algorithm, [1])
+    answer = await store.reserve("key", algorithm, [1])
+    about(answer, retry_after=1.0)
+    about(await store.peek("key", algorithm), retry_after=1.0)
 
 
 @listed_in(DECISIONS)
