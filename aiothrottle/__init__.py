@@ -25,8 +25,8 @@ from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
-from aiothrottle.sharing.concurrency import SharedConcurrency
 from aiothrottle.statistics import Statistics
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
 __all__ = [
     "AdaptiveConcurrency",

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiothrottle._core.chain import Chain, Entry
 from aiothrottle._core.engine import Engine
 from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
-from aiothrottle.sharing.concurrency import SharedConcurrency
-from aiothrottle.sharing.slots import LeasedSlots
-from aiothrottle.sharing.standin import CHOICES, OnStoreError
+from aiothrottle.stores.fallback import CHOICES, OnStoreError
+from aiothrottle.stores.reserved import Reserved
 from aiothrottle.stores.shared_bucket import SharedBucket
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
+from aiothrottle.stores.shared_semaphore import SharedSemaphore
 from aiothrottle.stores.slots import SlotStore
 from aiothrottle.stores.store import Key, Store, name_of
 from aiothrottle.texts import number
@@ -92,7 +92,7 @@ def make_entry(
             raise TypeError(
                 f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
             )
-        engine.lease_slots(LeasedSlots(engine, shared, store, key, on_store_error))
+        engine.lease_slots(SharedSemaphore(engine, shared, store, key, on_store_error))
     return engine if parent is None else Chain(engine, parent)
 
 

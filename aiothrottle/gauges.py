@@ -6,12 +6,12 @@ from typing import TypeAlias
 from aiothrottle._core.engine import Engine
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import AllOf
-from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.redact import shown
+from aiothrottle.stores.reserved import Reserved
 
 __all__ = [
     "AnyLimiter",

@@ -37,9 +37,9 @@ from aiothrottle.plan import (
 )
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
-from aiothrottle.sharing.concurrency import SharedConcurrency
-from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.statistics import Statistics
+from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.store import Key, Store
 from aiothrottle.texts import duration, number
 

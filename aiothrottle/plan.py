@@ -24,7 +24,7 @@ from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
 from aiothrottle.redact import shown
-from aiothrottle.sharing.concurrency import SharedConcurrency
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
 __all__ = [
     "AUTO",

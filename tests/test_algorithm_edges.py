@@ -19,8 +19,8 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.algorithms.dumps import check_dumped
-from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.algorithms.server_quota import ServerQuota
+from aiothrottle.stores.reserved import Reserved
 from aiothrottle.testing.store_contract import OneByOne
 from tests.asking import allowance, delay_behind, dump, load, used
 

@@ -67,7 +67,7 @@ TABLE = """
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
     _core.verdict |                                                          |
-    _core.shared | _core.verdict _core.wait_queue algorithms sharing.concurrency |
+    _core.shared | _core.verdict _core.wait_queue algorithms stores.shared_concurrency |
     _core.lost   |                                                           | asyncio
     _core.rejects | _core.bucket _core.wait_queue                            | asyncio
     _core.outcomes | _core.* adaptive.* algorithms events                    |
@@ -75,18 +75,17 @@ TABLE = """
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
-    sharing      |                                                           |
-    sharing.roll | algorithms.timestamps                                     |
-    sharing.share | stores.ledger stores.store algorithms algorithms.capabilities |
-    sharing.health | sharing.roll stores.store algorithms.timestamps errors  | random
-    sharing.spent |                                                          |
-    sharing.standin | sharing.* stores.store algorithms algorithms.capabilities                     |
-    sharing.guarded | events sharing.* stores.store algorithms errors        | asyncio
-    sharing.concurrency |                                                    |
-    sharing.slots | _core.* events sharing.* stores.slots stores.store errors          | asyncio random
-    plan         | _core.feedback adaptive adaptive.* sharing.concurrency algorithms algorithms.protocol algorithms.capabilities rate |
-    assembly     | _core.* algorithms.reserved algorithms.capabilities plan sharing.* stores.shared_bucket stores.slots stores.store rate  |
-    limiter      | _core.* assembly events plan sharing.* stores.store permit decision statistics algorithms rate errors | asyncio time
+    stores.process_count | algorithms.timestamps                                     |
+    stores.local_share | stores.ledger stores.store algorithms algorithms.capabilities |
+    stores.health | stores.process_count stores.store algorithms.timestamps errors  | random
+    stores.spent |                                                          |
+    stores.fallback | stores.health stores.local_share stores.spent stores.store algorithms algorithms.capabilities                     |
+    stores.failover | events stores.fallback stores.health stores.spent stores.store algorithms errors        | asyncio
+    stores.shared_concurrency |                                                    |
+    stores.shared_semaphore | _core.* events stores.fallback stores.health stores.shared_concurrency stores.slots stores.store errors          | asyncio random
+    plan         | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
+    assembly     | _core.* stores.reserved algorithms.capabilities plan stores.fallback stores.shared_concurrency stores.shared_semaphore stores.shared_bucket stores.slots stores.store rate  |
+    limiter      | _core.* assembly events plan stores.fallback stores.shared_concurrency stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
@@ -103,9 +102,10 @@ TABLE = """
     stores.wakes | stores.store                                              | asyncio random
     stores.batching | algorithms algorithms.protocol algorithms.capabilities  |
     stores.prefetch | rate                                                    |
-    stores.reserver | _core.* algorithms.* sharing.guarded stores.batching stores.prefetch stores.store | asyncio weakref
-    stores.newcomers | _core.* algorithms.* errors stores.reserver            | asyncio weakref
-    stores.shared_bucket | _core.* algorithms.* errors events rate sharing.* stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
+    stores.reserved | algorithms.protocol algorithms.capabilities algorithms.timestamps |
+    stores.reserver | _core.* algorithms.* stores.failover stores.reserved stores.batching stores.prefetch stores.store | asyncio weakref
+    stores.newcomers | _core.* algorithms algorithms.* errors stores.reserved stores.reserver            | asyncio weakref
+    stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.fallback stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis | stores.* algorithms algorithms.capabilities errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
@@ -114,7 +114,7 @@ TABLE = """
     metrics.recorder | events gauges                                         | time
     metrics.prometheus | events gauges metrics.recorder                      | prometheus_client
     metrics.opentelemetry | events gauges metrics.recorder                   | opentelemetry
-    gauges       | _core.engine adaptive.* algorithms algorithms.* keyed limiter rate |
+    gauges       | _core.engine stores.reserved adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.hold | permit transport.library                               | asyncio
@@ -148,7 +148,7 @@ TABLE = """
     cli          | __init__ cli.*                                            | importlib
     cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision sharing.concurrency statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws
@@ -235,7 +235,7 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("algorithms.new", "from aiothrottle._core.engine import Engine"),
         ("_core.engine", "from aiothrottle.limiter import RateLimiter"),
         ("_core.engine", "from aiothrottle import limiter"),
-        ("_core.engine", "from aiothrottle.sharing.slots import LeasedSlots"),
+        ("_core.engine", "from aiothrottle.stores.shared_semaphore import SharedSemaphore"),
         ("_core.wait_queue", "from aiothrottle._core.semaphore import Semaphore"),
         ("limiter", "import aiohttp"),
         ("limiter", "import aiothrottle.aiohttp"),
@@ -317,7 +317,7 @@ def test_two_ways_to_one_module_are_no_cycle() -> None:
 
 def test_graph_has_imports_for_types_only() -> None:
     modules = graph()
-    assert "stores.store" in modules["sharing.slots"]  # for types only
+    assert "stores.store" in modules["stores.shared_semaphore"]  # for types only
     assert "__init__" in modules["cli.probe"]
     assert modules.keys() == FILES.keys()
 

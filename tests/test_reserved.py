@@ -5,7 +5,7 @@ import math
 import pytest
 
 from aiothrottle.algorithms import SlidingWindowLog
-from aiothrottle.algorithms.reserved import Reserved, ReservedState, Slot
+from aiothrottle.stores.reserved import Reservation, Reserved, ReservedState
 
 ALGORITHM = Reserved(SlidingWindowLog("10/s"))
 
@@ -113,14 +113,14 @@ def test_what_the_store_has_not_counted_yet_need_not_be_paid() -> None:
 
 def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_counted() -> None:
     state = ALGORITHM.start()
-    slot = Slot(5.0, 3.0, math.nan)
+    slot = Reservation(5.0, 3.0, math.nan)
     state.charged.append(slot)
     ALGORITHM.refund(state, 6.0, 1, 5.0)
     assert returned(state) == []
     state.counted(slot, 3.0, 77.0)
     assert (slot.instant, returned(state)) == (77.0, [(1, 77.0)])
     assert state.returned[0].at == 5.0
-    whole = Slot(6.0, 2.0, math.nan)
+    whole = Reservation(6.0, 2.0, math.nan)
     state.counted(whole, 2.0, 78.0)
     assert (whole.instant, len(state.returned)) == (78.0, 1)
     ALGORITHM.refund(state, 7.0, 1, 5.0)  # from now on it is as if it had been used

@@ -13,8 +13,8 @@ import pytest
 import aiothrottle
 from aiothrottle import KeyedRateLimiter, RateLimiter
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.sharing.health import Health
 from aiothrottle.stores import MemoryStore
+from aiothrottle.stores.health import Health
 from tests.virtually import virtual
 
 SOURCES = sorted(Path(aiothrottle.__file__).parent.rglob("*.py"))

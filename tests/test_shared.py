@@ -27,9 +27,9 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle.algorithms import Algorithm, AllOf, SlidingWindowLog
-from aiothrottle.algorithms.reserved import Reserved
 from aiothrottle.stores import Answer, Key, MemoryStore
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.reserved import Reserved
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.background import ENVIRONMENT

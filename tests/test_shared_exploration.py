@@ -59,7 +59,12 @@ class Processes(InterleavingLoop):
         for limiter in self.limiters:
             engine = limiter._engine
             assert isinstance(engine.shared, SharedBucket)
-            own = (engine.consumer.task, engine.shared._reserver.task)
+            newcomers = engine.shared._newcomers
+            own = (
+                engine.consumer.task,
+                engine.shared._reserver.task,
+                None if newcomers is None else newcomers._task,
+            )
             tasks += [task for task in own if task is not None]
         return tasks
 

@@ -15,8 +15,8 @@ from aiothrottle import (
     SharedConcurrency,
     StoreUnavailable,
 )
-from aiothrottle.sharing.slots import LeasedSlots
 from aiothrottle.stores import MemoryStore
+from aiothrottle.stores.shared_semaphore import SharedSemaphore
 from aiothrottle.testing import VirtualTimeLoop
 from tests.sharing import Link, Shared, share
 from tests.virtually import now, turns, virtual
@@ -396,7 +396,7 @@ def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
         loop = runner.get_loop()
     assert not asyncio.all_tasks(loop)
     leased = kept[0]._engine.leased
-    assert isinstance(leased, LeasedSlots)
+    assert isinstance(leased, SharedSemaphore)
     assert leased._talk is None
 
 

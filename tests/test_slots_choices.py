@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
 from aiothrottle.events import Event, StoreDown, StoreUp
-from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores import Store
+from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
 from tests.servers import FaultProxy, Valkey, connect_memcached, memcached, mongodb

@@ -16,7 +16,7 @@ from aiothrottle import (
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.sharing.standin import OnStoreError
+from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.redis import RedisStore
 from tests.servers import FaultProxy, Valkey
 from tests.sharing import Link, Shared

@@ -18,12 +18,12 @@ from aiothrottle import (
     ThrottleTimeout,
 )
 from aiothrottle.algorithms import Algorithm, LeakyBucket, SlidingWindowLog, TokenBucket
-from aiothrottle.sharing.health import Health
-from aiothrottle.sharing.roll import Roll
-from aiothrottle.sharing.share import Share
-from aiothrottle.sharing.spent import Spent
-from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores import Answer, MemoryStore
+from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.health import Health
+from aiothrottle.stores.local_share import LocalShare
+from aiothrottle.stores.process_count import ProcessCount
+from aiothrottle.stores.spent import Spent
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
 from tests.failing import Client, Server
@@ -37,7 +37,7 @@ STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]
 @pytest.fixture(autouse=True)
 def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests say when it is tried again; that pauses differ is a test of its own."""
-    monkeypatch.setattr("aiothrottle.sharing.health._SPREAD", 0.0)
+    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.0)
 
 
 def limiter_on(
@@ -552,7 +552,7 @@ def test_wrong_choices_are_refused() -> None:
 )
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
 def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -> None:
-    share, went, clock = Share(algorithm), 0, 0.0
+    share, went, clock = LocalShare(algorithm), 0, 0.0
     while clock < 80.0:
         wait = share.spend(clock, 1.0, processes)
         went += wait == 0.0
@@ -567,13 +567,13 @@ def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -
 
 
 def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
-    share = Share(SlidingWindowLog("10/s"))
+    share = LocalShare(SlidingWindowLog("10/s"))
     assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
     assert share.wait(0.5, 1.0, 4) == 1.5
 
 
 def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
-    share = Share(SlidingWindowLog("10/s"))
+    share = LocalShare(SlidingWindowLog("10/s"))
     share.told(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
     assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
     assert share.wait(0.4, 5.0, 1) == 0.0
@@ -581,7 +581,7 @@ def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
 
 
 def test_a_roll_counts_those_who_signed_lately() -> None:
-    rolls = [Roll(name, 30.0) for name in ("ann", "bob", "eve")]
+    rolls = [ProcessCount(name, 30.0) for name in ("ann", "bob", "eve")]
     state = rolls[0].start()
     for at, roll in enumerate(rolls):
         roll.take(state, 10.0 * at, 1)
@@ -623,7 +623,7 @@ def test_what_was_spent_is_forgotten_in_portions() -> None:
 
 
 def test_processes_do_not_all_try_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiothrottle.sharing.health._SPREAD", 0.25)
+    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.25)
     pauses: set[float] = set()
     for _ in range(20):
         health = Health(MemoryStore())

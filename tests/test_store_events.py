@@ -18,8 +18,8 @@ from aiothrottle.dashboard.feed import Feed
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
-from aiothrottle.sharing.standin import OnStoreError
 from aiothrottle.stores import Answer, Claim, Granted, Key, MemoryStore
+from aiothrottle.stores.fallback import OnStoreError
 from tests.failing import Client, Server
 from tests.sharing import Link, Shared
 from tests.virtually import now, virtual

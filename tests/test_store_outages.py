@@ -16,8 +16,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter
-from aiothrottle.sharing.health import Health
-from aiothrottle.sharing.standin import OnStoreError
+from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.health import Health
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey

@@ -29,7 +29,7 @@ from aiothrottle.algorithms import (
 )
 from aiothrottle.algorithms.timestamps import edge
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.sharing.health import Health
+from aiothrottle.stores.health import Health
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.stores.request import LOAD, RECORD, Requests
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.verdict import Verdict
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
-    from aiothrottle.sharing.concurrency import SharedConcurrency
+    from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
 __all__ = ["SharedSlots", "SharedTokens"]
 

@@ -47,8 +47,10 @@ class Batching:
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
-        if max_wait(algorithm) < math.inf:  # it says by itself how long a request may wait
-            max_reservation = max_wait(algorithm)
+        if max_wait(algorithm) < math.inf:
+            # It says by itself how long a request may wait. A little less, since a waiter that was
+            # accepted before is not counted if the store rejects it now.
+            max_reservation = math.nextafter(max_wait(algorithm), 0.0)
         elif max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
             max_reservation = min(max(_LEAST_AHEAD, max_reservation), _MOST_AHEAD)

@@ -69,8 +69,9 @@ class Record:
     ) -> Answer:
         """Take what may be taken within the horizon.
 
-        Rejected costs change nothing, unless they were to wait, and the algorithm rejects by the
-        wait (`WaitUntil`): then they count, from the first rejected one on.
+        Rejected costs change nothing, unless the algorithm rejects by the wait (`WaitUntil`), and
+        the horizon is as far as it lets a request wait: then they count, the first one and all
+        behind it.
         """
         now = self.now(clock)
         if clock + self.ahead < self.seen:
@@ -85,7 +86,7 @@ class Record:
             wait = until(instant, now)
             if wait > horizon or wait == math.inf:
                 retry_after = wait
-                if horizon > 0.0 and max_wait(algorithm) < wait < math.inf:
+                if max_wait(algorithm) <= horizon < wait < math.inf:
                     for rejected in costs[place:]:
                         self.take(algorithm, clock, now, now, rejected)
                 break

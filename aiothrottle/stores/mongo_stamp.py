@@ -77,7 +77,7 @@ def move(
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
-    interval, max_wait = algorithm.interval, algorithm.max_wait
+    interval, counts = algorithm.interval, algorithm.max_wait <= horizon
     ahead = {"$subtract": ["$goes", "$now"]}
     passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, algorithm.interval]}
     level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
@@ -108,8 +108,7 @@ def move(
         {"$set": {"goes": {"$cond": [waits, stamp, "$goes"]}}},
         {"$set": {"goes": {"$cond": [waits, later, "$goes"]}}},
         {"$set": {"went": {"$lte": [ahead, horizon]}}},
-        {"$set": {"rejected": {"$and": [horizon > 0.0, {"$gt": [ahead, max_wait]}]}}},
-        {"$set": {"rejected": {"$and": ["$rejected", {"$not": ["$went"]}]}}},
+        {"$set": {"rejected": {"$and": [counts, {"$not": ["$went"]}]}}},
         {"$set": {"seeing": {"$or": ["$went", "$rejected", stepped_back]}}},
         {"$set": {"mark": {"$literal": mark}}},
         # Both at once: each is reckoned from what was there before.

@@ -22,6 +22,7 @@ from aiothrottle._core.engine import Engine, fail, is_granted
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import ThrottleTimeout, twin
+from aiothrottle.stores.reserved import Reservation
 from aiothrottle.stores.reserver import SHORTEST_BREAK, Reserver, reserved_of
 
 if TYPE_CHECKING:
@@ -136,19 +137,26 @@ class Newcomers:
         for waiter in batch[:taken]:
             reserver.undecided.pop(waiter, None)
         if answer.retry_after > patience:
-            self._reject(engine, batch[taken:], answer.retry_after)
+            self._reject(engine, batch[taken:], answer.retry_after, patience)
         elif taken < len(batch):
             self._ask_at = now + max(SHORTEST_BREAK, answer.retry_after)
         if engine.queue.count:
             engine.turn()
 
-    def _reject(self, engine: Engine, rejected: list["Waiter"], wait: float) -> None:
+    def _reject(
+        self, engine: Engine, rejected: list["Waiter"], wait: float, patience: float
+    ) -> None:
         """Reject the waiters, of which the first would have to wait so many seconds.
 
         Each one that the algorithm rejects makes the wait of the next one longer.
         """
         algorithm = cast("WaitUntil", self._reserver.algorithm)
         longest, counted = max_wait(algorithm), 0.0
+        # The store has counted them, unless it was asked for less than the algorithm lets them
+        # wait.
+        if wait > longest > patience:
+            cost = math.fsum(waiter.cost for waiter in rejected)
+            reserved_of(engine).owed.append(Reservation(math.nan, cost, math.nan))
         for waiter in rejected:
             retry_after = max(wait, min(wait + counted * algorithm.interval, algorithm.limit))
             if wait > longest:

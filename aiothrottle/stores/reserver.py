@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle._core.engine import Engine, is_granted
 from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.reserved import Reserved, ReservedState
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.batching import Batching
+from aiothrottle.stores.reserved import Reserved, ReservedState
 
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
-    from aiothrottle.sharing.guarded import GuardedStore
+    from aiothrottle.stores.failover import FailoverStore
     from aiothrottle.stores.prefetch import Prefetch
     from aiothrottle.stores.store import Answer, Key
 
@@ -60,12 +60,12 @@ class Reserver:
         self,
         algorithm: Algorithm[Any],
         *,
-        store: "GuardedStore",
+        store: "FailoverStore",
         key: "Key",
         max_reservation: float | None,
         prefetch: "Prefetch",
     ) -> None:
-        self.store: GuardedStore = store
+        self.store: FailoverStore = store
         self.key: Key = key
         self.max_reservation: float | None = max_reservation
         self.prefetch: Prefetch = prefetch

@@ -19,21 +19,21 @@ from aiothrottle._core.engine import Engine
 from aiothrottle._core.verdict import Verdict
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.algorithms.reserved import Reserved, Slot
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.sharing.guarded import GuardedStore
+from aiothrottle.stores.failover import FailoverStore
 from aiothrottle.stores.newcomers import Newcomers
 from aiothrottle.stores.prefetch import Prefetch
+from aiothrottle.stores.reserved import Reservation, Reserved
 from aiothrottle.stores.reserver import Reserver, reserved_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiothrottle._core.wait_queue import Waiter
-    from aiothrottle.algorithms.reserved import ReservedState
     from aiothrottle.rate import Rate
-    from aiothrottle.sharing.standin import OnStoreError
+    from aiothrottle.stores.fallback import OnStoreError
+    from aiothrottle.stores.reserved import ReservedState
     from aiothrottle.stores.store import Answer, Key, Store
 
 __all__ = ["SharedBucket"]
@@ -74,7 +74,7 @@ class SharedBucket:
     ) -> None:
         # A limiter is freed with the last reference to it, so none leads back to the engine.
         self._engine_ref = weakref.ref(engine)
-        self._store = GuardedStore(store, on_store_error, engine.bucket.clock, self._store_changed)
+        self._store = FailoverStore(store, on_store_error, engine.bucket.clock, self._store_changed)
         self._reserver = Reserver(
             algorithm,
             store=self._store,
@@ -175,7 +175,7 @@ class SharedBucket:
     def charge_reject(self, cost: float) -> None:
         """Count a request in the store that the algorithm rejects without a call."""
         # Of no instant: nobody can return it.
-        self._reserved.owed.append(Slot(math.nan, cost, math.nan))
+        self._reserved.owed.append(Reservation(math.nan, cost, math.nan))
         self.flush()
 
     def drop_stale(self, now: float) -> None:
@@ -264,7 +264,7 @@ class SharedBucket:
         """Return what nobody is there to use."""
         if not call.cancelled() and call.exception() is None:
             for instant in call.result().instants:
-                self._reserved.returned.append(Slot(math.nan, cost, instant))
+                self._reserved.returned.append(Reservation(math.nan, cost, instant))
             self.flush()
 
     # ---- the end, and loops ----------------------------------------------------------------------

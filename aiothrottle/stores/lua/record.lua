@@ -169,7 +169,7 @@ if method == 'reserve' then
       local wait = wait_until(instant, now)
       if wait > horizon or wait == huge then
         retry_after = wait
-        if horizon > 0 and max_wait < wait and wait < huge then
+        if max_wait <= horizon and wait < huge then
           for rejected = place, #given do take(now, given[rejected]) end
         end
         break

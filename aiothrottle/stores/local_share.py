@@ -14,14 +14,14 @@ from aiothrottle.algorithms.capabilities import inherit
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.store import Answer
 
-__all__ = ["Share"]
+__all__ = ["LocalShare"]
 
 
-class Share:
+class LocalShare:
     """A record of what all are known to have spent, and to have spent by what is done here.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
-    >>> share = Share(SlidingWindowLog("10/s"))
+    >>> share = LocalShare(SlidingWindowLog("10/s"))
     >>> [share.spend(0.0, 1, processes=4) for _ in range(3)]  # a quarter of ten
     [0.0, 0.0, 1.0]
     """

@@ -35,17 +35,17 @@ from typing import TYPE_CHECKING
 
 from aiothrottle.errors import StoreUnavailable, twin
 from aiothrottle.events import StoreDown, StoreUp
-from aiothrottle.sharing.health import Health
+from aiothrottle.stores.health import Health
 from aiothrottle.stores.slots import Claim, SlotStore
 
 if TYPE_CHECKING:
     from aiothrottle._core.engine import Engine
-    from aiothrottle.sharing.concurrency import SharedConcurrency
-    from aiothrottle.sharing.standin import OnStoreError
+    from aiothrottle.stores.fallback import OnStoreError
+    from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted
     from aiothrottle.stores.store import Key
 
-__all__ = ["LeasedSlots"]
+__all__ = ["SharedSemaphore"]
 
 _LOG = logging.getLogger("aiothrottle")
 
@@ -60,11 +60,11 @@ _RETRY, _LONGEST_RETRY = 0.1, 1.0
 _SHORTEST_BREAK = 0.001
 # Slots without a bound.
 _NO_BOUND = 1 << 29
-# Seconds: see `LeasedSlots.look`.
+# Seconds: see `SharedSemaphore.look`.
 _AFTER_A_SWEEP = 0.01
 
 
-class LeasedSlots:
+class SharedSemaphore:
     """What a line has leased, and the talk about it."""
 
     __slots__ = (

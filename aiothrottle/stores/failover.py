@@ -19,20 +19,20 @@ from weakref import WeakMethod
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
-from aiothrottle.sharing.health import Health
-from aiothrottle.sharing.standin import SOON, Here, OnStoreError, StandIn
+from aiothrottle.stores.fallback import SOON, Fallback, Here, OnStoreError
+from aiothrottle.stores.health import Health
 from aiothrottle.stores.store import Answer, Key, Store
 
 if TYPE_CHECKING:
-    from aiothrottle.sharing.spent import Spent
+    from aiothrottle.stores.spent import Spent
 
-__all__ = ["GuardedStore"]
+__all__ = ["FailoverStore"]
 
 # Seconds within which all who ask have found that the store is back: see `Health`.
 _ALL_BACK = 2.0
 
 
-class GuardedStore(Store):
+class FailoverStore(Store):
     """The store of one limiter, or what stands in for it.
 
     Args:
@@ -84,7 +84,7 @@ class GuardedStore(Store):
         self._errand: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._returning = False  # what was spent is being recorded: nobody is let go meanwhile
-        self._stand_in = StandIn(choice, self._life)
+        self._stand_in = Fallback(choice, self._life)
         # What was recorded when it came back, and for which instant.
         self._recorded: tuple[Spent, float] | None = None
         self._both_until = -math.inf  # until then the share counts beside the store

@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.sharing.health import Health
-from aiothrottle.sharing.share import Share
-from aiothrottle.sharing.spent import Spent
+from aiothrottle.stores.health import Health
+from aiothrottle.stores.local_share import LocalShare
+from aiothrottle.stores.spent import Spent
 from aiothrottle.stores.store import Answer
 
-__all__ = ["CHOICES", "SOON", "Here", "OnStoreError", "StandIn"]
+__all__ = ["CHOICES", "SOON", "Fallback", "Here", "OnStoreError"]
 
 OnStoreError: TypeAlias = Literal["raise", "local", "open", "closed"]
 CHOICES: Final = ("raise", "local", "open", "closed")
@@ -28,7 +28,7 @@ class Here(float):
 
     __slots__ = ("processes",)
 
-    #: By so many the cost was multiplied, see `Share`.
+    #: By so many the cost was multiplied, see `LocalShare`.
     processes: int
 
     def __new__(cls, instant: float, processes: int = 1) -> Self:
@@ -38,7 +38,7 @@ class Here(float):
         return here
 
 
-class StandIn:
+class Fallback:
     """The choice of `on_store_error`, as a store that reserves nothing ahead but by `WaitUntil`."""
 
     __slots__ = ("_choice", "_life", "_share", "spent")
@@ -46,7 +46,7 @@ class StandIn:
     def __init__(self, choice: OnStoreError, life: Health) -> None:
         self._choice = choice
         self._life = life
-        self._share: Share | None = None
+        self._share: LocalShare | None = None
         #: What went since the store is away; None while it is not.
         self.spent: Spent | None = None
 
@@ -59,7 +59,7 @@ class StandIn:
         """Go by that algorithm from now on."""
         if self._choice == "local":
             if self._share is None:
-                self._share = Share(algorithm)
+                self._share = LocalShare(algorithm)
             self._share.use(algorithm, now)
 
     def told(self, now: float, answer: Answer, spent: float) -> None:
@@ -86,7 +86,7 @@ class StandIn:
         for place, cost in enumerate(costs):
             wait = self.wait(now, cost)
             if wait > longest:
-                if longest > 0.0 and max_wait(algorithm) < wait < math.inf:
+                if max_wait(algorithm) <= longest < wait < math.inf:
                     # Rejected requests count, as in a store.
                     self.record(algorithm, now, math.fsum(costs[place:]))
                 return self._answer(algorithm, now, tuple(instants), wait)

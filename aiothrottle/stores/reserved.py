@@ -10,7 +10,7 @@ from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
 
-__all__ = ["Reserved", "ReservedState", "Slot", "Used"]
+__all__ = ["Reservation", "Reserved", "ReservedState", "Used"]
 
 Used: TypeAlias = tuple[float, float, float]
 """When tokens were used, how many, and the instant for which the store has taken them."""
@@ -22,7 +22,7 @@ _MOST_UNDER_WAY = 4096
 
 
 @dataclass(slots=True)
-class Slot:
+class Reservation:
     """Tokens that the store has taken for an `instant` of its clock, and `at`, when that is here.
 
     Of those that are owed, `at` is when they were used.
@@ -38,16 +38,18 @@ class ReservedState:
     """Tokens on their way from the store, to the store, and between."""
 
     #: May be used, each from its instant on; in the order of the store.
-    ready: deque[Slot] = field(default_factory=deque[Slot])
+    ready: deque[Reservation] = field(default_factory=deque[Reservation])
     #: Were used.
     used: deque[Used] = field(default_factory=lambda: deque[Used](maxlen=_MOST_UNDER_WAY))
     #: Went without having been reserved, and are counted in the store by now; or the store is just
     #: being told, if the instant is not known.
-    charged: deque[Slot] = field(default_factory=lambda: deque[Slot](maxlen=_MOST_UNDER_WAY))
+    charged: deque[Reservation] = field(
+        default_factory=lambda: deque[Reservation](maxlen=_MOST_UNDER_WAY)
+    )
     #: Were not needed: the store has still to hear of it.
-    returned: deque[Slot] = field(default_factory=deque[Slot])
+    returned: deque[Reservation] = field(default_factory=deque[Reservation])
     #: Went without having been reserved: the store has still to count them.
-    owed: deque[Slot] = field(default_factory=deque[Slot])
+    owed: deque[Reservation] = field(default_factory=deque[Reservation])
     #: What the store said last: so many were left, and until when that is of interest.
     left: float = math.inf
     known_until: float = -math.inf
@@ -57,13 +59,13 @@ class ReservedState:
         """How many are ready, now or later."""
         return math.fsum([slot.cost for slot in self.ready])
 
-    def counted(self, slot: Slot, cost: float, instant: float) -> None:
+    def counted(self, slot: Reservation, cost: float, instant: float) -> None:
         """Note when the store has counted the slot; return what was given back meanwhile."""
         slot.instant = instant
         if slot.cost < cost:
-            self.returned.append(Slot(slot.at, cost - slot.cost, instant))
+            self.returned.append(Reservation(slot.at, cost - slot.cost, instant))
 
-    def put(self, slot: Slot) -> None:
+    def put(self, slot: Reservation) -> None:
         """Have one more ready; answers of several calls may come in another order."""
         place = len(self.ready)
         while place:
@@ -148,7 +150,7 @@ class Reserved:
             if last is not None and last.instant == instant and last.at >= at:
                 last.cost += cost
             elif cost:
-                last = Slot(at, cost, instant)
+                last = Reservation(at, cost, instant)
                 state.put(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
@@ -188,7 +190,7 @@ class Reserved:
             if slot.cost <= _ROUNDING:
                 ready.popleft()
         if cost > _ROUNDING:
-            state.owed.append(Slot(now, cost, math.nan))
+            state.owed.append(Reservation(now, cost, math.nan))
 
     def take_each(self, state: ReservedState, timestamps: Sequence[float]) -> None:
         """Use a token at each of the timestamps: of one slot many, as a rule."""
@@ -213,7 +215,7 @@ class Reserved:
                     slot.cost -= part
                     cost -= part
                     if not math.isnan(slot.instant):  # else the store has not counted it yet
-                        state.returned.append(Slot(at, part, slot.instant))
+                        state.returned.append(Reservation(at, part, slot.instant))
         used = state.used
         for place in range(len(used) - 1, -1, -1):
             used_at, left, instant = used[place]
@@ -223,7 +225,7 @@ class Reserved:
             if used_at == at and part > 0.0:
                 used[place] = (at, left - part, instant)
                 cost -= part
-                state.returned.append(Slot(at, part, instant))
+                state.returned.append(Reservation(at, part, instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
         """What the store said was left, while that is of interest."""

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from aiothrottle.algorithms.timestamps import until
 
-__all__ = ["Roll"]
+__all__ = ["ProcessCount"]
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class ProcessCount:
     """Counts who has signed lately. An algorithm, since any store can keep its record.
 
     Args:
         name: Who signs.
         seconds: Who has not signed for so long is not counted.
 
-    >>> ann, bob = Roll("ann", seconds=30.0), Roll("bob", seconds=30.0)
+    >>> ann, bob = ProcessCount("ann", seconds=30.0), ProcessCount("bob", seconds=30.0)
     >>> state = ann.start()
     >>> ann.take(state, 0.0, 1); bob.take(state, 20.0, 1)
     >>> ann.remaining(state, 20.0), ann.remaining(state, 40.0)

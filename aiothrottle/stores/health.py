@@ -12,7 +12,7 @@ import secrets
 
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.sharing.roll import Roll
+from aiothrottle.stores.process_count import ProcessCount
 from aiothrottle.stores.store import Store
 from aiothrottle.texts import duration
 
@@ -132,6 +132,6 @@ class Health:
     async def sign(self, store: Store) -> None:
         """Sign the roll, and count who has. Raises what the store does."""
         # The process is part of the name: a child that was forked has the same token.
-        roll = Roll(f"{os.getpid():x}-{self._token}", _COUNTED)
+        roll = ProcessCount(f"{os.getpid():x}-{self._token}", _COUNTED)
         answer = await store.record(_ROLL, roll)
         self.processes = max(1, int(answer.remaining))
