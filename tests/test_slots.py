@@ -397,7 +397,7 @@ def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
     assert not asyncio.all_tasks(loop)
     leased = kept[0]._engine.leased
     assert isinstance(leased, SharedSemaphore)
-    assert leased._talk is None
+    assert leased._task is None
 
 
 # ---- with the rest -------------------------------------------------------------------------------

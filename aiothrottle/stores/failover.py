@@ -1,10 +1,12 @@
-"""A store that may fail, and what stands in for it meanwhile: the choice of `on_store_error`.
+"""A store that may fail, and what serves while it does: the choice of `on_store_error`.
 
-Strategy. While the store is away nobody waits for it. Its place is taken by what was chosen, and
-beside those who ask a task tries, at growing intervals, whether it is back. When it is, what was
-spent meanwhile and still counts is recorded there before anybody is let go by it again, and given
-back when it would have left the record. For a while this process keeps to its share as well, until
-the others are back too: so the way back is no burst.
+Strategy. While the store is away nobody waits for it. The fallback takes its place, and a task
+tries, at growing intervals, whether the store is back. When it is, what was spent meanwhile and
+still counts is recorded there before anything is granted by it again, and given back when it would
+have left the record. For a while this process keeps to its share as well, until the others are
+back, too: so the way back is no burst.
+
+Invariant: a failed call raises, or the fallback answers it; never both.
 """
 
 import asyncio
@@ -51,12 +53,12 @@ class FailoverStore(Store):
         "_choice",
         "_clock",
         "_down_since",
-        "_errand",
         "_guarded",
         "_life",
         "_recorded",
         "_returning",
         "_stand_in",
+        "_task",
         "_timer",
         "_what",
         "is_down",
@@ -78,10 +80,10 @@ class FailoverStore(Store):
         self.is_down: bool = False
         self._down_since: float = 0.0
         self._asked = False
-        # What the errands are about: the key and the algorithm of whoever asked last.
+        # What the task is about: the key and the algorithm of the last call.
         self._what: tuple[Key, Algorithm[Any]] | None = None
         # What is done beside those who ask: see whether the store is back, and so on.
-        self._errand: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._returning = False  # what was spent is being recorded: nobody is let go meanwhile
         self._stand_in = Fallback(choice, self._life)
@@ -98,7 +100,8 @@ class FailoverStore(Store):
         """Tell whether the share counts beside the store."""
         return self._both_until > -math.inf and self._clock() < self._both_until
 
-    # ---- the verbs -------------------------------------------------------------------------------
+    # ---- the methods
+    # -------------------------------------------------------------------------------
 
     async def reserve(
         self,
@@ -193,8 +196,8 @@ class FailoverStore(Store):
 
     async def _cleared(self) -> None:
         """Wait until what was spent is recorded, or could not be."""
-        while self._returning and self._errand is not None:
-            await asyncio.wait([self._errand])
+        while self._returning and self._task is not None:
+            await asyncio.wait([self._task])
 
     def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
         """Tell whether something has to stand in; see to it that the store is tried again."""
@@ -232,8 +235,8 @@ class FailoverStore(Store):
         self._down_since = self._clock()
         self._stand_in.begin(algorithm)
         self._recorded = None  # what is not given back by now stays spent
-        if self._errand is not None:
-            self._errand.cancel()
+        if self._task is not None:
+            self._task.cancel()
         assert self._life.error is not None
         self._tell(StoreDown(None, self._life.error, self._life.outage))
 
@@ -246,7 +249,7 @@ class FailoverStore(Store):
         if self._choice == "local" and self.reserves_ahead:
             now = self._clock()
             self._stand_in.told(now, answer, spent)
-            if self._errand is None and self._life.should_sign(now):
+            if self._task is None and self._life.should_sign(now):
                 self._start(self._sign())
 
     def _go_on(self) -> None:
@@ -263,11 +266,12 @@ class FailoverStore(Store):
         if changed is not None:
             changed(change)
 
-    # ---- errands ---------------------------------------------------------------------------------
+    # ---- the task
+    # ---------------------------------------------------------------------------------
 
     def _tend(self) -> None:
         """Do what is due beside those who ask, or see to it that it is done in time."""
-        if self._errand is not None:
+        if self._task is not None:
             return
         now = self._clock()
         if self.is_down:
@@ -342,21 +346,21 @@ class FailoverStore(Store):
         with contextlib.suppress(Exception):  # the count stays as it was
             await self._life.sign(self._guarded)
 
-    def _start(self, errand: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def _start(self, task: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         # As with the consumer of a line: a plain Task, in an empty context.
-        self._errand = asyncio.Task(
-            errand, loop=asyncio.get_running_loop(), name="aiothrottle store", context=Context()
+        self._task = asyncio.Task(
+            task, loop=asyncio.get_running_loop(), name="aiothrottle store", context=Context()
         )
-        self._errand.add_done_callback(self._ended, context=Context())
-        return self._errand
+        self._task.add_done_callback(self._ended, context=Context())
+        return self._task
 
     def _tried(self, _: "asyncio.Task[None]") -> None:
         self._life.tried = False
 
-    def _ended(self, errand: "asyncio.Task[None]") -> None:
-        if self._errand is errand:
-            self._errand = None
-            if not errand.cancelled():
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if self._task is task:
+            self._task = None
+            if not task.cancelled():
                 self._tend_unasked()
             elif self._timer is None:  # whoever sweeps up all tasks wants no new one at once
                 self._ring(SOON)
@@ -369,24 +373,22 @@ class FailoverStore(Store):
             self._recorded = None
             self._both_until = -math.inf
             self.is_down = False
-        self._errand = self._timer = None
+        self._task = self._timer = None
         self._returning = False
         self._life.move_to(loop)
 
     async def close(self) -> None:
         """Leave no task."""
         self._recorded = self._stand_in.spent = None
-        if self._errand is not None:
-            self._errand.cancel()
-            await asyncio.wait([self._errand])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         if self._timer is not None:
             self._timer.cancel()
 
     def is_forgettable(self, now: float) -> bool:
         """Tell whether a new one would do the same."""
-        return (
-            self._errand is None and self._recorded is None and self._stand_in.is_forgettable(now)
-        )
+        return self._task is None and self._recorded is None and self._stand_in.is_forgettable(now)
 
 
 def _call(method: "WeakMethod[Callable[[], None]]") -> None:

@@ -23,14 +23,14 @@ _LOG = logging.getLogger("aiothrottle")
 # Of all stores of this process.
 _OUTAGES = itertools.count(1)
 
-# Seconds between two tries. With a second for a call that is not answered, the time-out of the
+# Seconds between two tries. With a second for a call that is not answered, the timeout of the
 # stores, whoever is back is found within two.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 # By up to this part a pause is longer or shorter, so that the processes do not all come at once.
 _SPREAD = 0.25
 
 # Under this key the processes sign. No limiter has it by chance.
-_ROLL = "aiothrottle.processes"
+_PROCESSES = "aiothrottle.processes"
 # Seconds between two signatures, at first and later, and for which one counts.
 _FIRST_SIGNED, _LAST_SIGNED, _COUNTED = 0.1, 10.0, 30.0
 
@@ -130,8 +130,8 @@ class Health:
         return True
 
     async def sign(self, store: Store) -> None:
-        """Sign the roll, and count who has. Raises what the store does."""
+        """Register this process, and count the registered ones. Raises what the store does."""
         # The process is part of the name: a child that was forked has the same token.
-        roll = ProcessCount(f"{os.getpid():x}-{self._token}", _COUNTED)
-        answer = await store.record(_ROLL, roll)
+        count = ProcessCount(f"{os.getpid():x}-{self._token}", _COUNTED)
+        answer = await store.record(_PROCESSES, count)
         self.processes = max(1, int(answer.remaining))

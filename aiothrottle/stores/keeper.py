@@ -1,4 +1,4 @@
-"""The verbs of a store that decides in Python: each is one step on one record."""
+"""The methods of a store that decides in Python: each is one step on one record."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

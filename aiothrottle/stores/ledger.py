@@ -1,6 +1,6 @@
 """What stands under a key: the state of an algorithm, and what of time the store has to know.
 
-Here is, once, what a verb does to a record; a store adds atomicity and a clock. The script of
+Here is, once, what a method does to a record; a store adds atomicity and a clock. The script of
 `RedisStore` says the same in Lua, and a test has both decide alike to the last bit.
 
 Instants are effective ones: those of the store's clock, plus what that has ever been set back

@@ -53,8 +53,8 @@ class MongoStore(SwapStore):
         clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is no `AsyncMongoClient`, or the time-out is no number.
-        ValueError: The time-out is not above zero.
+        TypeError: The client is no `AsyncMongoClient`, or the timeout is no number.
+        ValueError: The timeout is not above zero.
 
     >>> from pymongo import AsyncMongoClient
     >>> async def make():

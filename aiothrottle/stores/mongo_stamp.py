@@ -1,7 +1,7 @@
 """The stamp of `WaitUntil` as a document of MongoDB, which the server itself moves.
 
 What `Record` does to such a record, once more, as a pipeline of an update: one call, atomic, on the
-server's clock. All other algorithms, and all other verbs, see it as bytes.
+server's clock. All other algorithms, and all other methods, see it as bytes.
 """
 
 import math

@@ -33,7 +33,7 @@ class ProcessCount:
         return math.inf
 
     def start(self) -> dict[str, float]:
-        """Give a roll that nobody has signed."""
+        """Give a count of nobody."""
         return {}
 
     def delay(self, state: dict[str, float], now: float, cost: float) -> float:  # noqa: ARG002

@@ -1,25 +1,26 @@
-"""Slots of a line that are leased from a store, where all processes together have so many.
+"""The shared semaphore: slots that an engine leases from a store, where all processes share them.
 
-What the user writes. `SharedConcurrency` stands where a concurrency limit stands, as
-`AdaptiveConcurrency` does, beside a `store` and a `key`. A plain number stays what it was, the
-limit of this process: whoever adds a store to his program finds nothing changed.
+The user writes `SharedConcurrency` in place of a concurrency limit, as with `AdaptiveConcurrency`,
+beside a `store` and a `key`. A plain number stays the limit of this process: adding a store to a
+program changes nothing about its slots.
 
-Strategy. To the line the slots that it has leased are its concurrency limit: it begins with none.
-Who finds no free slot waits in the line, as always. Beside the line there is the talk, a task, only
-while there is something to say: how many slots are held, and how many more are of use (`Claim`).
-One call is under way at a time, and carries all that came free and all that is wanted since the
-last one. A slot that comes free goes back at once, also if somebody waits here: others may have
-waited longer, and the next call asks for it again. Only as many are wanted as the rate will let
-use of soon.
+Strategy. To the engine the leased slots are its concurrency limit: it begins with none. A request
+without a free slot waits in the queue, as always. Beside the queue there is one task, only while
+there is something to send: how many slots are held, and how many more are of use (`Claim`). One
+call is under way at a time, and carries all that was released and all that is wanted since the last
+one. A released slot goes back at once, even if somebody waits here: others may have waited longer,
+and the next call asks for it again. Only as many are wanted as the rate will let use of soon.
 
-While any are held or waited for, the claim is renewed each third of the lease. Who waits is woken
-by the store (`SlotStore.listen`), or asks again after a pause that grows, with jitter.
+While any are held or waited for, the claim is renewed each third of the lease. The store wakes the
+waiters (`SlotStore.listen`), or the task asks again after a pause that grows, with jitter.
 
-If the store has given slots of ours to others, as we were not heard in time, what runs goes on and
-still counts: there are more than the limit until so many have ended, and one line in the log.
+If the store has given slots of ours to others, as a renewal came too late, the requests under way
+go on and still count: the limit is exceeded until as many have ended, and one line is logged.
 
 While the store is away nobody waits for it, unless that was chosen (`on_store_error`): slots are
-then had without it, and it hears of them with the first claim that it answers.
+then granted without it, and it learns of them with the first claim that it answers.
+
+Invariant: the store knows of at least as many slots as the engine has, or is about to be told.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ _AFTER_A_SWEEP = 0.01
 
 
 class SharedSemaphore:
-    """What a line has leased, and the talk about it."""
+    """The leased slots of an engine, and the task that calls the store."""
 
     __slots__ = (
         "_ask_at",
@@ -82,7 +83,7 @@ class SharedSemaphore:
         "_number",
         "_pause",
         "_store",
-        "_talk",
+        "_task",
         "_timer",
         "_told",
         "_tries",
@@ -120,7 +121,7 @@ class SharedSemaphore:
         # Since when the store does not answer, if it does not.
         self._down_since: float | None = None
         self._woken = self._listens = False
-        self._talk: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Of those who want a slot only if there is one: see `at_hand`.
         self._trying = 0
@@ -139,23 +140,24 @@ class SharedSemaphore:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is held, wanted or still to be said."""
-        return self._talk is None and self._told == (0, 0)
+        return self._task is None and self._told == (0, 0)
 
-    # ---- what the line says ----------------------------------------------------------------------
+    # ---- what the engine asks
+    # ----------------------------------------------------------------------
 
     def look(self) -> None:
         """See to it that the store hears what it does not know: in the next turn, all at once."""
         loop = self._engine.loop
         if self._is_away:
             self._grant_here()
-        if self._talk is None and loop is not None and not loop.is_closed():
+        if self._task is None and loop is not None and not loop.is_closed():
             task = asyncio.current_task(loop)
             if task is not None and task.cancelling():
                 # Whoever sweeps up all tasks is about to close the loop. A task of ours would be
                 # left behind then; a timer is not missed.
                 self._look_after(_AFTER_A_SWEEP)
             else:
-                self._start_talk(loop)
+                self._start_task(loop)
 
     def freed(self) -> None:
         """Take a slot that has just come free: it goes back."""
@@ -165,7 +167,7 @@ class SharedSemaphore:
     def restart(self) -> None:
         """Begin anew on another loop, with what is still in flight."""
         self._give_back(self._engine.semaphore.free)
-        self._talk = self._timer = None
+        self._task = self._timer = None
         self._trying, self._tries = 0, []
         self._unlisten()
         if self._ask_at < math.inf:
@@ -175,12 +177,12 @@ class SharedSemaphore:
         """Give back what is not in use, and wait until that is said."""
         assert self._engine.loop is not None
         while not self.is_idle:
-            if self._talk is None:
+            if self._task is None:
                 if not self._has_to_ask():
                     return  # some are in flight, or the store has failed
-                self._start_talk(self._engine.loop)
-            assert self._talk is not None
-            await asyncio.wait([self._talk])
+                self._start_task(self._engine.loop)
+            assert self._task is not None
+            await asyncio.wait([self._task])
             if self._failures:
                 return
 
@@ -200,34 +202,34 @@ class SharedSemaphore:
                 assert engine.loop is not None
                 asked = engine.loop.create_future()
                 self._tries.append(asked)
-                self._start_talk(engine.loop)
+                self._start_task(engine.loop)
                 await asked
             yield
         finally:
             self._trying -= 1
             self.look()
 
-    # ---- the talk --------------------------------------------------------------------------------
+    # ---- the task --------------------------------------------------------------------------------
 
-    def _start_talk(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._talk is None:
-            # As with the consumer of the line: a plain Task, in an empty context.
-            self._talk = asyncio.Task(
-                self._say_all(), loop=loop, name="aiothrottle slots", context=Context()
+    def _start_task(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is None:
+            # As with the consumer of the engine: a plain Task, in an empty context.
+            self._task = asyncio.Task(
+                self._run(), loop=loop, name="aiothrottle slots", context=Context()
             )
-            self._talk.add_done_callback(self._talk_ended, context=Context())
+            self._task.add_done_callback(self._task_ended, context=Context())
 
-    async def _say_all(self) -> None:
+    async def _run(self) -> None:
         while self._has_to_ask():
             if not await self._ask():
                 break
-        self._talk = None
+        self._task = None
         if self._ask_at < math.inf:
             self._look_after(self._ask_at - self._engine.bucket.clock())
 
-    def _talk_ended(self, talk: "asyncio.Task[None]") -> None:
-        if self._talk is talk:  # it was cancelled, but what it had to say is still to be said
-            self._talk = None
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        if self._task is task:  # it was cancelled, but what it had to say is still to be said
+            self._task = None
             self._look_after(_AFTER_A_SWEEP)
 
     def _look_after(self, seconds: float) -> None:
@@ -269,11 +271,11 @@ class SharedSemaphore:
         return held, max(0, min(of_use - engine.semaphore.free, most))
 
     def _give_back(self, slots: int) -> None:
-        """Take free slots from the line."""
+        """Take free slots from the engine."""
         self._have(self._engine.semaphore.slots - slots)
 
     def _have(self, slots: int) -> None:
-        """Let the line have so many slots, taken ones and free ones."""
+        """Let the engine have so many slots, taken ones and free ones."""
         self._engine.semaphore.slots = slots
 
     async def _ask(self) -> bool:
@@ -290,7 +292,7 @@ class SharedSemaphore:
             self._failed(error, tries)
             return False
         except BaseException:
-            self._tries += tries  # the next talk asks for them
+            self._tries += tries  # the next task asks for them
             raise
         self._heard(granted, held, wanted)
         _settle(tries)

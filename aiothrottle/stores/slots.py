@@ -63,7 +63,7 @@ class SlotStore(Store):
 
     @abstractmethod
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one atomic step. Raises as all verbs do."""
+        """Take, keep and give back slots, in one atomic step. Raises as all methods do."""
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - for those who can
         """Have `wake` called when the owner should claim again. False: it is to ask now and then.
