@@ -29,7 +29,7 @@ __all__ = [
     "Granted",
     "Observer",
     "Paused",
-    "Refused",
+    "Rejected",
     "Retried",
     "ServerRefused",
     "StoreDown",
@@ -38,7 +38,7 @@ __all__ = [
 
 _logger = logging.getLogger("aiothrottle")
 
-Refusal: TypeAlias = Literal["no room", "timeout", "queue full"]
+Rejection: TypeAlias = Literal["no room", "timeout", "queue full"]
 Reason: TypeAlias = Literal["told", "refused", "asked"]
 
 # As people are told.
@@ -63,11 +63,11 @@ class Granted:
 
 
 @dataclass(slots=True)
-class Refused:
+class Rejected:
     """The limiter told a request no: `try_acquire` without room, a time-out, a full queue."""
 
     key: Hashable
-    reason: Refusal
+    reason: Rejection
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class StoreUp:
 
 
 Event: TypeAlias = (
-    Granted | Refused | ServerRefused | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
+    Granted | Rejected | ServerRefused | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
 )
 """What an observer is told."""
 

@@ -28,7 +28,7 @@ from aiothrottle.events import (
     Event,
     Granted,
     Paused,
-    Refused,
+    Rejected,
     Retried,
     ServerRefused,
 )
@@ -145,9 +145,9 @@ async def test_each_refusal_is_told_with_its_reason() -> None:
         await limiter.acquire()
     await waiting
     assert heard == [
-        Refused(None, "no room"),
-        Refused(None, "timeout"),
-        Refused(None, "queue full"),
+        Rejected(None, "no room"),
+        Rejected(None, "timeout"),
+        Rejected(None, "queue full"),
         Granted(None, 1.0, 1.0),
     ]
     assert limiter.statistics().refused == 3
@@ -160,7 +160,7 @@ async def test_a_timeout_while_the_slots_are_taken_is_told() -> None:
         heard = observed(limiter)
         with pytest.raises(ThrottleTimeout):
             await limiter.acquire(timeout=0.5)
-    assert heard == [Refused(None, "timeout")]
+    assert heard == [Rejected(None, "timeout")]
 
 
 @virtual
@@ -181,7 +181,7 @@ async def test_a_child_tells_what_its_parent_refuses() -> None:
     of_parent, of_child = observed(parent), observed(child)
     with pytest.raises(ThrottleTimeout):
         await child.acquire()
-    assert of_parent == of_child == [Refused(None, "timeout")]
+    assert of_parent == of_child == [Rejected(None, "timeout")]
 
 
 @virtual
@@ -192,7 +192,7 @@ async def test_a_limiter_with_a_store_tells_the_same() -> None:
     assert not (await limiter.try_acquire()).allowed
     await limiter.acquire()
     granted, refused, late = heard
-    assert (granted, refused) == (Granted(None, 1.0, 0.0), Refused(None, "no room"))
+    assert (granted, refused) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
     assert isinstance(late, Granted)
     assert late.waited == pytest.approx(1.0, abs=0.01)
 

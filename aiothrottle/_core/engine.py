@@ -609,11 +609,11 @@ class Engine:
         wait = self.estimate(self.now(), waiter)
         return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.key)
 
-    def reject(self, reason: events.Refusal) -> None:
+    def reject(self, reason: events.Rejection) -> None:
         """Count one that was rejected."""
         self.observers.rejected += 1
         if self.observers.listeners:
-            self.observers.emit(events.Refused(self.key, reason))
+            self.observers.emit(events.Rejected(self.key, reason))
 
     def _too_high(self, cost: float) -> CostTooHigh | None:
         capacity = self.capacity

@@ -139,7 +139,7 @@ def _figures(counts: Counts, limiter: gauges.AnyLimiter | None) -> Figures:
         "granted": sum(counts.waits),
         "inFlight": gauges.in_flight(limiter) if limiter else 0,
         "waiting": gauges.waiting(limiter) if limiter else 0,
-        "refused": counts.total(events.Refused),
+        "refused": counts.total(events.Rejected),
         "serverRefused": counts.total(events.ServerRefused),
         "retried": counts.total(events.Retried),
         "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,

@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
 from aiothrottle import gauges
-from aiothrottle.events import Granted, Paused, Refused, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Granted, Paused, Rejected, Retried, ServerRefused, StoreDown
 from aiothrottle.metrics.recorder import Counted, Recorder
 from aiothrottle.redact import shown
 
@@ -24,7 +24,7 @@ __all__ = ["OpenTelemetryMetrics"]
 _NAME = "aiothrottle.limiter.name"
 
 _COUNTERS: tuple[tuple[type[Counted], str, str, str], ...] = (
-    (Refused, "refused_requests", "{request}", "Requests that the limiter told no."),
+    (Rejected, "refused_requests", "{request}", "Requests that the limiter told no."),
     (ServerRefused, "server.refused_requests", "{request}", "Requests that the server told no."),
     (Paused, "pauses", "{pause}", "Pauses that began, or became longer."),
     (Retried, "retries", "{request}", "Requests that were sent again."),
@@ -38,7 +38,7 @@ _GAUGES = (
 )
 # The attribute that gives the reason.
 _REASONS: dict[type[Counted], str] = {
-    Refused: "aiothrottle.refusal.reason",
+    Rejected: "aiothrottle.refusal.reason",
     Paused: "aiothrottle.pause.reason",
 }
 

@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aiothrottle import gauges
-from aiothrottle.events import Paused, Refused, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Paused, Rejected, Retried, ServerRefused, StoreDown
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
 from aiothrottle.redact import shown
 
@@ -87,7 +87,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
         )
         tokens = _counter("tokens", "What requests cost that were let through.")
         kinds: dict[type[Counted], CounterMetricFamily] = {
-            Refused: _counter("refused", "Requests that the limiter told no.", "reason"),
+            Rejected: _counter("refused", "Requests that the limiter told no.", "reason"),
             ServerRefused: _counter("server_refused", "Requests that the server told no."),
             Paused: _counter("pauses", "Pauses that began, or became longer.", "reason"),
             Retried: _counter("retries", "Requests that were sent again."),

@@ -17,7 +17,7 @@ __all__ = ["Counted", "Counts", "Recorder", "Recording"]
 
 #: What is counted by its type and reason; of what is granted, the cost and the wait are added up.
 Counted: TypeAlias = (
-    events.Refused | events.ServerRefused | events.Paused | events.Retried | events.StoreDown
+    events.Rejected | events.ServerRefused | events.Paused | events.Retried | events.StoreDown
 )
 
 _OTHER = "other"  # the label of all keys that have none of their own
@@ -102,7 +102,7 @@ class Recording(Generic[S]):
                     series.grant(event)
             case events.ServerRefused() | events.Retried():
                 self._count(event, "")
-            case events.Refused():
+            case events.Rejected():
                 self._count(event, event.reason)
             case events.Paused():
                 self.pauses.append((self._clock(), self._count(event, event.reason), event))
