@@ -31,7 +31,7 @@ __all__ = [
     "Paused",
     "Rejected",
     "Retried",
-    "ServerRefused",
+    "Throttled",
     "StoreDown",
     "StoreUp",
 ]
@@ -71,7 +71,7 @@ class Rejected:
 
 
 @dataclass(slots=True)
-class ServerRefused:
+class Throttled:
     """The server told a request no: see `Permit.report_throttled`."""
 
     key: Hashable
@@ -149,7 +149,7 @@ class StoreUp:
 
 
 Event: TypeAlias = (
-    Granted | Rejected | ServerRefused | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
+    Granted | Rejected | Throttled | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
 )
 """What an observer is told."""
 

@@ -30,7 +30,7 @@ from aiothrottle.events import (
     Paused,
     Rejected,
     Retried,
-    ServerRefused,
+    Throttled,
 )
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
@@ -225,7 +225,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     assert heard == [], "shorter, or longer by less than a second: the same pause"
     await asyncio.sleep(1.0)
     permit.report_throttled(retry_after=5.0)  # it was sent before the pause
-    assert heard == [ServerRefused(None, 5.0), Paused(None, 5.0, "told")]
+    assert heard == [Throttled(None, 5.0), Paused(None, 5.0, "told")]
 
 
 @virtual
@@ -239,7 +239,7 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
     for permit in permits:
         permit.report_throttled(retry_after=30.0)
         await asyncio.sleep(0.01)
-    assert sum(isinstance(event, ServerRefused) for event in heard) == 50
+    assert sum(isinstance(event, Throttled) for event in heard) == 50
     assert sum(isinstance(event, Paused) for event in heard) == 1
     (line,) = caplog.messages
     assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
@@ -253,7 +253,7 @@ async def test_a_refusal_without_a_time_says_so() -> None:
     heard = observed(limiter)
     permit.report_throttled()
     refused, paused = heard
-    assert refused == ServerRefused(None, None)
+    assert refused == Throttled(None, None)
     assert isinstance(paused, Paused)
     assert paused.reason == "refused"
     assert 0.5 <= paused.seconds <= 1.5

@@ -103,7 +103,7 @@ def report_throttled(
     """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
-        engine.observers.emit(events.ServerRefused(engine.key, seconds if told else None))
+        engine.observers.emit(events.Throttled(engine.key, seconds if told else None))
     reason: events.Reason = "told" if told else "refused"
     paused = True
     if engine.pause.began_at < sent_at:

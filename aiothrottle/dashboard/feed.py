@@ -140,7 +140,7 @@ def _figures(counts: Counts, limiter: gauges.AnyLimiter | None) -> Figures:
         "inFlight": gauges.in_flight(limiter) if limiter else 0,
         "waiting": gauges.waiting(limiter) if limiter else 0,
         "refused": counts.total(events.Rejected),
-        "serverRefused": counts.total(events.ServerRefused),
+        "serverRefused": counts.total(events.Throttled),
         "retried": counts.total(events.Retried),
         "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,
     }

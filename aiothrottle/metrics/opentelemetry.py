@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
 from aiothrottle import gauges
-from aiothrottle.events import Granted, Paused, Rejected, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Granted, Paused, Rejected, Retried, Throttled, StoreDown
 from aiothrottle.metrics.recorder import Counted, Recorder
 from aiothrottle.redact import shown
 
@@ -25,7 +25,7 @@ _NAME = "aiothrottle.limiter.name"
 
 _COUNTERS: tuple[tuple[type[Counted], str, str, str], ...] = (
     (Rejected, "refused_requests", "{request}", "Requests that the limiter told no."),
-    (ServerRefused, "server.refused_requests", "{request}", "Requests that the server told no."),
+    (Throttled, "server.refused_requests", "{request}", "Requests that the server told no."),
     (Paused, "pauses", "{pause}", "Pauses that began, or became longer."),
     (Retried, "retries", "{request}", "Requests that were sent again."),
     (StoreDown, "store.outages", "{outage}", "How often the store ceased to answer."),

@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aiothrottle import gauges
-from aiothrottle.events import Paused, Rejected, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Paused, Rejected, Retried, Throttled, StoreDown
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
 from aiothrottle.redact import shown
 
@@ -88,7 +88,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
         tokens = _counter("tokens", "What requests cost that were let through.")
         kinds: dict[type[Counted], CounterMetricFamily] = {
             Rejected: _counter("refused", "Requests that the limiter told no.", "reason"),
-            ServerRefused: _counter("server_refused", "Requests that the server told no."),
+            Throttled: _counter("server_refused", "Requests that the server told no."),
             Paused: _counter("pauses", "Pauses that began, or became longer.", "reason"),
             Retried: _counter("retries", "Requests that were sent again."),
         }
@@ -97,7 +97,7 @@ class PrometheusMetrics(Recorder[Counts], Collector):
                 labels = [name, key]
                 waits.add_metric(labels, _cumulated(self._bounds, counts.waits), counts.waited)
                 tokens.add_metric(labels, counts.tokens)
-                kinds[ServerRefused].add_metric(labels, counts.total(ServerRefused))
+                kinds[Throttled].add_metric(labels, counts.total(Throttled))
                 kinds[Retried].add_metric(labels, counts.total(Retried))
                 for (kind, reason), count in list(counts.kinds.items()):
                     if reason:

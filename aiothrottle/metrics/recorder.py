@@ -17,7 +17,7 @@ __all__ = ["Counted", "Counts", "Recorder", "Recording"]
 
 #: What is counted by its type and reason; of what is granted, the cost and the wait are added up.
 Counted: TypeAlias = (
-    events.Rejected | events.ServerRefused | events.Paused | events.Retried | events.StoreDown
+    events.Rejected | events.Throttled | events.Paused | events.Retried | events.StoreDown
 )
 
 _OTHER = "other"  # the label of all keys that have none of their own
@@ -100,7 +100,7 @@ class Recording(Generic[S]):
             case events.Granted():  # the first, since the most frequent
                 for series in self._series_of(event.key):
                     series.grant(event)
-            case events.ServerRefused() | events.Retried():
+            case events.Throttled() | events.Retried():
                 self._count(event, "")
             case events.Rejected():
                 self._count(event, event.reason)
