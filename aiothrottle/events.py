@@ -24,7 +24,7 @@ from aiothrottle.rate import Rate
 
 __all__ = [
     "Adapted",
-    "Announced",
+    "QuotaUpdated",
     "Event",
     "Granted",
     "Observer",
@@ -118,12 +118,12 @@ class Adapted:
 
 
 @dataclass(slots=True)
-class Announced:
+class QuotaUpdated:
     """The server has said something of its limits, and the limiter heeds it."""
 
     key: Hashable
     #: Tokens that are left, and the seconds until there are new ones; None: not said.
-    left: float | None
+    remaining: float | None
     reset_after: float | None
     #: The rates that are kept from now on, if the limiter follows the server.
     rates: tuple[Rate, ...] = ()
@@ -149,7 +149,7 @@ class StoreUp:
 
 
 Event: TypeAlias = (
-    Granted | Rejected | Throttled | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
+    Granted | Rejected | Throttled | Paused | Retried | Adapted | QuotaUpdated | StoreDown | StoreUp
 )
 """What an observer is told."""
 

@@ -395,7 +395,7 @@ class RateLimiter:
             engine.feedback = feedback if feedback.is_needed else None
             engine.followed = announced
             if engine.observers.listeners:
-                engine.observers.emit(events.Announced(engine.key, None, None, announced))
+                engine.observers.emit(events.QuotaUpdated(engine.key, None, None, announced))
         engine.asking = False
         self._resize()
 

@@ -24,7 +24,7 @@ from aiothrottle import (
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.events import (
     Adapted,
-    Announced,
+    QuotaUpdated,
     Event,
     Granted,
     Paused,
@@ -373,8 +373,8 @@ async def test_what_the_server_says_is_told() -> None:
     permit.update_quota(7, 30.0)
     assert heard == [
         Granted(None, 1.0, 0.0),
-        Announced(None, None, None, (Rate(100.0, 60.0),)),
-        Announced(None, 7, 30.0),
+        QuotaUpdated(None, None, None, (Rate(100.0, 60.0),)),
+        QuotaUpdated(None, 7, 30.0),
     ]
 
 

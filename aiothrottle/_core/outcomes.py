@@ -168,4 +168,4 @@ def update_quota(
     )
     engine.reconsider()
     if engine.observers.listeners:
-        engine.observers.emit(events.Announced(engine.key, remaining, reset_after))
+        engine.observers.emit(events.QuotaUpdated(engine.key, remaining, reset_after))
