@@ -168,7 +168,7 @@ class Listener:
         self._observer = observer
         self._failed = False
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Pass the event on."""
         try:
             self._observer(event)

@@ -36,7 +36,7 @@ class Observers:
     def emit(self, event: events.Event) -> None:
         """Call all listeners with the event."""
         for listener in self.listeners:
-            listener.hear(event)
+            listener.receive(event)
 
     def tidy(self) -> None:
         """Sort the recent waits into the histogram, if there are many."""
