@@ -39,13 +39,13 @@ __all__ = [
 _logger = logging.getLogger("aiothrottle")
 
 Rejection: TypeAlias = Literal["no room", "timeout", "queue full"]
-Reason: TypeAlias = Literal["told", "refused", "asked"]
+Reason: TypeAlias = Literal["retry-after", "throttled", "requested"]
 
 # As people are told.
 REASONS: dict[Reason, str] = {
-    "told": "the server refused a request and said for how long",
-    "refused": "the server refused a request",
-    "asked": "the program asked for it",
+    "retry-after": "the server throttled a request and sent a Retry-After",
+    "throttled": "the server throttled a request",
+    "requested": "the program called pause()",
 }
 
 # None is frozen, as that would make them four times as expensive: treat them as values.
@@ -86,8 +86,8 @@ class Paused:
     key: Hashable
     #: For how long from now.
     seconds: float
-    #: "told": the server refused a request and said for how long. "refused": it refused one and did
-    #: not say. "asked": the program has called `RateLimiter.pause`.
+    #: "retry-after": the server throttled a request and sent a Retry-After. "throttled": it refused one and did
+    #: not say. "requested": the program has called `RateLimiter.pause`.
     reason: Reason
 
 

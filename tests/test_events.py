@@ -208,7 +208,7 @@ async def test_a_short_pause_is_told_if_it_begins_when_the_last_one_ends() -> No
     for pause in (2.0, 0.5):
         limiter.pause(pause)
         await asyncio.sleep(pause)
-    assert heard == [Paused(None, 2.0, "asked"), Paused(None, 0.5, "asked")]
+    assert heard == [Paused(None, 2.0, "requested"), Paused(None, 0.5, "requested")]
 
 
 @virtual
@@ -217,7 +217,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     permit = await limiter.acquire()
     heard = observed(limiter)
     limiter.pause(2.0)
-    assert heard == [Paused(None, 2.0, "asked")]
+    assert heard == [Paused(None, 2.0, "requested")]
     heard.clear()
     limiter.pause(1.0)
     limiter.pause(0.0)
@@ -225,7 +225,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     assert heard == [], "shorter, or longer by less than a second: the same pause"
     await asyncio.sleep(1.0)
     permit.report_throttled(retry_after=5.0)  # it was sent before the pause
-    assert heard == [Throttled(None, 5.0), Paused(None, 5.0, "told")]
+    assert heard == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
 
 
 @virtual
@@ -243,7 +243,7 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
     assert sum(isinstance(event, Paused) for event in heard) == 1
     (line,) = caplog.messages
     assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
-    assert line.endswith(" s: the server refused a request and said for how long")
+    assert line.endswith(" s: the server throttled a request and sent a Retry-After")
 
 
 @virtual
@@ -255,7 +255,7 @@ async def test_a_refusal_without_a_time_says_so() -> None:
     refused, paused = heard
     assert refused == Throttled(None, None)
     assert isinstance(paused, Paused)
-    assert paused.reason == "refused"
+    assert paused.reason == "throttled"
     assert 0.5 <= paused.seconds <= 1.5
 
 

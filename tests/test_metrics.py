@@ -84,8 +84,8 @@ async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> 
     assert prometheus("refused_total", **of, reason="no room") == 1
     assert prometheus("refused_total", **of, reason="timeout") == 1
     assert prometheus("server_refused_total", **of) == 1
-    assert prometheus("pauses_total", **of, reason="told") == 1
-    assert prometheus("pauses_total", **of, reason="asked") == 1
+    assert prometheus("pauses_total", **of, reason="retry-after") == 1
+    assert prometheus("pauses_total", **of, reason="requested") == 1
     assert prometheus("retries_total", **of) == 1
 
 
@@ -302,7 +302,7 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
         "aiothrottle.tokens": {(): 2.5},
         "aiothrottle.refused_requests": {("no room",): 1, ("timeout",): 1},
         "aiothrottle.server.refused_requests": {(): 1},
-        "aiothrottle.pauses": {("told",): 1, ("asked",): 1},
+        "aiothrottle.pauses": {("retry-after",): 1, ("requested",): 1},
         "aiothrottle.retries": {(): 1},
         "aiothrottle.store.outages": {(): 1},
         "aiothrottle.active_requests": {(): 2},

@@ -796,7 +796,7 @@ class Engine:
 
     # ---- pauses and outcomes ---------------------------------------------------------------------
 
-    def pause_for(self, seconds: float, reason: events.Reason = "asked") -> None:
+    def pause_for(self, seconds: float, reason: events.Reason = "requested") -> None:
         """Grant nothing for so long from now; a pause under way is never shortened."""
         outcomes.pause_for(self, seconds, reason)
 

@@ -104,7 +104,7 @@ def report_throttled(
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
         engine.observers.emit(events.Throttled(engine.key, seconds if told else None))
-    reason: events.Reason = "told" if told else "refused"
+    reason: events.Reason = "retry-after" if told else "throttled"
     paused = True
     if engine.pause.began_at < sent_at:
         pause = feedback.pause(seconds, jitter=jitter, longest=longest)
