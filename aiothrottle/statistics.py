@@ -22,8 +22,8 @@ class Statistics:
 
     #: How many were let through.
     granted: int
-    #: How many were refused: by `try_acquire`, a time-out, a full queue.
-    refused: int
+    #: How many were rejected: by `try_acquire`, a time-out, a full queue.
+    rejected: int
     #: How many wait now.
     waiting: int
     #: How many permits are out now.

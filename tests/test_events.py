@@ -150,7 +150,7 @@ async def test_each_refusal_is_told_with_its_reason() -> None:
         Rejected(None, "queue full"),
         Granted(None, 1.0, 1.0),
     ]
-    assert limiter.statistics().refused == 3
+    assert limiter.statistics().rejected == 3
 
 
 @virtual

@@ -76,15 +76,15 @@ async def test_refusals_count_by_whatever_they_were() -> None:
     limiter = RateLimiter("1/s", max_queue=1)
     await visit(limiter)
     assert not await limiter.try_acquire()
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().rejected == 1
     with pytest.raises(ThrottleTimeout):
         await visit(limiter, timeout=0.5)
-    assert limiter.statistics().refused == 2
+    assert limiter.statistics().rejected == 2
     waiting = visits(limiter, 1)
     await turns()
     with pytest.raises(QueueFull):
         await visit(limiter)
-    assert limiter.statistics().refused == 3
+    assert limiter.statistics().rejected == 3
     # Who gives up was not refused, nor was who only asked, nor who came too late.
     waiting[0].cancel()
     await turns()

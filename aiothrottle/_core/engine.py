@@ -923,7 +923,7 @@ class Engine:
         guard = feedback and feedback.guard
         return Statistics(
             granted=bucket.granted - observers.withdrawn,
-            refused=observers.rejected,
+            rejected=observers.rejected,
             waiting=self.waiting,
             in_flight=self.in_flight,
             waited_total=waits.total,
