@@ -40,7 +40,7 @@ class Statistics:
     paused_for: float
     #: How many tokens the server has said are left, without what was sent since. None: it has said
     #: nothing that still holds.
-    announced_left: float | None
+    quota_remaining: float | None
     #: The part of the rate limit that is used up now, from 0 to 1.
     utilisation: float
     #: Tokens per second that an `AdaptiveRate` allows now; None if the rate is no such one.

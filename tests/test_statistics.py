@@ -28,10 +28,10 @@ def about(seconds: float) -> Any:  # noqa: ANN401 - what pytest gives
 
 def test_at_first_all_is_zero() -> None:
     figures = RateLimiter("10/s", concurrency_limit=2).statistics()
-    assert figures.announced_left is None
+    assert figures.quota_remaining is None
     assert (figures.rate_limit, figures.concurrency_limit, figures.guard) == (None, 2, 0.0)
     figures = replace(
-        figures, announced_left=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
+        figures, quota_remaining=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
     )
     assert {field.name: getattr(figures, field.name) for field in fields(figures)} == dict.fromkeys(
         (field.name for field in fields(figures)), 0

@@ -932,7 +932,7 @@ class Engine:
             waited_p99=waits.percentile(0.99, at_once=at_once),
             waited_max=waits.longest,
             paused_for=self.pause.left(now),
-            announced_left=bucket.quota_remaining(now),
+            quota_remaining=bucket.quota_remaining(now),
             utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
             rate_limit=rate.state.rate if rate else None,
             concurrency_limit=self.semaphore.limit,
