@@ -81,9 +81,9 @@ async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> 
     assert prometheus("wait_seconds_bucket", **of, le="1.0") == 2
     assert prometheus("wait_seconds_bucket", **of, le="+Inf") == 3
     assert prometheus("tokens_total", **of) == 2.5
-    assert prometheus("refused_total", **of, reason="no room") == 1
-    assert prometheus("refused_total", **of, reason="timeout") == 1
-    assert prometheus("server_refused_total", **of) == 1
+    assert prometheus("rejected_total", **of, reason="no room") == 1
+    assert prometheus("rejected_total", **of, reason="timeout") == 1
+    assert prometheus("throttled_total", **of) == 1
     assert prometheus("pauses_total", **of, reason="retry-after") == 1
     assert prometheus("pauses_total", **of, reason="requested") == 1
     assert prometheus("retries_total", **of) == 1
@@ -300,8 +300,8 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
     }
     assert values == {
         "aiothrottle.tokens": {(): 2.5},
-        "aiothrottle.refused_requests": {("no room",): 1, ("timeout",): 1},
-        "aiothrottle.server.refused_requests": {(): 1},
+        "aiothrottle.rejected_requests": {("no room",): 1, ("timeout",): 1},
+        "aiothrottle.throttled_requests": {(): 1},
         "aiothrottle.pauses": {("retry-after",): 1, ("requested",): 1},
         "aiothrottle.retries": {(): 1},
         "aiothrottle.store.outages": {(): 1},

@@ -24,8 +24,8 @@ __all__ = ["OpenTelemetryMetrics"]
 _NAME = "aiothrottle.limiter.name"
 
 _COUNTERS: tuple[tuple[type[Counted], str, str, str], ...] = (
-    (Rejected, "refused_requests", "{request}", "Requests that the limiter told no."),
-    (Throttled, "server.refused_requests", "{request}", "Requests that the server told no."),
+    (Rejected, "rejected_requests", "{request}", "Requests that the limiter rejected."),
+    (Throttled, "throttled_requests", "{request}", "Requests that the server throttled."),
     (Paused, "pauses", "{pause}", "Pauses that began, or became longer."),
     (Retried, "retries", "{request}", "Requests that were sent again."),
     (StoreDown, "store.outages", "{outage}", "How often the store ceased to answer."),
@@ -38,7 +38,7 @@ _GAUGES = (
 )
 # The attribute that gives the reason.
 _REASONS: dict[type[Counted], str] = {
-    Rejected: "aiothrottle.refusal.reason",
+    Rejected: "aiothrottle.rejection.reason",
     Paused: "aiothrottle.pause.reason",
 }
 

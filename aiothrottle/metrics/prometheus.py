@@ -87,8 +87,8 @@ class PrometheusMetrics(Recorder[Counts], Collector):
         )
         tokens = _counter("tokens", "What requests cost that were let through.")
         kinds: dict[type[Counted], CounterMetricFamily] = {
-            Rejected: _counter("refused", "Requests that the limiter told no.", "reason"),
-            Throttled: _counter("server_refused", "Requests that the server told no."),
+            Rejected: _counter("rejected", "Requests that the limiter rejected.", "reason"),
+            Throttled: _counter("throttled", "Requests that the server throttled."),
             Paused: _counter("pauses", "Pauses that began, or became longer.", "reason"),
             Retried: _counter("retries", "Requests that were sent again."),
         }
