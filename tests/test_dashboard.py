@@ -82,8 +82,8 @@ async def test_the_stream_tells_how_things_stand() -> None:
             "granted": 0,
             "inFlight": 0,
             "waiting": 0,
-            "refused": 0,
-            "serverRefused": 0,
+            "rejected": 0,
+            "throttled": 0,
             "retried": 0,
             "pausedFor": 0.0,
             "keys": None,
@@ -98,8 +98,8 @@ async def test_the_stream_tells_how_things_stand() -> None:
         second = await told()
         (after,) = second["limiters"]
         assert second["at"] > first["at"]
-        counts = {"granted": 1, "tokens": 2, "inFlight": 1, "refused": 1}
-        assert after.items() >= {**counts, "serverRefused": 1, "retried": 1}.items()
+        counts = {"granted": 1, "tokens": 2, "inFlight": 1, "rejected": 1}
+        assert after.items() >= {**counts, "throttled": 1, "retried": 1}.items()
         assert 50 < after["pausedFor"] <= 67
         (pause,) = after["pauses"]
         assert pause["who"] == "limiter"

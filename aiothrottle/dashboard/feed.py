@@ -31,8 +31,8 @@ class Figures(TypedDict):
     granted: int
     inFlight: int
     waiting: int
-    refused: int
-    serverRefused: int
+    rejected: int
+    throttled: int
     retried: int
     pausedFor: float
 
@@ -139,8 +139,8 @@ def _figures(counts: Counts, limiter: gauges.AnyLimiter | None) -> Figures:
         "granted": sum(counts.waits),
         "inFlight": gauges.in_flight(limiter) if limiter else 0,
         "waiting": gauges.waiting(limiter) if limiter else 0,
-        "refused": counts.total(events.Rejected),
-        "serverRefused": counts.total(events.Throttled),
+        "rejected": counts.total(events.Rejected),
+        "throttled": counts.total(events.Throttled),
         "retried": counts.total(events.Retried),
         "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,
     }

@@ -71,7 +71,7 @@ class Row {
       key.inFlight,
       key.waiting,
       key.granted,
-      key.serverRefused,
+      key.throttled,
       key.retried,
       paused(key),
     ];
@@ -115,7 +115,7 @@ class Card {
     const of = limiter.perSecond === null ? "" : ` of ${rounded(limiter.perSecond)}`;
     this.is("rate", `${rounded(rate)}${of}/s`);
     this.is("inFlight", limiter.slots === null ? limiter.inFlight : `${limiter.inFlight} of ${limiter.slots}`);
-    for (const name of ["waiting", "granted", "serverRefused", "retried", "refused"]) {
+    for (const name of ["waiting", "granted", "throttled", "retried", "rejected"]) {
       this.is(name, limiter[name]);
     }
     const held = (limiter.keys || []).filter((key) => key.pausedFor > 0).length;
