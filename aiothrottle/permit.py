@@ -291,7 +291,7 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        report_pause(self, seconds, told=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE)
+        report_pause(self, seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE)
 
     def _is_first_report(self) -> bool:
         """Tell whether the outcome of the request was not reported before."""
@@ -393,14 +393,14 @@ def report_answer(permit: Permit) -> None:
 
 
 def report_pause(
-    permit: Permit, seconds: float | None, *, told: bool, jitter: float, longest: float
+    permit: Permit, seconds: float | None, *, from_server: bool, jitter: float, longest: float
 ) -> bool:
     """Report a throttled request, with the pause of a retry policy.
 
     Args:
         permit: Of the request.
         seconds: For how long to pause. None: as `Permit.report_throttled` does.
-        told: Whether the server asked for it.
+        from_server: Whether the server sent the duration.
         jitter: The pause is longer by up to this part of it, and by a second at the most.
         longest: Seconds that no pause exceeds.
 
@@ -408,7 +408,7 @@ def report_pause(
         Whether the limiter is paused for as long as `seconds` now.
     """
     return permit._is_first_report() and permit._entry.report_throttled(
-        permit._sent_at, seconds, told=told, jitter=jitter, longest=longest
+        permit._sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
     )
 
 

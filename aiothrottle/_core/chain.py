@@ -62,7 +62,7 @@ class Entry(Starter, Protocol):
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None: ...
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+        self, sent_at: float, seconds: float | None, *, from_server: bool, jitter: float, longest: float
     ) -> bool: ...
     def learn_throttled(self, age: float, pause: float) -> None: ...
     def cost_ahead(self, waiter: Waiter) -> float: ...
@@ -262,12 +262,12 @@ class Chain:
         self.above.report_success(cost, age, own=False)
 
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+        self, sent_at: float, seconds: float | None, *, from_server: bool, jitter: float, longest: float
     ) -> bool:
         """Pause the engine after a 429. What is above learns of it, and is not paused."""
         engine = self.engine
         paused = engine.report_throttled(
-            sent_at, seconds, told=told, jitter=jitter, longest=longest
+            sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
         )
         now = engine.bucket.clock()
         self.above.learn_throttled(now - sent_at, engine.pause.left(now))

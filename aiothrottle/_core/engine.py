@@ -814,13 +814,13 @@ class Engine:
         sent_at: float,
         seconds: float | None,
         *,
-        told: bool,
+        from_server: bool,
         jitter: float,
         longest: float,
     ) -> bool:
         """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
         return outcomes.report_throttled(
-            self, sent_at, seconds, told=told, jitter=jitter, longest=longest
+            self, sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
         )
 
     def learn_throttled(self, age: float, pause: float) -> None:

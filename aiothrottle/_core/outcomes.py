@@ -96,20 +96,20 @@ def report_throttled(
     sent_at: float,
     seconds: float | None,
     *,
-    told: bool,
+    from_server: bool,
     jitter: float,
     longest: float,
 ) -> bool:
     """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
-        engine.observers.emit(events.Throttled(engine.key, seconds if told else None))
-    reason: events.Reason = "retry-after" if told else "throttled"
+        engine.observers.emit(events.Throttled(engine.key, seconds if from_server else None))
+    reason: events.Reason = "retry-after" if from_server else "throttled"
     paused = True
     if engine.pause.began_at < sent_at:
         pause = feedback.pause(seconds, jitter=jitter, longest=longest)
         pause_for(engine, pause, reason)
-    elif told and seconds is not None:
+    elif from_server and seconds is not None:
         pause_for(engine, min(seconds, longest), reason)
     else:
         paused = False
