@@ -260,7 +260,7 @@ class Permit:
         ...         permit.report_success()
         ...         return answer
         """
-        if self._entry.hears_outcomes and self._is_first_report():
+        if self._entry.takes_outcomes and self._is_first_report():
             report_answer(self)
 
     def report_throttled(self, retry_after: float | None = None) -> None:
@@ -388,7 +388,7 @@ def report_answer(permit: Permit) -> None:
     To check for an earlier report takes as long as the rest.
     """
     entry = permit._entry
-    if entry.hears_outcomes:
+    if entry.takes_outcomes:
         entry.report_success(permit.cost, entry.bucket.clock() - permit._sent_at)
 
 

@@ -43,7 +43,7 @@ class Entry(Starter, Protocol):
     @property
     def capacity(self) -> float: ...
     @property
-    def hears_outcomes(self) -> bool: ...
+    def takes_outcomes(self) -> bool: ...
     @property
     def is_bounded(self) -> bool: ...
     def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None": ...
@@ -98,9 +98,9 @@ class Chain:
         return min(self.engine.capacity, self.above.capacity)
 
     @property
-    def hears_outcomes(self) -> bool:
+    def takes_outcomes(self) -> bool:
         """Whether it makes a difference to report how requests end."""
-        return self.engine.hears_outcomes or self.above.hears_outcomes
+        return self.engine.takes_outcomes or self.above.takes_outcomes
 
     # ---- arriving, waiting, starting -------------------------------------------------------------
 

@@ -801,7 +801,7 @@ class Engine:
         outcomes.pause_for(self, seconds, reason)
 
     @property
-    def hears_outcomes(self) -> bool:
+    def takes_outcomes(self) -> bool:
         """Whether it makes a difference to report how requests end."""
         return self.feedback is not None
 
