@@ -24,16 +24,16 @@ from aiothrottle.rate import Rate
 
 __all__ = [
     "Adapted",
-    "QuotaUpdated",
     "Event",
     "Granted",
     "Observer",
     "Paused",
+    "QuotaUpdated",
     "Rejected",
     "Retried",
-    "Throttled",
     "StoreDown",
     "StoreUp",
+    "Throttled",
 ]
 
 _logger = logging.getLogger("aiothrottle")

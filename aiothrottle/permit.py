@@ -291,7 +291,9 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        report_pause(self, seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE)
+        report_pause(
+            self, seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
+        )
 
     def _is_first_report(self) -> bool:
         """Tell whether the outcome of the request was not reported before."""

@@ -24,10 +24,10 @@ from aiothrottle import (
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.events import (
     Adapted,
-    QuotaUpdated,
     Event,
     Granted,
     Paused,
+    QuotaUpdated,
     Rejected,
     Retried,
     Throttled,
@@ -191,8 +191,8 @@ async def test_a_limiter_with_a_store_tells_the_same() -> None:
     assert (await limiter.try_acquire()).allowed
     assert not (await limiter.try_acquire()).allowed
     await limiter.acquire()
-    granted, refused, late = heard
-    assert (granted, refused) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
+    granted, rejected, late = heard
+    assert (granted, rejected) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
     assert isinstance(late, Granted)
     assert late.waited == pytest.approx(1.0, abs=0.01)
 
@@ -252,8 +252,8 @@ async def test_a_refusal_without_a_time_says_so() -> None:
     permit = await limiter.acquire()
     heard = observed(limiter)
     permit.report_throttled()
-    refused, paused = heard
-    assert refused == Throttled(None, None)
+    throttled, paused = heard
+    assert throttled == Throttled(None, None)
     assert isinstance(paused, Paused)
     assert paused.reason == "throttled"
     assert 0.5 <= paused.seconds <= 1.5

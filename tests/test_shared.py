@@ -658,7 +658,7 @@ async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
     assert (second.remaining, third.retry_after, third.limit) == (0, 1.0, 2)
     assert first.permit is not None
     figures = limiter.statistics()
-    assert (figures.granted, figures.refused, figures.in_flight) == (2, 1, 2)
+    assert (figures.granted, figures.rejected, figures.in_flight) == (2, 1, 2)
     first.permit.settle(0)
     await rest()
     assert await limiter.try_acquire()

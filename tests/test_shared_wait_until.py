@@ -40,7 +40,7 @@ async def test_rejected_requests_count_and_each_request_is_one_call() -> None:
     tasks = visits(limiter, 10)
     await turns()
     figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.refused) == (1, 5, 4)
+    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
     assert store.calls == {"reserve": 10}
     assert await outcomes(tasks) == TABLE
     assert store.calls == {"reserve": 10}

@@ -65,7 +65,7 @@ async def test_the_figures_follow_what_happens() -> None:
     figures = limiter.statistics()
     assert (figures.granted, figures.in_flight, figures.waiting) == (7, 0, 0)
     assert (figures.waited_total, figures.waited_max) == (2 + 4 + 3, 3)
-    assert figures.refused == 0
+    assert figures.rejected == 0
     assert figures.utilisation == 0.5
     await asyncio.sleep(1)
     assert limiter.statistics().utilisation == 0
@@ -93,7 +93,7 @@ async def test_refusals_count_by_whatever_they_were() -> None:
     with pytest.raises(LimiterClosed):
         await visit(limiter)
     figures = limiter.statistics()
-    assert (figures.refused, figures.granted, figures.waiting) == (3, 1, 0)
+    assert (figures.rejected, figures.granted, figures.waiting) == (3, 1, 0)
 
 
 @virtual

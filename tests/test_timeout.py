@@ -332,7 +332,7 @@ async def test_wait_until_lets_one_go_five_wait_and_four_are_refused() -> None:
     tasks = visits(limiter, 10)
     await turns()
     figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.refused) == (1, 5, 4)
+    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
     assert await outcomes(tasks) == [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
     # The refused ones count: the next one at 5 waits until 10.
     assert (await limiter.peek()).retry_after == 5

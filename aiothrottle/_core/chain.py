@@ -62,7 +62,13 @@ class Entry(Starter, Protocol):
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None: ...
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, from_server: bool, jitter: float, longest: float
+        self,
+        sent_at: float,
+        seconds: float | None,
+        *,
+        from_server: bool,
+        jitter: float,
+        longest: float,
     ) -> bool: ...
     def learn_throttled(self, age: float, pause: float) -> None: ...
     def cost_ahead(self, waiter: Waiter) -> float: ...
@@ -262,7 +268,13 @@ class Chain:
         self.above.report_success(cost, age, own=False)
 
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, from_server: bool, jitter: float, longest: float
+        self,
+        sent_at: float,
+        seconds: float | None,
+        *,
+        from_server: bool,
+        jitter: float,
+        longest: float,
     ) -> bool:
         """Pause the engine after a 429. What is above learns of it, and is not paused."""
         engine = self.engine

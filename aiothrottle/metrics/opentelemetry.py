@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
 from aiothrottle import gauges
-from aiothrottle.events import Granted, Paused, Rejected, Retried, Throttled, StoreDown
+from aiothrottle.events import Granted, Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics.recorder import Counted, Recorder
 from aiothrottle.redact import shown
 
