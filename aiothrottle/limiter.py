@@ -421,7 +421,7 @@ class RateLimiter:
         >>> limiter = RateLimiter("5/s")
         >>> stop = limiter.observe(print)
         >>> limiter.pause(2)
-        Paused(key=None, seconds=2.0, reason='asked')
+        Paused(key=None, seconds=2.0, reason='requested')
         >>> stop()
         """
         listener = events.Listener(observer)

@@ -265,7 +265,7 @@ async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixtu
     keyed = KeyedRateLimiter(1000)
     keyed.pause("example.org", 60.0)
     keyed.pause("example.org", 60.5)
-    assert caplog.messages == ["'example.org' is paused for 1 min: the program asked for it"]
+    assert caplog.messages == ["'example.org' is paused for 1 min: the program called pause()"]
 
 
 @virtual
