@@ -176,7 +176,7 @@ class RateLimiter:
             # Whatever the server will say, there has to be an algorithm of it.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
             engine.followed = ()
-            engine.asking = True
+            engine.rate_unknown = True
 
     @classmethod
     def _around(
@@ -347,7 +347,7 @@ class RateLimiter:
         if plan is not None:
             engine.use(plan.algorithm)
             engine.updated = True
-            engine.followed, engine.asking = None, False
+            engine.server_rates, engine.rate_unknown = None, False
             feedback.rate, feedback.guard = plan.rate, plan.guard
         engine.feedback = feedback if feedback.is_needed else None
         self._resize()
@@ -357,7 +357,7 @@ class RateLimiter:
         engine = self._engine
         slots = engine.feedback and engine.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (engine.leased or engine.asking) and engine.semaphore.limit != number:
+        if not (engine.leased or engine.rate_unknown) and engine.semaphore.limit != number:
             engine.resize(number)
             engine.updated = True
 
@@ -396,7 +396,7 @@ class RateLimiter:
             engine.followed = announced
             if engine.observers.listeners:
                 engine.observers.emit(events.QuotaUpdated(engine.key, None, None, announced))
-        engine.asking = False
+        engine.rate_unknown = False
         self._resize()
 
     def statistics(self) -> Statistics:

@@ -88,7 +88,7 @@ class Engine:
         "_stall",
         "_started",
         "_starved",
-        "asking",
+        "rate_unknown",
         "bucket",
         "chained",
         "closed",
@@ -136,8 +136,8 @@ class Engine:
         self.key: Hashable = None
         #: The rates that the server has announced, if they are to be followed; () before it has.
         self.followed: tuple[Rate, ...] | None = None
-        #: Whether the server has announced nothing yet, and one request at a time asks it.
-        self.asking: bool = False
+        #: Whether the server has reported no rate yet: then one request at a time starts.
+        self.rate_unknown: bool = False
         #: Whether the user ever changed the limits.
         self.updated: bool = False
         self.closed: bool = False
@@ -883,7 +883,7 @@ class Engine:
             self.bucket.restart(clock)
             if self.feedback is not None:
                 self.feedback.restart()
-                if self.feedback.slots is not None and not self.asking:
+                if self.feedback.slots is not None and not self.rate_unknown:
                     self.semaphore.resize(int(self.feedback.slots.state.limit))
         if self.shared is not None:
             self.shared.restart()

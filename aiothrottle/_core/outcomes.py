@@ -39,7 +39,7 @@ _LONGER = 1.0
 class Host(Protocol):
     """The engine: what an outcome may change of it."""
 
-    asking: bool
+    rate_unknown: bool
     bucket: "LocalBucket"
     feedback: Feedback | None
     key: "Hashable"
@@ -137,7 +137,7 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
             pace.follow(state, now, value)
             engine.reconsider()
         elif what == "slots":
-            if engine.asking or engine.semaphore.limit is None:
+            if engine.rate_unknown or engine.semaphore.limit is None:
                 continue
             engine.resize(int(value))
         else:
