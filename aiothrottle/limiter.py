@@ -175,7 +175,7 @@ class RateLimiter:
             check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
             # Whatever the server will say, there has to be an algorithm of it.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
-            engine.followed = ()
+            engine.server_rates = ()
             engine.rate_unknown = True
 
     @classmethod
@@ -364,7 +364,7 @@ class RateLimiter:
     @property
     def follows_server(self) -> bool:
         """Whether its rate is what the server says: ``rate_limit="server"``."""
-        return self._engine.followed is not None
+        return self._engine.server_rates is not None
 
     def follow(self, *rates: RateLike) -> None:
         """Go on at the rates that the server has announced, if the server is to be followed.
@@ -378,22 +378,22 @@ class RateLimiter:
         """
         engine = self._engine
         engine.check_thread()
-        if engine.followed is None:
+        if engine.server_rates is None:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         announced = tuple(as_rate(rate) for rate in rates)
-        if announced and announced != engine.followed:
+        if announced and announced != engine.server_rates:
             burst, algorithm, guard = self._choice
             if burst is not None:  # no server can make that an error
                 fastest = max(announced, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
             plan = make_plan(list(announced), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
-            if not engine.followed:  # the request that has asked counts, here and not above
+            if not engine.server_rates:  # the request that has asked counts, here and not above
                 engine.charge(1.0)
             feedback = engine.feedback or Feedback()
             feedback.guard = plan.guard
             engine.feedback = feedback if feedback.is_needed else None
-            engine.followed = announced
+            engine.server_rates = announced
             if engine.observers.listeners:
                 engine.observers.emit(events.QuotaUpdated(engine.key, None, None, announced))
         engine.rate_unknown = False

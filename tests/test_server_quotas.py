@@ -351,7 +351,7 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
         permit = await limiter.acquire()
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().quota_remaining is None
-        assert not limiter._engine.followed
+        assert not limiter._engine.server_rates
 
 
 @pytest.mark.parametrize(

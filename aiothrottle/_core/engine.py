@@ -96,7 +96,7 @@ class Engine:
         "debug",
         "epoch",
         "feedback",
-        "followed",
+        "server_rates",
         "key",
         "leased",
         "loop",
@@ -134,8 +134,8 @@ class Engine:
         self.max_queue: int | None = max_queue
         #: Its key among the limiters of a `KeyedRateLimiter`.
         self.key: Hashable = None
-        #: The rates that the server has announced, if they are to be followed; () before it has.
-        self.followed: tuple[Rate, ...] | None = None
+        #: The rates that the server reported, () before it has; None: the limiter does not follow it.
+        self.server_rates: tuple[Rate, ...] | None = None
         #: Whether the server has reported no rate yet: then one request at a time starts.
         self.rate_unknown: bool = False
         #: Whether the user ever changed the limits.
@@ -217,7 +217,7 @@ class Engine:
             not (self.queue.count or self.consumer.task)
             # Without a bound no slot is missed. A permit that is out still meets this engine.
             and not (self.is_bounded and self.in_flight)
-            and not (self.closed or (self.updated and self.followed is None))
+            and not (self.closed or (self.updated and self.server_rates is None))
             and now >= self.pause.ends_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
