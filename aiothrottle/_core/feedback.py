@@ -90,7 +90,7 @@ class GuardControl:
 class Feedback:
     """All that listens to the outcomes of one limiter's requests."""
 
-    __slots__ = ("guard", "heard_at", "rate", "slots", "streak")
+    __slots__ = ("guard", "reported_at", "rate", "slots", "streak")
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Feedback:
         #: How many 429 came in a row, without a success.
         self.streak: int = 0
         #: When an outcome was last reported.
-        self.heard_at: float = 0.0
+        self.reported_at: float = 0.0
 
     @property
     def is_needed(self) -> bool:
@@ -117,7 +117,7 @@ class Feedback:
         A guard is for two requests a period apart, and there is none for a limit that is free.
         """
         learned = self.rate or self.slots or self.streak
-        return not learned or now - self.heard_at >= _MEMORY
+        return not learned or now - self.reported_at >= _MEMORY
 
     def restart(self) -> None:
         """Begin anew, for a clock of which no instant is known."""
@@ -125,7 +125,7 @@ class Feedback:
             self.rate = RateControl(self.rate.adaptive)
         if self.slots is not None:
             self.slots.state = self.slots.adaptive.start()
-        self.heard_at = 0.0
+        self.reported_at = 0.0
 
     def succeeded(
         self,
@@ -147,7 +147,7 @@ class Feedback:
             paused_at: When the last pause began.
             own: Whether it is a request of this limiter, not of a limiter below.
         """
-        self.heard_at = now
+        self.reported_at = now
         if self.streak and sent_at > paused_at:
             self.streak = 0
         changes: tuple[Change, ...] = ()
@@ -171,7 +171,7 @@ class Feedback:
 
     def throttled(self, now: float, sent_at: float, pause: float) -> tuple[Change, ...]:
         """Take in a 429, after which nothing is sent for so many seconds."""
-        self.heard_at = now
+        self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
