@@ -342,7 +342,7 @@ class Engine:
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
-            self._reject_the_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
+            self._reject_if_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
         # Not by `loop.create_future`: on every loop that is a call more, for the same future.
         future: Future[None] = Future(loop=loop)
         try:
@@ -570,7 +570,7 @@ class Engine:
 
     # ---- rejecting -------------------------------------------------------------------------------
 
-    def _reject_the_hopeless(
+    def _reject_if_hopeless(
         self,
         waiter: Waiter,
         now: float,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["peek", "try_start"]
 
 
-class Asked(Protocol):
+class Host(Protocol):
     """The engine: what decides on a request that does not wait."""
 
     closed: bool
@@ -37,11 +37,11 @@ class Asked(Protocol):
     def release(self, waiter: "Waiter") -> None: ...
 
 
-class Entered(Protocol):
+class EntryPoint(Protocol):
     """An engine, or a chain that begins with it."""
 
     @property
-    def engine(self) -> Asked: ...
+    def engine(self) -> Host: ...
     def bind(self) -> None: ...
     def now(self) -> float: ...
     def decide_at_once(self, waiter: "Waiter", now: float) -> float: ...
@@ -50,7 +50,7 @@ class Entered(Protocol):
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
 
 
-async def try_start(entry: Entered, waiter: "Waiter") -> Verdict:
+async def try_start(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     """Start the request if it may start now.
 
     Args:
@@ -70,7 +70,7 @@ async def try_start(entry: Entered, waiter: "Waiter") -> Verdict:
         return entry.verdict(entry.estimate(now, waiter))
 
 
-async def peek(entry: Entered, waiter: "Waiter") -> Verdict:
+async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     """Tell what `try_start` would do, and change nothing."""
     entry.bind()
     engine = entry.engine
@@ -85,12 +85,12 @@ async def peek(entry: Entered, waiter: "Waiter") -> Verdict:
         return entry.verdict(entry.estimate(now, waiter))
 
 
-def _slot_at_hand(engine: Asked) -> AbstractAsyncContextManager[None]:
+def _slot_at_hand(engine: Host) -> AbstractAsyncContextManager[None]:
     """Lease a slot inside, where slots are shared and one is free."""
     return nullcontext() if engine.leased is None else engine.leased.at_hand()
 
 
-async def _try_shared(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
     if not _has_room(engine):
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
@@ -106,14 +106,14 @@ async def _try_shared(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -
     return verdict
 
 
-def _has_room(engine: Asked) -> bool:
+def _has_room(engine: Host) -> bool:
     """Tell whether everything but the store would let a request start now."""
     if engine.closed:
         raise LimiterClosed(key=engine.key)
     return engine.queue.count == 0 and engine.decide(engine.now(), 0.0) <= 0.0
 
 
-async def _rejection(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+async def _rejection(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
     """Reject a request that would not be the next to start."""
     waiter.at = now = engine.now()
     wait = engine.estimate(now, waiter)

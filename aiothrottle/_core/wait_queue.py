@@ -68,11 +68,11 @@ class Waiter:
         self.waited = 0.0
 
 
-class _Lane(deque[Waiter]):
+class _Level(deque[Waiter]):
     """Waiters of one priority, in the order of their arrival.
 
     A waiter that leaves from the middle stays as a gap until it is the head, or until half of the
-    lane is gaps: so leaving costs the same however many wait.
+    level is gaps: so leaving costs the same however many wait.
     """
 
     __slots__ = ("gaps", "surcharge")
@@ -89,7 +89,7 @@ class _Lane(deque[Waiter]):
         return len(self) - self.gaps + self.surcharge
 
     def drop(self, waiter: Waiter) -> None:
-        """Take out a waiter, which is a gap by now. The lane may be empty afterwards."""
+        """Take out a waiter, which is a gap by now. The level may be empty afterwards."""
         if self[0] is not waiter:
             self.gaps += 1
             if 2 * self.gaps > len(self):
@@ -116,9 +116,9 @@ class WaitQueue:
         #: How many wait.
         self.count: int = 0
         #: Those of priority 0.
-        self.usual: _Lane = _Lane()
+        self.usual: _Level = _Level()
         #: Those of other priorities, if there are any: then the last to come may be the head.
-        self.others: dict[float, _Lane] = {}
+        self.others: dict[float, _Level] = {}
 
     @property
     def head(self) -> Waiter:
@@ -127,39 +127,39 @@ class WaitQueue:
 
     def add(self, waiter: Waiter, future: "Future[None]") -> None:
         """Put the waiter behind those who came before; it waits on the future."""
-        lane = self.usual
+        level = self.usual
         if waiter.priority:
-            lane = self.others.setdefault(waiter.priority, _Lane())
+            level = self.others.setdefault(waiter.priority, _Level())
         waiter.future = future
         self.count += 1
         if waiter.cost != 1.0:
-            lane.surcharge += waiter.cost - 1.0
-        lane.append(waiter)
+            level.surcharge += waiter.cost - 1.0
+        level.append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Take the waiter out, wherever it stands."""
-        lane = self.others[waiter.priority] if waiter.priority else self.usual
+        level = self.others[waiter.priority] if waiter.priority else self.usual
         waiter.future = None
         self.count -= 1
         if waiter.cost != 1.0:
-            lane.surcharge -= waiter.cost - 1.0
-        if lane[0] is waiter and not lane.gaps:  # as in `drop`, for nearly all of them
-            lane.popleft()
+            level.surcharge -= waiter.cost - 1.0
+        if level[0] is waiter and not level.gaps:  # as in `drop`, for nearly all of them
+            level.popleft()
         else:
-            lane.drop(waiter)
-        if not lane:
-            lane.surcharge = 0.0  # what rounding has left of it
+            level.drop(waiter)
+        if not level:
+            level.surcharge = 0.0  # what rounding has left of it
             if waiter.priority:
                 del self.others[waiter.priority]
 
     def cost_ahead(self, waiter: Waiter) -> float:
         """Add up what those cost who would be served before a waiter that arrives now."""
         cost, place = 0.0, _place(waiter)
-        for priority, lane in ((0.0, self.usual), *self.others.items()):
+        for priority, level in ((0.0, self.usual), *self.others.items()):
             if priority >= waiter.priority:
-                cost += lane.cost
+                cost += level.cost
                 continue
-            for other in lane:
+            for other in level:
                 if _place(other) > place:
                     break
                 if other.future is not None:
@@ -171,14 +171,14 @@ class WaitQueue:
         if not self.others:
             return iter(self.usual)
         # Of two with the same place the one with the priority is first.
-        lanes = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
-        return heapq.merge(*(lane for _, lane in lanes), key=_place)
+        levels = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
+        return heapq.merge(*(level for _, level in levels), key=_place)
 
     def clear(self) -> None:
         """Forget all."""
         for waiter in self:
             waiter.future = None
-        self.usual, self.count = _Lane(), 0
+        self.usual, self.count = _Level(), 0
         self.others.clear()
 
 
