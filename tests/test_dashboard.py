@@ -103,7 +103,7 @@ async def test_the_stream_tells_how_things_stand() -> None:
         assert 50 < after["pausedFor"] <= 67
         (pause,) = after["pauses"]
         assert pause["who"] == "limiter"
-        assert pause["reason"] == "the server throttled a request and sent a Retry-After"
+        assert pause["reason"] == "the server throttled a request and asked for a pause"
 
 
 async def test_several_limiters_and_their_keys_are_told_apart() -> None:

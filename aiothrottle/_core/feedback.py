@@ -90,7 +90,7 @@ class GuardControl:
 class Feedback:
     """All that listens to the outcomes of one limiter's requests."""
 
-    __slots__ = ("guard", "reported_at", "rate", "slots", "streak")
+    __slots__ = ("guard", "rate", "reported_at", "slots", "streak")
 
     def __init__(
         self,
