@@ -224,7 +224,7 @@ async def test_it_says_when_others_can_read_it(caplog: pytest.LogCaptureFixture)
 
 async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
     limiter = RateLimiter(10)
-    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
             pass
     for name, value, told in (
@@ -232,8 +232,8 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
         ("port", "8321", "such as 8321, not '8321'"),
         ("port", True, "such as 8321, not True"),
         ("port", 65536, "to 65535, not 65536"),
-        ("facts", "7", "facts is a function or None"),
-        ("label", "host", "label is a function or None"),
+        ("facts", "7", "facts must be a function or None"),
+        ("label", "host", "label must be a function or None"),
     ):
         arguments: dict[str, Any] = {name: value}
         with pytest.raises((TypeError, ValueError), match=told):

@@ -421,7 +421,7 @@ def test_it_is_made_and_asked_before_any_loop_runs() -> None:
         (
             {"overrides": {"a": {"rates": "1/s"}}},
             TypeError,
-            "of .a. has .rates.*there are rate_limit, ",
+            "unknown argument .rates. in the override of .a.: a RateLimiter takes rate_limit, ",
         ),
     ],
 )

@@ -198,9 +198,9 @@ async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus)
 
 
 def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
-    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         watch("api", "api")
-    with pytest.raises(TypeError, match="name of a limiter is a text, not None"):
+    with pytest.raises(TypeError, match="name of a limiter must be a string, got None"):
         watch(RateLimiter(1), None)
     for keys in ("20", True, 1.5):
         with pytest.raises(TypeError, match="keys is a whole number"):
@@ -211,7 +211,7 @@ def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called 
 
 @pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> None:  # noqa: ANN401
-    with pytest.raises(TypeError, match=r"registry is a|meter_provider is a"):
+    with pytest.raises(TypeError, match=r"registry must be a|meter_provider must be a"):
         kind("http://localhost:9090")
 
 

@@ -863,7 +863,7 @@ def test_store_without_a_key_is_rejected(
     ("arguments", "options", "named"),
     [
         ((), {}, "give a rate_limit, or a SharedConcurrency"),
-        (("server",), {}, "what a server says .* a store needs a fixed rate"),
+        (("server",), {}, "with a store, give a fixed rate"),
         ((AdaptiveRate(1, 1, 1),), {}, "a store needs a fixed rate"),
         (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
         ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "a WaitUntil only, alone"),

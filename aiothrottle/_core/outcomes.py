@@ -1,7 +1,7 @@
-"""What the engine does with reported outcomes: it pauses, and applies the changes of `Feedback`.
+"""Reports of outcomes: they pause the engine, and apply the changes of `Feedback`.
 
-Invariant: of the many requests that one 429 concerns, the first makes the pause; the others extend
-it only if the server asks for more.
+Invariant: if the server throttles many requests at once, the first report makes the pause; the
+others extend it only if the server asks for a longer one.
 """
 
 import logging
@@ -32,12 +32,12 @@ __all__ = [
 
 _logger = logging.getLogger("aiothrottle")
 
-# Seconds. Of the many requests that one 429 concerns each may ask for a little more.
+# Seconds. A smaller extension of a pause is not reported: each of many 429s may cause one.
 _LONGER = 1.0
 
 
 class Host(Protocol):
-    """The engine: what an outcome may change of it."""
+    """The engine, as far as an outcome may change it."""
 
     rate_unknown: bool
     bucket: "LocalBucket"
@@ -56,7 +56,7 @@ class Host(Protocol):
 
 
 def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
-    """Grant nothing for so many seconds from now; a pause under way is never shortened."""
+    """Grant nothing for so many seconds from now; a pause is never shortened."""
     now = engine.bucket.clock()
     before = engine.pause.left(now)
     engine.pause.extend(now, seconds)
@@ -64,7 +64,7 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
     left = engine.pause.left(now)
     if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
         name = engine.bucket.algorithm if engine.key is None else engine.key
-        # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
+        # A key may come from an attacker: escaped and cut, it forges no line and fills no disk.
         reasons = events.REASONS
         _logger.info("%.200r is paused for %s: %s", name, duration(left), reasons[reason])
         if engine.observers.listeners:
@@ -72,7 +72,7 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
 
 
 def report_success(engine: Host, cost: float, age: float, *, own: bool) -> None:
-    """Take in a request that started `age` seconds ago and was not throttled."""
+    """Record a request that started `age` seconds ago and was not throttled."""
     feedback = engine.feedback
     if feedback is None:
         return
@@ -100,7 +100,7 @@ def report_throttled(
     jitter: float,
     longest: float,
 ) -> bool:
-    """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
+    """Pause after a 429. Returns whether the engine is now paused for `seconds`."""
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
         engine.observers.emit(events.Throttled(engine.key, seconds if from_server else None))
@@ -119,7 +119,7 @@ def report_throttled(
 
 
 def learn_throttled(engine: Host, age: float, pause: float) -> None:
-    """Take in a 429 of a request that started `age` seconds ago, and the pause after it."""
+    """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.bucket.clock()
         changes = engine.feedback.throttled(now, now - age, pause)
@@ -128,7 +128,7 @@ def learn_throttled(engine: Host, age: float, pause: float) -> None:
 
 
 def apply(engine: Host, changes: tuple[Change, ...]) -> None:
-    """Change what the controllers want changed."""
+    """Apply the changes of the controllers."""
     for what, value, before in changes:
         if what == "rate":
             now = engine.now()
@@ -157,7 +157,7 @@ def update_quota(
     held: bool,
     evenly: bool,
 ) -> None:
-    """Keep to the quota that the server has reported in its response."""
+    """Keep to the quota that the server reported in its response."""
     engine.bucket.update_quota(
         engine.now(),
         remaining,

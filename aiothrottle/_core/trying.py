@@ -1,4 +1,4 @@
-"""Requests that do not wait in the queue: `try_acquire` and `peek`.
+"""`try_acquire` and `peek`: requests that do not wait in the queue.
 
 Invariant: such a request never overtakes a waiter, and a rejected one changes nothing.
 """
@@ -21,7 +21,7 @@ __all__ = ["peek", "try_start"]
 
 
 class Host(Protocol):
-    """The engine: what decides on a request that does not wait."""
+    """The engine, as far as these requests need it."""
 
     closed: bool
     key: "Hashable"
@@ -56,6 +56,9 @@ async def try_start(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     Args:
         entry: The engine, or the chain that begins with it.
         waiter: The request.
+
+    Returns:
+        The verdict; the request has started if it is allowed.
     """
     entry.bind()
     engine = entry.engine
@@ -71,7 +74,7 @@ async def try_start(entry: EntryPoint, waiter: "Waiter") -> Verdict:
 
 
 async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
-    """Tell what `try_start` would do, and change nothing."""
+    """Return the verdict of `try_start`, and change nothing."""
     entry.bind()
     engine = entry.engine
     async with _slot_at_hand(engine):
@@ -86,7 +89,7 @@ async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
 
 
 def _slot_at_hand(engine: Host) -> AbstractAsyncContextManager[None]:
-    """Lease a slot inside, where slots are shared and one is free."""
+    """Lease a slot for the block, if slots are shared and one is free."""
     return nullcontext() if engine.leased is None else engine.leased.at_hand()
 
 
@@ -94,7 +97,7 @@ async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") ->
     if not _has_room(engine):
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
-    engine.semaphore.taken += 1  # nobody else gets it while the store is asked
+    engine.semaphore.taken += 1  # keeps the slot during the call of the store
     verdict = None
     try:
         verdict = await tokens.try_start(waiter)
@@ -107,14 +110,14 @@ async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") ->
 
 
 def _has_room(engine: Host) -> bool:
-    """Tell whether everything but the store would let a request start now."""
+    """Return whether everything but the store admits a request now."""
     if engine.closed:
         raise LimiterClosed(key=engine.key)
     return engine.queue.count == 0 and engine.decide(engine.now(), 0.0) <= 0.0
 
 
 async def _rejection(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
-    """Reject a request that would not be the next to start."""
+    """Return the verdict of a request that queue, slots or pause reject."""
     waiter.at = now = engine.now()
     wait = engine.estimate(now, waiter)
     verdict = await tokens.peek(waiter.cost)
