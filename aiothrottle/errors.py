@@ -209,7 +209,7 @@ def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
         if isinstance(cause, Exception):
             chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    message = next(filter(None, map(str, chain)), "")
+    message = next((text for each in chain if (text := str(each))), "")
     system = next(
         (each for each in reversed(chain) if isinstance(each, OSError) and str(each)), None
     )

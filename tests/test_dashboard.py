@@ -228,10 +228,10 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
         async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
             pass
     for name, value, told in (
-        ("host", None, "such as '127.0.0.1', not None"),
-        ("port", "8321", "such as 8321, not '8321'"),
-        ("port", True, "such as 8321, not True"),
-        ("port", 65536, "to 65535, not 65536"),
+        ("host", None, "such as '127.0.0.1', got None"),
+        ("port", "8321", "such as 8321, got '8321'"),
+        ("port", True, "such as 8321, got True"),
+        ("port", 65536, "to 65535, got 65536"),
         ("facts", "7", "facts must be a function or None"),
         ("label", "host", "label must be a function or None"),
     ):

@@ -1,4 +1,4 @@
-"""What is decided is told: by whom, when, to whom, and at no cost where nobody listens."""
+"""Events: which limiter emits which, when and to which observer; none without observers."""
 
 import asyncio
 import gc
@@ -52,7 +52,7 @@ async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
         yield
 
 
-# ---- grants and refusals ---------------------------------------------------------------------
+# ---- grants and rejections -------------------------------------------------------------------
 
 
 @virtual
@@ -132,7 +132,7 @@ async def test_what_is_told_is_what_is_counted() -> None:
 
 
 @virtual
-async def test_each_refusal_is_told_with_its_reason() -> None:
+async def test_each_rejection_has_its_reason() -> None:
     limiter = RateLimiter(1, max_queue=1)
     await limiter.acquire()
     heard = observed(limiter)
@@ -174,7 +174,7 @@ async def test_parent_and_child_each_tell_their_own() -> None:
 
 
 @virtual
-async def test_a_child_tells_what_its_parent_refuses() -> None:
+async def test_child_emits_the_rejection_of_its_parent() -> None:
     parent = RateLimiter(algorithm=WaitUntil(1.0, raise_after=0.5, limit=10.0))
     child = RateLimiter(5, parent=parent)
     await child.acquire()
@@ -229,7 +229,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
 
 
 @virtual
-async def test_of_many_refusals_at_once_one_pause_is_told(
+async def test_many_429s_at_once_make_one_pause_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -247,7 +247,7 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
 
 
 @virtual
-async def test_a_refusal_without_a_time_says_so() -> None:
+async def test_429_without_a_duration_has_its_own_reason() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()
     heard = observed(limiter)

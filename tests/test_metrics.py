@@ -197,7 +197,7 @@ async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus)
     assert not failures
 
 
-def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
+def rejects_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
     with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         watch("api", "api")
     with pytest.raises(TypeError, match="name of a limiter must be a string, got None"):
@@ -216,9 +216,9 @@ def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> N
 
 
 def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
-    refuses_wrong_arguments(prometheus.metrics.watch)
+    rejects_wrong_arguments(prometheus.metrics.watch)
     prometheus.metrics.watch(RateLimiter(1), "api")
-    with pytest.raises(ValueError, match="named 'api' already"):
+    with pytest.raises(ValueError, match="is watched already"):
         prometheus.metrics.watch(RateLimiter(1), "api")
     for buckets in ((), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(ValueError, match="ascending"):
@@ -382,9 +382,9 @@ def told(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
 
 def test_opentelemetry_names_wrong_arguments() -> None:
     metrics = OpenTelemetryMetrics()
-    refuses_wrong_arguments(metrics.watch)
+    rejects_wrong_arguments(metrics.watch)
     metrics.watch(RateLimiter(1), "api")
-    with pytest.raises(ValueError, match="named 'api' already"):
+    with pytest.raises(ValueError, match="is watched already"):
         metrics.watch(RateLimiter(1), "api")
 
 

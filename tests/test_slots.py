@@ -535,7 +535,7 @@ def test_wrong_arguments_are_refused() -> None:
             unchecked(2, lease)
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(10, concurrency_limit=SharedConcurrency(2))
-    with pytest.raises(ValueError, match="a store needs a fixed rate"):
+    with pytest.raises(ValueError, match="with a store, give a fixed rate"):
         RateLimiter("server", concurrency_limit=SharedConcurrency(2), store=MemoryStore(), key="k")
     with pytest.raises(ValueError, match="max_reservation"):
         RateLimiter(

@@ -72,7 +72,7 @@ async def test_the_figures_follow_what_happens() -> None:
 
 
 @virtual
-async def test_refusals_count_by_whatever_they_were() -> None:
+async def test_all_kinds_of_rejections_are_counted() -> None:
     limiter = RateLimiter("1/s", max_queue=1)
     await visit(limiter)
     assert not await limiter.try_acquire()
@@ -85,7 +85,7 @@ async def test_refusals_count_by_whatever_they_were() -> None:
     with pytest.raises(QueueFull):
         await visit(limiter)
     assert limiter.statistics().rejected == 3
-    # Who gives up was not refused, nor was who only asked, nor who came too late.
+    # A cancelled waiter, a peek and a request after the close are not rejections.
     waiting[0].cancel()
     await turns()
     await limiter.peek()

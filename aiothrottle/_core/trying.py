@@ -98,13 +98,14 @@ async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") ->
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
     engine.semaphore.taken += 1  # keeps the slot during the call of the store
-    verdict = None
+    allowed = False
     try:
         verdict = await tokens.try_start(waiter)
+        allowed = verdict.allowed
     finally:
-        if verdict is None or not verdict.allowed:
+        if not allowed:
             engine.release(waiter)
-    if not verdict.allowed:
+    if not allowed:
         engine.reject("no room")
     return verdict
 
