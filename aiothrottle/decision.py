@@ -1,4 +1,4 @@
-"""The answer to "may this go?", as a value."""
+"""A decision: the answer of `try_acquire` and `peek`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,25 +11,25 @@ __all__ = ["Decision"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a cost may go, and when; true in a condition if it may. All times are seconds.
+    """Whether a request may start now, and when. True in a condition if it may start.
 
     >>> decision = Decision(allowed=False, limit=10, remaining=0, retry_after=0.25, reset_after=1.0)
-    >>> "go" if decision else f"in {decision.retry_after} s"
+    >>> "send" if decision else f"in {decision.retry_after} s"
     'in 0.25 s'
     """
 
-    #: Whether it may go now.
+    #: Whether the request may start now.
     allowed: bool
-    #: The greatest cost that can ever be admitted at once, in tokens.
+    #: The greatest cost that the limit can ever admit, in tokens.
     limit: float
-    #: Tokens that may still go now, after this one where it was spent.
+    #: Tokens that are free now, without those that this request took.
     remaining: float
-    #: Seconds until the rate allows it: 0.0 if it does so now. A refusal with 0.0 waits for a
-    #: slot alone, and when that comes free nobody can know.
+    #: Seconds until pauses and rates allow it. A rejection with 0.0 lacks only a slot, and it is
+    #: not known when one is released.
     retry_after: float
-    #: Seconds until everything that was spent is forgotten.
+    #: Seconds until all tokens are free again.
     reset_after: float
-    #: The permit of a cost that `try_acquire` has spent: release it where concurrency is bounded.
+    #: The permit, where `try_acquire` granted one. With a concurrency limit, release it.
     permit: "Permit | None" = None
 
     def __bool__(self) -> bool:

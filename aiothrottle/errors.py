@@ -1,9 +1,9 @@
-"""What aiothrottle raises on purpose: one base, few kinds, each with what a handler needs.
+"""The exceptions of aiothrottle: one base, and attributes with what a handler needs.
 
-Wrong arguments are plain `ValueError` and `TypeError`; they are not listed here.
+Wrong arguments raise plain `ValueError` and `TypeError`.
 """
 
-# Each name tells a state of affairs, and its base that it is an error.
+# The names describe a state; the base `ThrottleError` says that it is an error.
 # ruff: noqa: N818
 
 from collections.abc import Hashable
@@ -28,23 +28,23 @@ __all__ = [
 ]
 
 
-# So many causes of causes are looked at.
+# The longest chain of causes that `reason_of` follows.
 _DEEPEST = 20
 
 
 class ThrottleError(Exception):
     """Base of every error that aiothrottle raises on purpose. It can be pickled and copied."""
 
-    #: Of the limiter that refused, in a `KeyedRateLimiter`; None: it has no key, or none is told.
+    #: The key of the limiter in a `KeyedRateLimiter`; None: no key, or not known.
     key: Hashable = None
 
     def __str__(self) -> str:
-        """Give the message, with the key."""
-        # A key may come from a stranger: escaped and cut, it forges no line of a log.
+        """Return the message, with the key."""
+        # A key may come from an attacker: escaped and cut, it forges no line of a log.
         return super().__str__() + ("" if self.key is None else f" (key {self.key!r:.200})")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Come back as it was: by default Python would give `__init__` the message."""
+        """Restore the attributes: by default Python would call `__init__` with the message."""
         return _unmade, (type(self),), {**self.__dict__, "args": self.args}
 
 
@@ -53,11 +53,11 @@ def _unmade(kind: type[ThrottleError]) -> ThrottleError:
 
 
 class CostTooHigh(ThrottleError, ValueError):
-    """The cost is more than the limit can ever admit, so waiting would never end."""
+    """The cost is more than the limit can ever admit, so the wait would never end."""
 
-    #: The cost that was asked for, in tokens.
+    #: The cost of the request, in tokens.
     cost: float
-    #: The greatest cost that can ever be admitted, in tokens.
+    #: The greatest cost that the limit can ever admit, in tokens.
     limit: float
 
     def __init__(self, cost: float, limit: float, *, key: Hashable = None) -> None:
@@ -68,13 +68,12 @@ class CostTooHigh(ThrottleError, ValueError):
 
 
 class ThrottleTimeout(ThrottleError, TimeoutError):
-    """The wait is longer than `timeout` allows; told at once where it is known beforehand."""
+    """The wait is longer than `timeout`. Raised at once if that is known beforehand."""
 
-    #: Seconds after which rate and pauses will let it go: it is of no use to ask again earlier. 0.0
-    #: if only a slot is missing: nobody knows when one comes free.
+    #: Seconds until pauses and rates allow the request: an earlier retry is of no use. 0.0 if only
+    #: a slot is missing: it is not known when one is released.
     retry_after: float
-    #: Seconds: the `timeout` of the call, or the longest wait that the algorithm allows. None: not
-    #: known.
+    #: Seconds: the `timeout` of the call, or the longest wait of the algorithm. None: not known.
     timeout: float | None
 
     def __init__(
@@ -89,11 +88,11 @@ class ThrottleTimeout(ThrottleError, TimeoutError):
 
 
 class QueueFull(ThrottleError):
-    """As many wait already as `max_queue` allows."""
+    """The queue already has `max_queue` waiters."""
 
-    #: How many wait.
+    #: The number of waiters.
     waiting: int
-    #: Seconds after which the rate would let it go, behind those who wait.
+    #: Seconds until pauses and rates allow the request, behind the waiters.
     retry_after: float
 
     def __init__(self, waiting: int, retry_after: float, *, key: Hashable = None) -> None:
@@ -108,12 +107,12 @@ class RequestDropped(ThrottleError):
     """Adaptive throttling dropped the request, as the server is failing; nothing was sent.
 
     See the option `adaptive_throttling`. The request took no token. It is not retried: that would
-    only add to what the server fails at.
+    only add load to a failing server.
     """
 
-    #: Of the server, ``"api.example.org"``, with its port unless that is the usual one.
+    #: The host of the server, ``"api.example.org"``, with its port unless that is the default one.
     origin: str
-    #: The share of the requests to it that is dropped at present, above 0 and below 1.
+    #: The share of the requests to the origin that is dropped at present, above 0 and below 1.
     dropped_share: float
 
     def __init__(self, origin: str, dropped_share: float) -> None:
@@ -127,23 +126,23 @@ class RequestDropped(ThrottleError):
 class AttemptThrottled(ThrottleError):
     """The outcome of an attempt that was to be retried; only ever a `__cause__`.
 
-    It is that of a `ThrottleTimeout` or a `RequestDropped`, for example, which prevented the retry.
+    It is the cause of a `ThrottleTimeout` or a `RequestDropped` that prevented the retry.
     """
 
-    #: Of the response.
+    #: The status of the response.
     status: int
-    #: Seconds that the server asked for; None: it did not.
+    #: Seconds that the server asked to wait; None: it sent no duration.
     retry_after: float | None
 
     def __init__(self, status: int, retry_after: float | None) -> None:
         wait = "" if retry_after is None else f", retry after {duration(retry_after)}"
-        super().__init__(f"the attempt before was answered with status {status}{wait}")
+        super().__init__(f"the previous attempt got a response with status {status}{wait}")
         self.status = status
         self.retry_after = retry_after
 
 
 class LimiterClosed(ThrottleError, RuntimeError):
-    """The limiter was closed, before the call or while it was waiting."""
+    """The limiter was closed, before the call or during its wait."""
 
     def __init__(self, *, key: Hashable = None) -> None:
         super().__init__("this limiter is closed: make a new one, or close it later")
@@ -151,27 +150,27 @@ class LimiterClosed(ThrottleError, RuntimeError):
 
 
 class StoreUnavailable(ThrottleError):
-    """The store of the limits did not answer in time, or refused; the driver's error is the cause.
+    """The store of a limit failed, or did not answer in time. `__cause__` is the driver's error.
 
-    Whether what was asked of it was done nobody knows.
+    It is not known whether the store carried out the call.
     """
 
 
-def entered_before(verb: str) -> RuntimeError:
-    """Make the error of a limiter that is entered as those of other libraries are, for each turn.
+def entered_before(method: str) -> RuntimeError:
+    """Return the error of a limiter that is entered around each request, as in other libraries.
 
-    It would wait for nothing, and what ends first would close the limiter of the others.
+    That would limit nothing, and the first block to end would close the limiter for the others.
     """
     return RuntimeError(
-        "a limiter is entered once, around all that use it, and is closed at the end: around each "
-        f"request write `async with limiter.{verb}:`"
+        "a limiter is entered once, around all code that uses it, and is closed at the end of the "
+        f"block: around each request write `async with limiter.{method}:`"
     )
 
 
 def no_copy(kind: str) -> TypeError:
-    """Make the error of a limiter, or of a part of one, that is to be pickled or copied.
+    """Return the error of pickling or copying a limiter, or a part of one.
 
-    The copy would grant the whole limit once more, to a pool of processes for example.
+    The copy would grant the whole limit again, for example in each process of a pool.
     """
     return TypeError(
         f"a {kind} cannot be pickled or copied, as each copy would grant the whole limit again; to "
@@ -181,25 +180,26 @@ def no_copy(kind: str) -> TypeError:
 
 
 def in_another_thread(loop: object) -> RuntimeError:
-    """Make the error of changing a limiter in another thread than that of its loop.
+    """Return the error of changing a limiter in another thread than that of its loop.
 
-    No waiter would notice, and two threads would count over each other.
+    The change would wake no waiter, and two threads would overwrite each other's counts.
     """
     return RuntimeError(
-        f"this limiter belongs to {loop!r}, which is open and runs in another thread: there "
-        "call it by `loop.call_soon_threadsafe(...)`, or by `asyncio.run_coroutine_threadsafe(...)`"
+        f"this limiter belongs to {loop!r}, which is open and runs in another thread: call the "
+        "limiter there, with `loop.call_soon_threadsafe(...)` or "
+        "`asyncio.run_coroutine_threadsafe(...)`"
     )
 
 
 def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
-    """Say why a driver failed: what its error says, or the nearest cause of it that says anything.
+    """Return why a driver failed: the text of its error, or of the nearest cause that has one.
 
-    A timeout, for one, says nothing; what the driver tried again because of stands behind it. What
-    the operating system or TLS said at first is added, if the driver left it out.
+    A timeout, for example, has no text; its cause is the error that made the driver retry. The
+    first error of the operating system or TLS is added, if the driver left it out.
 
     Args:
-        error: What the driver raised.
-        outer: What was being handled before the driver was called: no part of it.
+        error: The exception of the driver.
+        outer: The exception that was being handled when the driver was called: not a cause.
     """
     chain: list[Exception] = []
     cause: BaseException | None = error
@@ -209,12 +209,12 @@ def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
         if isinstance(cause, Exception):
             chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    told = next((text for each in chain if (text := str(each))), "")
+    message = next((text for each in chain if (text := str(each))), "")
     system = next(
         (each for each in reversed(chain) if isinstance(each, OSError) and str(each)), None
     )
-    parts = [told] if str(error) else [_name_of(error), told]
-    if system is not None and (system.strerror or str(system)) not in told:
+    parts = [message] if str(error) else [_name_of(error), message]
+    if system is not None and (system.strerror or str(system)) not in message:
         parts.append(str(system))
     return ": ".join(filter(None, parts))
 
@@ -224,9 +224,9 @@ def _name_of(error: BaseException) -> str:
 
 
 def twin(error: Exception, key: Hashable) -> Exception:
-    """Give each who waits an error of its own: what is raised twice collects two tracebacks.
+    """Return a copy of an error for one waiter: an error that is raised twice has two tracebacks.
 
-    The store's own says of which limiter it is: the store does not know.
+    A `StoreUnavailable` gets the key of the limiter, which the store does not know.
     """
     if type(error) not in {StoreUnavailable, TypeError, ValueError}:
         return error

@@ -1,18 +1,19 @@
-"""What limiters decide, as values for whoever wants to know.
+"""Events: the decisions of limiters, as values for observers.
 
-An observer is a function of one argument. ``limiter.observe(print)`` prints each decision, and
-``match`` tells one kind from another::
+An observer is a function of one argument. ``limiter.observe(print)`` prints each event, and
+``match`` distinguishes their types::
 
     def observe(event):
         match event:
             case Paused(key=host, seconds=seconds):
                 print(f"{host} is paused for {seconds:.0f} s")
 
-It is called in the limiter's own thread, at once, and for what concerns one request in the task of
-that request; so it has to be quick, and may ask the limiter for its statistics. If it raises, that
-is logged, once, and the limiter goes on. A limiter that nobody observes makes none of these.
+The limiter calls it at once, in its own thread; for an event of one request, in the task of that
+request. So an observer has to be quick. It may ask the limiter for its statistics. If it raises,
+the exception is logged, once for each observer, and the limiter continues. A limiter without
+observers makes no events.
 
-The `key` of each event is that of a `KeyedRateLimiter`; with a `RateLimiter` it is None.
+`key` is the key in a `KeyedRateLimiter`, and None with a `RateLimiter`.
 """
 
 import logging
@@ -24,58 +25,58 @@ from aiothrottle.rate import Rate
 
 __all__ = [
     "Adapted",
-    "Announced",
     "Event",
     "Granted",
     "Observer",
     "Paused",
-    "Refused",
+    "QuotaUpdated",
+    "Rejected",
     "Retried",
-    "ServerRefused",
     "StoreDown",
     "StoreUp",
+    "Throttled",
 ]
 
 _logger = logging.getLogger("aiothrottle")
 
-Refusal: TypeAlias = Literal["no room", "timeout", "queue full"]
-Reason: TypeAlias = Literal["told", "refused", "asked"]
+Rejection: TypeAlias = Literal["no room", "timeout", "queue full"]
+Reason: TypeAlias = Literal["retry-after", "throttled", "requested"]
 
-# As people are told.
+# The reasons in words, for the log and the live page.
 REASONS: dict[Reason, str] = {
-    "told": "the server refused a request and said for how long",
-    "refused": "the server refused a request",
-    "asked": "the program asked for it",
+    "retry-after": "the server throttled a request and asked for a pause",
+    "throttled": "the server throttled a request",
+    "requested": "the program called pause()",
 }
 
-# None is frozen, as that would make them four times as expensive: treat them as values.
+# They are not frozen, which would make them four times as expensive: treat them as values.
 
 
 @dataclass(slots=True)
 class Granted:
-    """A request was let through."""
+    """The limiter granted a request."""
 
     key: Hashable
-    #: Tokens that it costs.
+    #: Tokens.
     cost: float
-    #: Seconds that it has waited; 0.0 if it went at once.
+    #: Seconds that the request waited; 0.0 if it was granted at once.
     waited: float
 
 
 @dataclass(slots=True)
-class Refused:
-    """The limiter told a request no: `try_acquire` without room, a time-out, a full queue."""
+class Rejected:
+    """The limiter rejected a request: no room for `try_acquire`, a timeout, a full queue."""
 
     key: Hashable
-    reason: Refusal
+    reason: Rejection
 
 
 @dataclass(slots=True)
-class ServerRefused:
-    """The server told a request no: see `Permit.report_throttled`."""
+class Throttled:
+    """The server throttled a request (429): see `Permit.report_throttled`."""
 
     key: Hashable
-    #: Seconds that the server asked for; None: it did not say.
+    #: Seconds that the server asked to wait; None: it sent no duration.
     retry_after: float | None
 
 
@@ -84,48 +85,49 @@ class Paused:
     """A pause began, or became longer by a second or more."""
 
     key: Hashable
-    #: For how long from now.
+    #: Seconds from now until the pause ends.
     seconds: float
-    #: "told": the server refused a request and said for how long. "refused": it refused one and did
-    #: not say. "asked": the program has called `RateLimiter.pause`.
+    #: "retry-after": the server throttled a request and sent a duration. "throttled": it throttled
+    #: a request and sent none. "requested": the program called `RateLimiter.pause`.
     reason: Reason
 
 
 @dataclass(slots=True)
 class Retried:
-    """A request of a session or transport is going to be sent again."""
+    """A session or transport is going to retry a request."""
 
     key: Hashable
-    #: Which attempt that will be: 2 is the first one that is sent again.
+    #: The number of the next attempt: 2 is the first retry.
     attempt: int
-    #: Seconds until then.
+    #: Seconds until the next attempt.
     delay: float
-    #: Of the response, if there was one.
+    #: Status of the response; None: there was no response.
     status: int | None
-    #: Why there was no response.
+    #: Why there was no response; None: there was a response.
     error: Exception | None
 
 
 @dataclass(slots=True)
 class Adapted:
-    """A controller has changed what it is there for (`AdaptiveRate` and its kin)."""
+    """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, the guard) changed its value."""
 
     key: Hashable
-    #: "rate": tokens per second. "slots": how many may be in flight. "guard": seconds.
+    #: "rate": tokens per second. "slots": the concurrency limit. "guard": seconds.
     what: Literal["rate", "slots", "guard"]
     value: float
     before: float
 
 
 @dataclass(slots=True)
-class Announced:
-    """The server has said something of its limits, and the limiter heeds it."""
+class QuotaUpdated:
+    """The server reported its quota or its rates, and the limiter keeps to them."""
 
     key: Hashable
-    #: Tokens that are left, and the seconds until there are new ones; None: not said.
-    left: float | None
+    #: Tokens that the server has left; None: not reported.
+    remaining: float | None
+    #: Seconds until the server resets the quota; None: not reported.
     reset_after: float | None
-    #: The rates that are kept from now on, if the limiter follows the server.
+    #: The rates that the limiter keeps from now on, if it follows the server.
     rates: tuple[Rate, ...] = ()
 
 
@@ -135,7 +137,7 @@ class StoreDown:
 
     key: Hashable
     error: Exception
-    #: Which outage of this process it is: all limiters that share the store tell of the same one.
+    #: The number of the outage in this process, the same for all limiters that share the store.
     outage: int = 0
 
 
@@ -144,37 +146,39 @@ class StoreUp:
     """The store answers again."""
 
     key: Hashable
-    #: Seconds for which it did not.
+    #: Seconds that the outage lasted.
     after: float
 
 
 Event: TypeAlias = (
-    Granted | Refused | ServerRefused | Paused | Retried | Adapted | Announced | StoreDown | StoreUp
+    Granted | Rejected | Throttled | Paused | Retried | Adapted | QuotaUpdated | StoreDown | StoreUp
 )
-"""What an observer is told."""
+"""The argument of an observer."""
 
 Observer: TypeAlias = Callable[[Event], None]
-"""What `RateLimiter.observe` takes."""
+"""The argument of `RateLimiter.observe`."""
 
 
 class Listener:
-    """An observer that can do its limiter no harm."""
+    """Calls an observer, and catches and logs what it raises."""
 
     __slots__ = ("_failed", "_observer")
 
     def __init__(self, observer: Observer) -> None:
         if not callable(observer):
-            raise TypeError(f"an observer is a function of one event, such as print: {observer!r}")
+            raise TypeError(
+                f"an observer must be a function of one event, such as print, got {observer!r}"
+            )
         self._observer = observer
         self._failed = False
 
-    def hear(self, event: Event) -> None:
-        """Pass the event on."""
+    def receive(self, event: Event) -> None:
+        """Call the observer with the event."""
         try:
             self._observer(event)
         except Exception:
             if not self._failed:
                 self._failed = True
                 _logger.exception(
-                    "an observer failed, and is not reported again: %r", self._observer
+                    "an observer failed; further failures of it are not logged: %r", self._observer
                 )

@@ -1,4 +1,4 @@
-"""How limiters stand at this moment. Reads, and changes nothing: any thread may ask."""
+"""Gauges: the present state of limiters, for metrics. Read-only, so any thread may call them."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -30,40 +30,42 @@ Gauge: TypeAlias = Callable[[AnyLimiter], float | None]
 
 
 def check(limiter: object, name: object = "", keys: object = 0) -> None:
-    """Refuse what is no limiter, no name of one, or no number of keys to tell apart."""
+    """Check a limiter, its name, and the number of keys with a series of their own."""
     if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
-        raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
+        raise TypeError(
+            f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
+        )
     if not isinstance(name, str):
-        raise TypeError(f"the name of a limiter is a text, not {shown(name)}")
+        raise TypeError(f"the name of a limiter must be a string, got {shown(name)}")
     check_whole("keys", keys, "keys to tell apart", least=0)
 
 
 def in_flight(limiter: AnyLimiter) -> int:
-    """Tell how many permits are out, of all keys together."""
+    """Return how many permits are held, for all keys together."""
     return sum(engine.in_flight for engine in engines_of(limiter))
 
 
 def waiting(limiter: AnyLimiter) -> int:
-    """Tell how many wait, for all keys together."""
+    """Return how many requests wait, for all keys together."""
     return sum(engine.waiting for engine in engines_of(limiter))
 
 
 def concurrency_limit(limiter: AnyLimiter) -> int | None:
-    """Tell how many permits may be out; None: there is no limit, or one for each key."""
+    """Return the concurrency limit; None: there is no limit, or one for each key."""
     engine = _only(limiter)
     return None if engine is None else engine.semaphore.limit
 
 
 def paused_for(limiter: AnyLimiter) -> float:
-    """Tell how many seconds a pause goes on; 0.0 with keys, which are paused one by one."""
+    """Return the seconds until the pause ends; 0.0 with keys, each of which has its own pause."""
     engine = _only(limiter)
     return 0.0 if engine is None else engine.pause.left(engine.bucket.clock())
 
 
 def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
-    """Tell the rates that hold: given, announced or found by trying, and with the guard.
+    """Return the rates in force: given, reported by the server or adaptive, and with the guard.
 
-    None with keys, each of which has its own.
+    Empty with keys, each of which has its own rates.
 
     >>> rates(RateLimiter(["10/s", "500/min"], burst=2))
     (Rate(limit=10.0, period=1.0), Rate(limit=500.0, period=60.0))
@@ -83,10 +85,10 @@ def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
 
 
 def tokens_per_second(limiter: AnyLimiter) -> float | None:
-    """Tell what the rates allow in the long run; None: there are none."""
+    """Return the average rate that all rates allow; None: there are no rates."""
     return min((rate.limit / rate.period for rate in rates(limiter)), default=None)
 
 
 def _only(limiter: AnyLimiter) -> Engine | None:
-    """Give the engine of a limiter without keys."""
+    """Return the engine of a limiter without keys."""
     return engines_of(limiter)[0] if isinstance(limiter, RateLimiter) else None

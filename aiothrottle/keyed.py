@@ -1,4 +1,4 @@
-"""A limiter for each key: host, account, actor."""
+"""A limiter for each key, such as a host or an account; unused keys are forgotten."""
 
 import asyncio
 import functools
@@ -27,35 +27,35 @@ __all__ = ["KeyedRateLimiter", "engines_of"]
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-# Seconds between two looks at which keys may be forgotten, at the least and at the most.
+# Seconds between two rounds in which keys are forgotten, at the least and at the most.
 _SOONEST, _LATEST = 1.0, 60.0
-# What an override may say.
+# The arguments that an override may have.
 _ARGUMENTS = tuple(
     name
     for name, parameter in inspect.signature(RateLimiter).parameters.items()
     if parameter.kind is not parameter.VAR_POSITIONAL
 )
-# So many keys are looked at in one turn of the loop.
+# Keys that are checked in one turn of the loop.
 _CHUNK = 500
 
 
 class KeyedRateLimiter:
     """One `RateLimiter` for each key, made when the key is first used.
 
-    A busy key never delays another one. A key is forgotten when that makes no difference: nobody
-    waits there or holds one of a bounded number of slots, and its state is as good as new.
+    A busy key never delays another key. A key is forgotten when that makes no difference: it has no
+    waiter, no slot of a concurrency limit is held, and its state is as good as new.
 
     Args:
         rate_limit: As for `RateLimiter`, for each key.
         concurrency_limit: As for `RateLimiter`, for each key.
-        overrides: For some keys, arguments of `RateLimiter` in place of these.
-        parent: A limit over all keys together. Keys that wait take turns there.
-        options: What else `RateLimiter` takes, for each key. With a `store`, `key` is required: it
-            is the first part of each record's key, the action. The second is the key here, as a
-            text, so there 7 and "7" share a record.
+        overrides: Arguments of `RateLimiter` for single keys, in place of these.
+        parent: A limit for all keys together. Keys with waiters take turns there.
+        options: Other arguments of `RateLimiter`, for each key. With a `store`, `key` is required:
+            it is the first part of each record's key, the action. The second part is the key of
+            the limiter as a string, so 7 and "7" share a record.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument has a wrong type.
         ValueError: An argument is out of range.
 
     >>> limiter = KeyedRateLimiter(
@@ -94,15 +94,15 @@ class KeyedRateLimiter:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"the override of {key!r}: {error}") from error
         self._limiters: OrderedDict[Hashable, RateLimiter] = OrderedDict()
-        # Whoever still holds what was forgotten here, a permit or a child, must not meet another
-        # engine of the same key.
+        # While a permit or a child of a forgotten key lives, the key must keep its engine: two
+        # engines would grant the limit twice.
         self._alive = weakref.WeakValueDictionary[Hashable, Entry]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
-        # Of this round of looking: how many keys are still to be seen, how many had to stay, and
-        # after how many seconds the first of those may be forgotten.
+        # In this round: how many keys are still to be checked, how many were kept, and after how
+        # many seconds the first of the kept keys may be forgotten.
         self._unseen = self._kept = 0
-        self._most = 0  # keys at a time, since the tables were made
+        self._most = 0  # the most keys since the tables were made
         self._soonest = _LATEST
         self._closed = self._entered = False
         self._listeners: tuple[events.Listener, ...] = ()
@@ -118,7 +118,7 @@ class KeyedRateLimiter:
         return key in self._limiters
 
     def __iter__(self) -> Iterator[Hashable]:
-        """Give the keys of the moment. Without it Python would ask for 0, 1, 2 and so on."""
+        """Iterate over the present keys. Without it Python would look up 0, 1, 2 and so on."""
         return iter(tuple(self._limiters))
 
     def throttle(
@@ -166,7 +166,7 @@ class KeyedRateLimiter:
         rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
         concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
     ) -> None:
-        """`RateLimiter.update` of that key, which is not forgotten any more."""
+        """`RateLimiter.update` of that key, which is never forgotten afterwards."""
         self[key].update(rate_limit=rate_limit, concurrency_limit=concurrency_limit)
 
     def throttled(
@@ -188,7 +188,7 @@ class KeyedRateLimiter:
         return self[key].statistics()
 
     def observe(self, observer: events.Observer) -> Callable[[], None]:
-        """`RateLimiter.observe` of all keys, present and future. The parent is not among them."""
+        """`RateLimiter.observe` of all keys, present and future, but not of the parent."""
         listener = events.Listener(observer)
         self._listeners += (listener,)
         for entry in list(self._alive.values()):
@@ -242,17 +242,17 @@ class KeyedRateLimiter:
         return limiter
 
     def _keep_tidy(self) -> None:
-        """See to it that there is one timer, on the running loop, while there are keys."""
+        """Start the timer that forgets keys, on the running loop, if there is none."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # the first key used on a loop will do it
+            return  # the first key that is used on a loop starts it
         if self._loop is not loop:
             self._loop, self._thread = loop, get_ident()
             _tidy_later(weakref.ref(self), loop, _SOONEST)
 
     def _forget_some(self) -> float:
-        """Look at some keys, oldest first. Gives the seconds until the next look."""
+        """Check some keys, oldest first. Returns the seconds until the next call."""
         if not self._unseen:
             self._unseen, self._kept, self._soonest = len(self._limiters), 0, _LATEST
             self._most = max(self._most, self._unseen)
@@ -261,61 +261,61 @@ class KeyedRateLimiter:
             key, limiter = self._limiters.popitem(last=False)
             engine = limiter._engine
             if not engine.is_forgettable():
-                self._limiters[key] = limiter  # at the end: others have their turn
+                self._limiters[key] = limiter  # at the end: the others are checked first
                 reset = engine.bucket.reset_after(engine.now())
                 self._soonest = min(self._soonest, reset)
                 self._kept += 1
         if self._unseen:
             return 0.0
         if 4 * len(self._limiters) < self._most:
-            self._forget_room()
-        # Keys that came during the round were not seen in it.
+            self._shrink_tables()
+        # Keys that were added during the round were not checked in it.
         new = len(self._limiters) > self._kept
         return _SOONEST if new else max(_SOONEST, self._soonest)
 
-    def _forget_room(self) -> None:
-        """Have tables of the size that is needed: Python's stay as large as they once were."""
+    def _shrink_tables(self) -> None:
+        """Make new tables: a dict of Python never shrinks."""
         self._limiters = OrderedDict(self._limiters)
         self._alive = weakref.WeakValueDictionary(self._alive)
         self._most = len(self._limiters)
 
 
 def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
-    """Give the engine of a limiter, or those of all keys, for who reads them; in any thread."""
+    """Return the engine of a limiter, or the engines of all keys, to read them; in any thread."""
     if isinstance(limiter, RateLimiter):
         return [limiter._engine]
-    # Those that are forgotten too, while somebody still holds a permit of them.
+    # Forgotten keys too, while a permit of them is held.
     alive = [known() for known in limiter._alive.valuerefs()]
     return [entry.engine for entry in alive if entry is not None]
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
     if not isinstance(overrides, Mapping | None):
-        raise TypeError(f"overrides is a mapping of keys to arguments, not {shown(overrides)}")
+        raise TypeError(f"overrides must be a mapping of keys to arguments, got {shown(overrides)}")
     for key, override in (overrides or {}).items():
         if not isinstance(override, Mapping):
             raise TypeError(
-                f"the override of {key!r} is a mapping of arguments, such as "
-                f'{{"rate_limit": "10/s"}}, not {shown(override)}'
+                f"the override of {key!r} must be a mapping of arguments, such as "
+                f'{{"rate_limit": "10/s"}}, got {shown(override)}'
             )
         for name in override:
             if name not in _ARGUMENTS:
                 raise TypeError(
-                    f"the override of {key!r} has {name!r}, which is no argument of a RateLimiter: "
-                    f"there are {', '.join(_ARGUMENTS)}"
+                    f"unknown argument {name!r} in the override of {key!r}: a RateLimiter takes "
+                    f"{', '.join(_ARGUMENTS)}"
                 )
     return {key: dict(override) for key, override in (overrides or {}).items()}
 
 
 def _record(action: Key, key: Hashable) -> Key:
-    """Name the record of a key in a store: the action, then the key as a text."""
+    """Return the key of a record in the store: the action, then the key as a string."""
     return (*((action,) if isinstance(action, str) else action), str(key))
 
 
 def _tidy_later(
     keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop, seconds: float
 ) -> None:
-    # A weak reference: a timer is no reason for a limiter to live on.
+    # A weak reference: a timer must not keep a limiter alive.
     loop.call_later(seconds, _tidy, keyed, loop)
 
 

@@ -1,4 +1,4 @@
-"""The limiter: what people hold in their hands."""
+"""The public face of one engine: checks arguments, and calls the engine."""
 
 import asyncio
 import functools
@@ -50,67 +50,67 @@ _Result = TypeVar("_Result")
 
 
 class Unchanged(Enum):
-    """What `update` takes for: as it was."""
+    """The default of the arguments of `update`: leave the limit as it is."""
 
     UNCHANGED = "unchanged"
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
 
-#: The rate limit that is whatever the server says.
+#: The rate limit that follows the rates that the server reports.
 SERVER: Final = "server"
 
 
 class RateLimiter:
-    """Keeps what you do under so many per period, and so many at once.
+    """Limits how many requests start per period, and how many are in flight at once.
 
-    Use ``async with limiter.throttle():`` around each request. It waits its turn, first come first
-    served, and holds one slot until the block is left. A limiter needs no set-up and no clean-up:
-    make it anywhere, before a loop runs too. ``async with limiter:``, once, closes it at the end.
+    Use ``async with limiter.throttle():`` around each request. The request waits for its turn,
+    first come, first served, and holds one slot until the end of the block. A limiter needs no
+    set-up and no clean-up: it may be made anywhere, also before a loop runs. ``async with
+    limiter:``, once, closes it at the end.
 
-    It belongs to the event loop that it is first used on. When that loop is closed, the next one
-    may use it, and finds the budget as it was.
+    A limiter belongs to the event loop that first uses it. After that loop is closed, another loop
+    may use it; the spent tokens stay spent.
 
     Args:
-        rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. Several, which
-            all hold at once: a list of them (no tuple), or ``"100/min, 1000/h"``. None: no limit.
-            ``"server"``: what the server announces, which the sessions of this package pass on
-            (see `follow`). An `AdaptiveRate`: what is found by trying.
-        concurrency_limit: How many may be inside ``throttle()`` at once, or an
-            `AdaptiveConcurrency`, or a `SharedConcurrency`: so many in all processes together.
+        rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. For several
+            rates that all hold: a list of them (not a tuple), or ``"100/min, 1000/h"``. None: no
+            limit. ``"server"``: the rates that the server reports, which the sessions of this
+            package pass to `follow`. An `AdaptiveRate`: found by trying.
+        concurrency_limit: How many requests may be inside ``throttle()`` at once; or an
+            `AdaptiveConcurrency`; or a `SharedConcurrency`, the limit of all processes together.
             None: no limit.
-        burst: How many tokens may go back to back, 1 or more, after which they go at the average
-            of the rate (of the fastest, if there are several). Without it the whole limit may.
-        algorithm: How the rate is meant: a class, which is given the rate, or an instance. By
-            default `SlidingWindowLog`: never more than the limit in any period.
-        guard: Seconds by which the period is stretched, for the jitter of the network between
-            here and the server: a request that is delayed more than the one a period later
-            arrives in the same window as that one. ``"auto"``: as much as the round trips differ,
-            as `Permit.report_success` tells, which the sessions of this package call. It takes no
-            more than a tenth of the limit, or a fifth if the server refuses in spite of that. None:
-            ``"auto"``, or 0 where a store keeps the rate or nobody tells, for a `FixedWindow`,
-            whose periods are the calendar's, and for an algorithm of your own.
-        parent: Another limiter that has to let each request go as well.
-        max_queue: How many may wait. None: no limit.
-        store: Where the rate limit is counted, if several processes share it, and a
-            `SharedConcurrency`. Another concurrency limit, pauses and the queue stay this
-            limiter's own.
+        burst: How many tokens may be taken back to back, 1 or more; after that, tokens are granted
+            at the average rate (of the fastest rate, if there are several). None: the whole limit.
+        algorithm: How the rate is enforced: a class, which is called with the rate, or an instance.
+            By default `SlidingWindowLog`: never more than the limit in any period.
+        guard: A safety margin in seconds, added to the period, for the jitter of the network:
+            a request that is delayed more than the request one period later arrives in the same
+            window as that one. ``"auto"``: measured from the round trips that
+            `Permit.report_success` reports, which the sessions of this package call. It takes at
+            most a tenth of the limit, or a fifth if the server throttles in spite of that. None:
+            ``"auto"``; but 0 with a store, without reports, for a `FixedWindow`, whose periods are
+            the calendar's, and for an algorithm of your own.
+        parent: Another limiter that has to grant each request as well.
+        max_queue: How many requests may wait. None: no limit.
+        store: Where the rate limit, or a `SharedConcurrency`, is counted if several processes
+            share it. Any other concurrency limit, pauses and the queue belong to this limiter.
         key: Names the record in the store: limiters with the same key share the limit. Required
             with a `store`.
-        max_reservation: Seconds ahead that tokens are reserved in the store, at the most: what a
-            process that crashes takes with it. None: until a spent limit has the next token, and
+        max_reservation: Seconds ahead that tokens are reserved in the store, at the most: so many
+            a process loses when it crashes. None: until a spent limit has the next token, and
             the time of 16 more; between 0.2 and 60 seconds. A `WaitUntil` has its `raise_after`.
         prefetch: Tokens that each call reserves beyond those of the waiters, and how long they may
             be used: ``"50/100ms"``. At a high rate most requests then need no call. A token that is
             used late was counted early: together the limiters may exceed the limit, in any period,
             by the prefetched tokens of each. None: a single task that comes again in the same turn
             of the event loop gets tokens for that turn; otherwise none.
-        on_store_error: What to do while the store fails. ``"raise"``: all who wait get
-            `StoreUnavailable`. ``"local"``: this process goes on with its fair share of the limit.
-            ``"open"``: there is no rate limit. ``"closed"``: all wait until the store is back.
-            It is for the slots of a `SharedConcurrency` as well.
-        clock: Gives the time in seconds; must not go back. On an event loop with a time of its
-            own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
+        on_store_error: What happens while the store fails. ``"raise"``: all waiters get
+            `StoreUnavailable`. ``"local"``: this process uses its fair share of the limit.
+            ``"open"``: there is no rate limit. ``"closed"``: all wait until the store answers.
+            It also holds for the slots of a `SharedConcurrency`.
+        clock: Returns the time in seconds; must not go back. On an event loop with its own time
+            (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
     Raises:
         TypeError: An argument is of a wrong kind.
@@ -152,13 +152,15 @@ class RateLimiter:
         if not follows:
             plan = make_plan(rate_limit, self._choice, shared=store is not None)
         if follows and store is not None:
-            raise ValueError("what a server says is of one process: a store needs a fixed rate")
+            raise ValueError(
+                "rate_limit='server' is of one process: with a store, give a fixed rate"
+            )
         shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
         has_rate = rate_limit is not None or algorithm is not None
         #: Where its requests arrive: its engine, or a chain that begins with it.
         self._entry: Entry = make_entry(
             plan,
-            1 if follows else number_of(concurrency_limit),  # one asks before others follow
+            1 if follows else number_of(concurrency_limit),  # one request, until there is a rate
             clock,
             max_queue,
             parent=None if parent is None else parent._entry,
@@ -173,16 +175,16 @@ class RateLimiter:
         engine.feedback = feedback if feedback.is_needed else None
         if follows:
             check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
-            # Whatever the server will say, there has to be an algorithm of it.
+            # Any rate of the server must make a valid algorithm: reject wrong arguments now.
             make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
-            engine.followed = ()
-            engine.asking = True
+            engine.server_rates = ()
+            engine.rate_unknown = True
 
     @classmethod
     def _around(
         cls, entry: Entry, choice: AlgorithmChoice, concurrency_limit: ConcurrencyLimit | None
     ) -> Self:
-        """Make a limiter of an engine that lives already."""
+        """Make a limiter of an existing engine."""
         limiter = cls.__new__(cls)
         limiter._entry = entry
         limiter._engine = entry.engine
@@ -191,27 +193,27 @@ class RateLimiter:
         limiter._entered = False
         return limiter
 
-    # Where arguments may be given by name alone, Python looks up the default of each in a dict at
-    # every call: it is a tenth of what an entry costs.
+    # Not keyword-only: Python looks up the default of each keyword-only argument in a dict at every
+    # call, which is a tenth of the time of an entry.
     def throttle(
         self, cost: float = ONE, priority: float = 0, timeout: float | None = None
     ) -> Permit:
-        """Give what to enter, ``async with``, around a request: waits for its turn.
+        """Return the permit to enter around a request, ``async with``: it waits for its turn.
 
         Args:
-            cost: Tokens that it costs, 0 or more. A heavy one is never overtaken by lighter ones.
-            priority: Who has more goes first. Each step counts as 10 seconds of waiting, so
-                nobody starves.
-            timeout: Seconds to wait at the most. It is refused at once if the rate is known to
-                need longer.
+            cost: Tokens of the request, 0 or more. Cheaper requests never overtake a costly one.
+            priority: The higher priority is granted first. Each step counts as 10 seconds of
+                waiting, so no request starves.
+            timeout: Seconds to wait at the most. The request is rejected at once if pauses and
+                rates are known to need longer.
 
         Raises:
-            CostTooHigh: The limit can never admit as much.
-            TypeError: An argument is of a wrong kind.
+            CostTooHigh: The limit can never admit this cost.
+            TypeError: An argument has a wrong type.
             ValueError: An argument is out of range.
-            ThrottleTimeout: On entering: it would take, or took, longer than `timeout`.
-            QueueFull: On entering: as many wait as may.
-            LimiterClosed: On entering: the limiter is closed, or is closed meanwhile.
+            ThrottleTimeout: On entering: the wait would be, or was, longer than `timeout`.
+            QueueFull: On entering: `max_queue` requests wait already.
+            LimiterClosed: On entering: the limiter is closed, or is closed during the wait.
             RuntimeError: On entering: the limiter belongs to another event loop that is open.
 
         >>> async def fetch(limiter):
@@ -228,10 +230,10 @@ class RateLimiter:
     async def acquire(
         self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
-        """Wait for a turn and give the permit. Release it when done; raises what `throttle` does.
+        """Wait for a turn and return the permit. Raises what `throttle` does.
 
-        For where no ``async with`` fits: the slot is yours until `Permit.release`. Where one does
-        later on, ``async with permit:`` releases it at the end of the block.
+        For code in which no ``async with`` fits: the permit holds its slot until
+        `Permit.release`, or until the end of an ``async with permit:``.
         """
         self._check(cost, priority, timeout)
         permit = make_permit(self._entry, cost, priority, timeout)
@@ -241,9 +243,9 @@ class RateLimiter:
         return permit
 
     async def try_acquire(self, cost: float = ONE) -> Decision:
-        """Spend `cost` if it may go now and nobody waits; never waits.
+        """Start a request if it may start now and no request waits; never wait.
 
-        The decision carries the permit if it was spent. Raises what `throttle` does.
+        The decision has the permit if it is allowed. Raises what `throttle` does.
         """
         waiter = self._waiter_of(cost)
         verdict = await self._entry.try_start(waiter)
@@ -251,11 +253,11 @@ class RateLimiter:
         return self._decision(verdict, permit)
 
     async def peek(self, cost: float = ONE) -> Decision:
-        """Tell what `try_acquire` would say, and spend nothing. Raises what `throttle` does."""
+        """Return the decision of `try_acquire`, and spend nothing. Raises what `throttle` does."""
         return self._decision(await self._entry.peek(self._waiter_of(cost)))
 
     async def record(self, cost: float = ONE) -> None:
-        """Count what has happened already, without asking: there may be a debt afterwards."""
+        """Take tokens for a request that was sent already; this may make a debt."""
         check_number("a cost", cost, "tokens")
         await self._entry.record(cost)
 
@@ -265,7 +267,7 @@ class RateLimiter:
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
     ]:
-        """Decorate an async function: each call waits its turn. Arguments as for `throttle`.
+        """Decorate an async function: each call waits for its turn. Arguments as for `throttle`.
 
         >>> limiter = RateLimiter("5/s")
         >>> @limiter.throttled()
@@ -292,12 +294,12 @@ class RateLimiter:
         return decorate
 
     def pause(self, seconds: float) -> None:
-        """Let nothing start for so long from now: present waiters, newcomers, everybody.
+        """Grant nothing for so many seconds from now, neither to waiters nor to new requests.
 
-        What runs goes on. A pause under way is never shortened.
+        Requests in flight continue. A pause is never shortened.
 
         Raises:
-            TypeError: `seconds` is no number.
+            TypeError: `seconds` is not a number.
             ValueError: `seconds` is below zero or not finite.
             RuntimeError: The limiter belongs to another event loop that is open.
         """
@@ -311,13 +313,13 @@ class RateLimiter:
         rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
         concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
     ) -> None:
-        """Change the limits, for those who wait now too. What was spent stays spent.
+        """Change the limits, also for the present waiters. Spent tokens stay spent.
 
-        Whoever is inside stays there, also if the new concurrency limit is lower. A waiter whose
-        cost is above the new limit gets `CostTooHigh`.
+        Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
+        whose cost is above the new limit gets `CostTooHigh`.
 
         Raises:
-            TypeError: A limit is of a wrong kind; nothing is changed.
+            TypeError: A limit has a wrong type; nothing is changed.
             ValueError: A limit is out of range; nothing is changed.
             RuntimeError: The limiter belongs to another event loop that is open.
         """
@@ -333,10 +335,15 @@ class RateLimiter:
         if plan is not None and engine.shares_rate:
             check_shareable(plan)
         if engine.leased is not None and plan is not None and not engine.shares_rate:
-            raise ValueError("this limiter shares slots alone: make a new one to share a rate too")
+            raise ValueError(
+                "this limiter shares only its slots: to share a rate too, make a new limiter"
+            )
         shares = isinstance(concurrency_limit, SharedConcurrency)
         if concurrency_limit is not UNCHANGED and shares != (engine.leased is not None):
-            raise ValueError("a concurrency limit stays shared, or of this process: make a new one")
+            raise ValueError(
+                "update() cannot change between a SharedConcurrency and a limit of this process: "
+                "make a new limiter"
+            )
         feedback = engine.feedback or Feedback()
         if concurrency_limit is not UNCHANGED:
             feedback.slots = slots_of(concurrency_limit)
@@ -347,81 +354,81 @@ class RateLimiter:
         if plan is not None:
             engine.use(plan.algorithm)
             engine.updated = True
-            engine.followed, engine.asking = None, False
+            engine.server_rates, engine.rate_unknown = None, False
             feedback.rate, feedback.guard = plan.rate, plan.guard
         engine.feedback = feedback if feedback.is_needed else None
         self._resize()
 
     def _resize(self) -> None:
-        """Have as many slots as there are to be, unless the server has announced nothing yet."""
+        """Apply the concurrency limit, unless the server's rate is awaited."""
         engine = self._engine
         slots = engine.feedback and engine.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (engine.leased or engine.asking) and engine.semaphore.limit != number:
+        if not (engine.leased or engine.rate_unknown) and engine.semaphore.limit != number:
             engine.resize(number)
             engine.updated = True
 
     @property
     def follows_server(self) -> bool:
-        """Whether its rate is what the server says: ``rate_limit="server"``."""
-        return self._engine.followed is not None
+        """Whether the limiter follows the server's rates: ``rate_limit="server"``."""
+        return self._engine.server_rates is not None
 
     def follow(self, *rates: RateLike) -> None:
-        """Go on at the rates that the server has announced, if the server is to be followed.
+        """Keep to the rates that the server has reported, with ``rate_limit="server"``.
 
-        Until the first such call one request is under way at a time. With no rates it means: there
-        is no rate, but something else to go by, such as what is left (`Permit.update_quota`).
+        Until the first call one request is in flight at a time. Without rates the limiter keeps
+        only to the quota that `Permit.update_quota` reports.
 
         Raises:
-            TypeError: A rate is of a wrong kind.
+            TypeError: A rate has a wrong type.
             ValueError: A rate is out of range; or the limiter has a rate of its own.
         """
         engine = self._engine
         engine.check_thread()
-        if engine.followed is None:
+        if engine.server_rates is None:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
-        announced = tuple(as_rate(rate) for rate in rates)
-        if announced and announced != engine.followed:
+        reported = tuple(as_rate(rate) for rate in rates)
+        if reported and reported != engine.server_rates:
             burst, algorithm, guard = self._choice
-            if burst is not None:  # no server can make that an error
-                fastest = max(announced, key=lambda rate: rate.limit / rate.period)
+            if burst is not None:  # a small limit of the server must not raise an error
+                fastest = max(reported, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, max(1, fastest.limit))
-            plan = make_plan(list(announced), (burst, algorithm, guard), before=engine.feedback)
+            plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
-            if not engine.followed:  # the request that has asked counts, here and not above
+            if not engine.server_rates:  # the first request counts, here but not above
                 engine.charge(1.0)
             feedback = engine.feedback or Feedback()
             feedback.guard = plan.guard
             engine.feedback = feedback if feedback.is_needed else None
-            engine.followed = announced
+            engine.server_rates = reported
             if engine.observers.listeners:
-                engine.observers.emit(events.Announced(engine.key, None, None, announced))
-        engine.asking = False
+                engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
+        engine.rate_unknown = False
         self._resize()
 
     def statistics(self) -> Statistics:
-        """Tell what was done so far, and how things stand."""
-        self._engine.check_thread()  # it counts what is not counted yet
+        """Return the counts so far, and the state now."""
+        self._engine.check_thread()  # it flushes pending counts
         return self._engine.statistics()
 
     def observe(self, observer: events.Observer) -> Callable[[], None]:
-        """Have a function told of each decision from now on, see `aiothrottle.events`.
+        """Call a function with each event from now on, see `aiothrottle.events`.
 
-        While nobody observes, it costs nothing.
+        Without observers it costs nothing.
 
         Args:
-            observer: Is called with each event, at once. What it raises is logged, once.
+            observer: Called with each event, at once. The first exception that it raises is logged.
 
         Returns:
-            A function that ends it. It may be called more than once.
+            A function that removes the observer. It may be called more than once.
 
         Raises:
-            TypeError: The observer cannot be called.
+            TypeError: The observer is not callable.
 
         >>> limiter = RateLimiter("5/s")
         >>> stop = limiter.observe(print)
         >>> limiter.pause(2)
-        Paused(key=None, seconds=2.0, reason='asked')
+        Paused(key=None, seconds=2.0, reason='requested')
         >>> stop()
         """
         listener = events.Listener(observer)
@@ -430,10 +437,10 @@ class RateLimiter:
         return functools.partial(self._engine.observers.remove, listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
-        """Close for good: whoever comes later gets `LimiterClosed`. What runs goes on.
+        """Close the limiter: new requests get `LimiterClosed`. Requests in flight continue.
 
         Args:
-            drain: Serve those who wait now, and return when they are served. Otherwise they get
+            drain: Serve the present waiters, and return when all are served. Otherwise they get
                 `LimiterClosed`.
 
         Raises:
@@ -468,17 +475,17 @@ class RateLimiter:
         )
 
     def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
-        """Make a permit that is not just any, if it is none."""
+        """Make a permit with a cost, a priority or a timeout."""
         self._check(cost, priority, timeout)
         return make_permit(self._entry, cost, priority, timeout)
 
     def _waiter_of(self, cost: float) -> Waiter:
-        """Make the waiter of a request that is not going to wait."""
+        """Make the waiter of `try_acquire` and `peek`, which do not wait."""
         self._check(cost)
         return Waiter(cost)
 
     def _check(self, cost: float, priority: float = 0, timeout: float | None = None) -> None:
-        """Refuse arguments with which no permit can be had."""
+        """Check the arguments of a permit."""
         check_number("a cost", cost, "tokens")
         if cost > self._entry.capacity:
             raise CostTooHigh(cost, self._entry.capacity, key=self._engine.key)
@@ -492,7 +499,7 @@ class RateLimiter:
             asyncio.get_running_loop()
         except RuntimeError:
             self._engine.check_thread()
-            return  # before any loop runs: as good a time as any
+            return  # before any loop runs, any thread may change the limits
         self._entry.bind()
 
     def _decision(self, verdict: Verdict, permit: Permit | None = None) -> Decision:

@@ -1,4 +1,4 @@
-"""A permit: one slot and the tokens of one request, from the moment they are granted."""
+"""A permit: one slot and the tokens of one request, from the grant to the release."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ __all__ = [
     "report_retry",
 ]
 
-#: The usual cost: this very object, so that it is known by a look and needs no check.
+#: The default cost. It is compared by identity, so a default cost needs no check.
 ONE = 1.0
 
 # Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
@@ -39,18 +39,18 @@ _GRACE = 0.001
 
 
 class Permit:
-    """The right to do one thing: what ``async with limiter.throttle()`` waits for and gives.
+    """The right to send one request: ``async with limiter.throttle()`` waits for it.
 
-    Leaving the block, or `release`, gives the slot back; the tokens are spent. A permit is good
-    for one block.
+    The end of the block, or `release`, gives the slot back; the tokens are spent. A permit is for
+    one block.
     """
 
     __slots__ = ("_at", "_entry", "_given", "_held", "_reported", "_waiter")
 
     # Made by RateLimiter.throttle, which sets `_entry` and `_held`: an __init__ would be a sixth of
-    # what a permit costs, and each attribute that has to be set is a part of that.
+    # the time of a permit, and each attribute that has to be set is a part of that.
     _entry: "Entry"
-    # None: not asked for yet, and may take the fast path; False: not held, yet or any more.
+    # None: not acquired yet, and may take the fast path; False: not held yet, or released.
     _held: bool | None
     _at: float  # set on the fast path: when it was granted
     _waiter: Waiter  # set on any other path
@@ -59,8 +59,8 @@ class Permit:
 
     async def __aenter__(self) -> Self:
         entry = self._entry
-        # The fast path, spelt out, since every request of every user goes through it: nobody
-        # waits, the bucket has credit, and there is a slot. No future, no task, no timer.
+        # The fast path, inlined because every request takes it: no waiter, credit in the bucket
+        # and a free slot. No future, no task, no timer.
         bucket, semaphore = entry.bucket, entry.semaphore
         if (
             bucket.credit
@@ -74,7 +74,7 @@ class Permit:
             semaphore.taken += 1
             self._held = True
             return self
-        # All that is decided is decided in synchronous code; here it is only waited.
+        # The engine decides in synchronous code; here the request only waits.
         if self._held is None:
             self._held = False
             waiter = self._waiter = Waiter()
@@ -113,11 +113,11 @@ class Permit:
             if semaphore.watched:
                 entry.slot_released(getattr(self, "_waiter", None))
 
-    # A type checker rejects both without these, so it is not to see them.
+    # A type checker rejects a wrong use only if it does not see these methods.
     if not TYPE_CHECKING:
 
         def __await__(self) -> NoReturn:
-            self._given = False  # one error is enough
+            self._given = False  # no warning besides the error
             raise TypeError(
                 "a permit is not awaited: write `async with limiter.throttle():` around the "
                 "request, or `permit = await limiter.acquire()` and `permit.release()`"
@@ -126,18 +126,18 @@ class Permit:
         def __enter__(self) -> NoReturn:
             self._given = False
             raise TypeError(
-                "a permit is waited for, so `with` cannot enter it: write "
+                "a permit is entered with `async with`, not with `with`: write "
                 "`async with limiter.throttle():` around the request"
             )
 
         def __exit__(self, *exc_info: object) -> None:
-            """Be there: without it `with` complains of this, and not of what is wrong."""
+            """Never run: without it the error of `with` is about this method."""
 
     def _waiter_of_its_own(self) -> Waiter | None:
-        """Give the waiter of a permit that was made with one; None if it is held, from `acquire`.
+        """Return the waiter that the permit was made with; None: `acquire` holds it already.
 
         Raises:
-            RuntimeError: It was used before.
+            RuntimeError: The permit was used before.
         """
         if not self._was_acquired:
             return self._waiter
@@ -148,52 +148,52 @@ class Permit:
 
     @property
     def cost(self) -> float:
-        """Tokens that it costs; after `settle`, that it has cost."""
+        """Tokens of the request; after `settle`, its final cost."""
         waiter = getattr(self, "_waiter", None)
         return ONE if waiter is None else waiter.cost
 
     @property
     def _was_acquired(self) -> bool:
-        """Whether somebody has begun to wait for it."""
+        """Whether the permit was entered or acquired."""
         return hasattr(self, "_at") or hasattr(getattr(self, "_waiter", None), "at")
 
     @property
     def waited(self) -> float:
-        """Seconds that it was waited for."""
+        """Seconds that the request waited."""
         waiter = getattr(self, "_waiter", None)
         return 0.0 if waiter is None else waiter.waited
 
     @property
     def _sent_at(self) -> float:
-        """When it was granted, by the clock of its limiter."""
+        """When the permit was granted, by the clock of its limiter."""
         waiter = getattr(self, "_waiter", None)
         return self._at if waiter is None else waiter.at
 
     def release(self) -> None:
-        """Give the slot back, if that has not been done. Idempotent; any thread may call it."""
+        """Give the slot back. Idempotent; any thread may call it."""
         engine = self._entry.engine
         if get_ident() == engine.thread or engine.loop is None or engine.loop.is_closed():
             self._release()
         else:
-            # A garbage collection that runs in some thread ends up here.
+            # A garbage collection in another thread calls this too.
             engine.loop.call_soon_threadsafe(self._release)
 
     def settle(self, cost: float) -> None:
-        """Say what it has really cost: the difference is given back, or charged.
+        """Set the final cost of the request: the difference is refunded, or charged.
 
-        More than was reserved makes a debt: those who come later wait for it. What is given back
-        counts from when it was granted, so a window gets back what that window lost.
+        A higher cost makes a debt, for which later requests wait. A refund counts at the instant
+        of the grant, so each window gets back what was taken from it.
 
         Args:
             cost: Tokens, 0 or more; there is no upper bound.
 
         Raises:
-            TypeError: The cost is no number.
+            TypeError: The cost is not a number.
             ValueError: The cost is below zero or not finite.
             RuntimeError: The permit is not held: not entered yet, or released.
 
         >>> async def ask(limiter, model, prompt):
-        ...     async with limiter.throttle(cost=1000) as permit:  # tokens, by a guess
+        ...     async with limiter.throttle(cost=1000) as permit:  # tokens, an estimate
         ...         answer = await model(prompt)
         ...         permit.settle(answer.tokens_used)
         """
@@ -204,9 +204,9 @@ class Permit:
         self._entry.settle(self._charged(), cost)
 
     def _charged(self) -> Waiter:
-        """Give what its charges are kept in; a permit of the fast path has none until then."""
+        """Return the waiter with the charges; a permit of the fast path gets one here."""
         if hasattr(self, "_at"):
-            self._entry.engine.now()  # its token may not be taken yet
+            self._entry.engine.now()  # flushes its timestamp, if that is still pending
             waiter = self._waiter = Waiter()
             waiter.at = self._at
             waiter.started = True
@@ -244,11 +244,11 @@ class Permit:
         )
 
     def report_success(self) -> None:
-        """Report that the server has answered the request, with whatever status but a 429.
+        """Report that the server has answered the request, with any status but a 429.
 
-        Limiters that adapt learn from it (`AdaptiveRate`, `AdaptiveConcurrency`, the self-tuning
-        guard); it has no effect on others. The sessions and transports of this package report by
-        themselves. Report when the response is there; only the first report of a permit counts.
+        Adaptive limits learn from it (`AdaptiveRate`, `AdaptiveConcurrency`, the self-tuning
+        guard); it has no effect on others. The sessions and transports of this package report
+        every response. Report when the response arrives; only the first report of a permit counts.
         The permit may have been released.
 
         Raises:
@@ -260,21 +260,21 @@ class Permit:
         ...         permit.report_success()
         ...         return answer
         """
-        if self._entry.hears_outcomes and self._is_first_report():
+        if self._entry.takes_outcomes and self._is_first_report():
             report_answer(self)
 
     def report_throttled(self, retry_after: float | None = None) -> None:
         """Report that the server has throttled the request, with a 429 for example.
 
-        It pauses the limiter for everyone who shares it, and adaptive limits learn from it. Of
-        many requests that are throttled at once, the first one makes the pause, with some jitter;
-        the others extend it only by a longer `retry_after`. Without a `retry_after` the pause is
-        half a second, doubled with each throttled request in a row. No pause is longer than two
-        minutes; call `RateLimiter.pause` for a longer one.
+        It pauses the limiter for all its requests, and adaptive limits learn from it. If the server
+        throttles many requests at once, the first report makes the pause, with some jitter; the
+        others extend it only with a longer `retry_after`. Without a `retry_after` the pause is half
+        a second, doubled with each throttled request in a row. No pause is longer than two minutes;
+        call `RateLimiter.pause` for a longer one.
 
         Args:
-            retry_after: Seconds that the server asked to wait. None, a number that is not above 0
-                and ``math.nan`` mean that it did not say.
+            retry_after: Seconds that the server asked to wait. None, ``math.nan`` and numbers that
+                are not above 0 mean that the server sent no duration.
 
         Raises:
             TypeError: `retry_after` is neither a number nor None.
@@ -291,10 +291,12 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        report_pause(self, seconds, told=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE)
+        report_pause(
+            self, seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
+        )
 
     def _is_first_report(self) -> bool:
-        """Tell whether the outcome of the request was not reported before."""
+        """Return whether this is the first report of the outcome of the request."""
         self._check_acquired("no request can have ended")
         if getattr(self, "_reported", False):
             return False
@@ -328,18 +330,18 @@ class Permit:
 
 
 class WatchedPermit(Permit):
-    """A permit that notices when it is dropped: never entered, or with its slot.
+    """A permit that warns when it is garbage: never entered, or never released.
 
-    `__del__` alone makes an entry by `throttle` a tenth slower. So these are: what `acquire` and
-    `try_acquire` give, which no block releases; of what `throttle` gives, those with arguments of
-    their own, those on a loop in debug mode, and those before the limiter has met its loop.
+    `__del__` alone makes an entry by `throttle` a tenth slower. So only these permits are watched:
+    all of `acquire` and `try_acquire`, which no block releases; of `throttle`, those with
+    arguments, those on a loop in debug mode, and those made before the limiter has a loop.
     """
 
     __slots__ = ()
 
     def __aenter__(self) -> Any:  # noqa: ANN401 - type checkers differ on that of a coroutine
         if not hasattr(self, "_given"):
-            self._given = False  # it is entered, or is about to be
+            self._given = False  # the block is being entered
         if self._was_acquired or not hasattr(self, "_waiter") or self._waiter.timeout is None:
             return super().__aenter__()
         return self._enter_in_time(self._waiter.timeout)
@@ -353,13 +355,13 @@ class WatchedPermit(Permit):
         except TimeoutError:
             raise self._entry.timed_out(self._waiter) from None
 
-    # A default is still there when the program ends and the names of modules are not.
+    # A default argument still exists at the end of the program, when module names do not.
     def __del__(self, is_finalizing: "Callable[[], bool]" = sys.is_finalizing) -> None:
         was_entered = hasattr(self, "_given")
         if (was_entered and not self._held) or is_finalizing():
             return
         if not hasattr(self, "_entry"):
-            return  # it came to nothing before it was made
+            return  # the permit was not completely made
         text = repr(self)
         if not was_entered:
             warnings.warn(
@@ -379,36 +381,36 @@ class WatchedPermit(Permit):
             )
 
 
-# ---- what the integrations report, beyond the public methods ---------------------------------
+# ---- reports of the integrations, beyond the public methods ----------------------------------
 
 
 def report_answer(permit: Permit) -> None:
-    """Report a success for a caller that reports one outcome only: it is not checked here.
+    """Report a success, for a caller that reports only once.
 
-    To check for an earlier report takes as long as the rest.
+    It does not check for an earlier report, which would take as long as the rest.
     """
     entry = permit._entry
-    if entry.hears_outcomes:
+    if entry.takes_outcomes:
         entry.report_success(permit.cost, entry.bucket.clock() - permit._sent_at)
 
 
 def report_pause(
-    permit: Permit, seconds: float | None, *, told: bool, jitter: float, longest: float
+    permit: Permit, seconds: float | None, *, from_server: bool, jitter: float, longest: float
 ) -> bool:
     """Report a throttled request, with the pause of a retry policy.
 
     Args:
-        permit: Of the request.
-        seconds: For how long to pause. None: as `Permit.report_throttled` does.
-        told: Whether the server asked for it.
+        permit: The permit of the request.
+        seconds: Duration of the pause. None: as `Permit.report_throttled` without `retry_after`.
+        from_server: Whether the server sent the duration.
         jitter: The pause is longer by up to this part of it, and by a second at the most.
-        longest: Seconds that no pause exceeds.
+        longest: The longest pause, in seconds.
 
     Returns:
-        Whether the limiter is paused for as long as `seconds` now.
+        Whether the limiter is now paused for `seconds`.
     """
     return permit._is_first_report() and permit._entry.report_throttled(
-        permit._sent_at, seconds, told=told, jitter=jitter, longest=longest
+        permit._sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
     )
 
 
@@ -420,14 +422,14 @@ def report_retry(
     status: int | None = None,
     error: Exception | None = None,
 ) -> None:
-    """Emit that the request is going to be sent again.
+    """Emit `Retried`: the request is going to be retried.
 
     Args:
-        permit: Of the attempt before.
+        permit: The permit of the previous attempt.
         attempt: The number of the next attempt; the first one was 1.
-        delay: Seconds until then.
-        status: Of the response, if there was one.
-        error: Why there was none.
+        delay: Seconds until the next attempt.
+        status: Status of the response; None: there was no response.
+        error: Why there was no response; None: there was a response.
     """
     engine = permit._entry.engine
     if engine.observers.listeners:
@@ -437,18 +439,18 @@ def report_retry(
 def make_permit(
     entry: "Entry", cost: float, priority: float, timeout: float | None = None
 ) -> WatchedPermit:
-    """Make a permit that is watched, with a cost, a priority and a timeout of its own."""
+    """Make a watched permit with a cost, a priority and a timeout."""
     permit = WatchedPermit()
     permit._entry = entry
     permit._held = None
     if cost != ONE or priority or timeout is not None:
-        permit._held = False  # the fast path is for those who cost 1
+        permit._held = False  # the fast path is for a cost of 1
         permit._waiter = Waiter(cost, priority, timeout)
     return permit
 
 
 def granted_permit(entry: "Entry", waiter: Waiter) -> WatchedPermit:
-    """Make a permit of a request that was let in, for somebody who is to release it."""
+    """Make the permit of a request that has started; the caller has to release it."""
     permit = WatchedPermit()
     permit._entry = entry
     permit._waiter = waiter

@@ -1,4 +1,4 @@
-"""A rate: so many tokens per period, as a value and as the string that people write."""
+"""A rate: tokens per period, as a value, and parsed from a string."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,15 +13,15 @@ __all__ = ["Rate", "RateLike", "as_rate", "as_rates", "no_tuple"]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many tokens per period.
+    """Tokens per period.
 
     Args:
         limit: Tokens per period, above zero.
         period: Seconds, above zero.
 
     Raises:
-        TypeError: One of them is not a number.
-        ValueError: One of them is not finite or not above zero.
+        TypeError: An argument is not a number.
+        ValueError: An argument is not finite or not above zero.
 
     >>> Rate(5000, 3600)
     Rate(limit=5000, period=3600)
@@ -33,46 +33,46 @@ class Rate:
     period: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no rate, before anything is built on it."""
+        """Check the limit and the period."""
         check_number("the limit of a rate", self.limit, "tokens", above=0)
         check_number("the period of a rate", self.period, "seconds", above=0)
 
     @classmethod
     def parse(cls, text: str) -> "Rate":
-        """Read a rate as people write it: ``"<tokens>/<period>"`` or ``"<tokens> per <period>"``.
+        """Parse a rate: ``"<tokens>/<period>"`` or ``"<tokens> per <period>"``.
 
-        The period is a unit (ms, s, min, h, d, w, or the word for it), with a number before it
-        if it is more than one of them. The number of tokens may have commas between thousands
-        (``"1,000/h"``) or a ``k`` for a thousand (``"1k/min"``), and a word for what is counted:
-        requests, calls, queries or tokens (``"100 requests/minute"``). ``"10 rps"``,
-        ``"100rpm"``, ``"10 qps"`` and their kin are read as well.
+        The period is a unit (ms, s, min, h, d, w, or its name), with an optional number before
+        it. The number of tokens may have commas between thousands (``"1,000/h"``) or a ``k`` for a
+        thousand (``"1k/min"``), and a word for the unit: requests, calls, queries or tokens
+        (``"100 requests/minute"``). Short forms such as ``"10 rps"``, ``"100rpm"`` and
+        ``"10 qps"`` are accepted too.
 
         Raises:
-            TypeError: It is no text.
-            ValueError: The text is no rate; the message says what to write.
+            TypeError: `text` is not a string.
+            ValueError: `text` is not a rate; the message says what to write.
 
         >>> Rate.parse("5000/24h")
         Rate(limit=5000.0, period=86400.0)
         """
         if not isinstance(text, str):
-            raise TypeError(f"parse() reads a rate from a text such as '10/s', not from {text!r}")
+            raise TypeError(f"parse() takes a string such as '10/s', got {text!r}")
         return cls(*read_rate(text))
 
     def __str__(self) -> str:
-        """Write the rate as `parse` reads it."""
+        """Return a string that `parse` accepts."""
         return f"{number(self.limit)}/{number(self.period)}s"
 
 
 RateLike: TypeAlias = Rate | float | str
-"""What is accepted wherever a rate is asked for: a number per second, a string, a `Rate`."""
+"""The type of arguments that are a rate: a number per second, a string, a `Rate`."""
 
 
 def as_rate(value: RateLike) -> Rate:
-    """Give the `Rate` that the value stands for.
+    """Convert a value to a `Rate`.
 
     Raises:
-        TypeError: The value is of a kind that is no rate.
-        ValueError: The value is of such a kind, but no rate.
+        TypeError: The value has a wrong type.
+        ValueError: The value has a right type, but is not a rate.
     """
     if isinstance(value, Rate):
         return value
@@ -83,13 +83,13 @@ def as_rate(value: RateLike) -> Rate:
     try:
         return Rate(value)
     except TypeError:
-        raise TypeError(f"{shown(value)} is no rate: {ACCEPTED}") from None
+        raise TypeError(f"{shown(value)} is not a rate: {ACCEPTED}") from None
     except ValueError:
-        raise ValueError(f"{value!r} is no rate: it has to be finite and above zero") from None
+        raise ValueError(f"rate must be finite and above zero, got {value!r}") from None
 
 
 def as_rates(value: RateLike) -> list[Rate]:
-    """Give the rates that the value stands for: a text may have several, with commas between.
+    """Convert a value to rates: a string may have several, with commas between them.
 
     Raises what `as_rate` does.
 
@@ -102,7 +102,7 @@ def as_rates(value: RateLike) -> list[Rate]:
 
 
 def no_tuple(value: tuple[object, ...]) -> TypeError:
-    """Make the error of a tuple: it may mean a limit and a period, or several rates."""
+    """Return the error of a tuple: it may mean a limit and a period, or several rates."""
     write = repr(list(value))
     if len(value) == 2 and all(type(each) in {int, float} for each in value):
         write = repr("{}/{}s".format(*value))

@@ -1,4 +1,4 @@
-"""Rates as people write them: "100/min", "1000 per hour", "10 rps", "1,000 requests/minute"."""
+"""Parsing of rates: "100/min", "1000 per hour", "10 rps", "1,000 requests/minute"."""
 
 import re
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ _UNITS = {
     "w": 604800.0,
     "week": 604800.0,
 }
-# What has no fixed length, and what people mostly mean by it.
+# Units without a fixed length, and their usual length in days.
 _DAYS = {"month": 30, "mo": 30, "quarter": 90, "year": 365, "yr": 365, "y": 365}
 ACCEPTED = (
     "a rate is a number of tokens per second (20), a string ('10/s', '100/min', '1000 per hour', "
     "'5000/24h', '1/250ms') or a Rate"
 )
-# All expressions are matched against texts whose blanks are single spaces, and in each no two
-# neighbours can take the same character: so they need time in proportion to the length.
+# All patterns are matched against strings whose blanks are single spaces, and no two neighbouring
+# parts of a pattern match the same character: so the time is linear in the length.
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _COUNT = rf"(?P<limit>{_NUMBER})(?: ?(?P<kilo>k))?"
 _PER = r"(?: ?/ ?| per )"
@@ -44,7 +44,7 @@ _RATE = re.compile(
 _SHORT = re.compile(rf"{_COUNT} ?[rqt]p(?P<unit>[smhd])", _FLAGS)  # rps, qps, rpm, tpm, ...
 # A comma between two digits is a part of a number.
 _SEPARATOR = re.compile(r";|,(?![0-9])|(?<![0-9]),", re.ASCII)
-# What is nearly right, and what is put in its place.
+# Frequent mistakes, for which the error suggests a correction.
 _NUMBER_ALONE = re.compile(rf"({_NUMBER})", _FLAGS)
 _TWO_NUMBERS = re.compile(rf"({_NUMBER}) ?/ ?({_NUMBER})", _FLAGS)
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]+)([^0-9,].*)", re.ASCII)
@@ -54,7 +54,7 @@ _OTHER_WORD = re.compile(rf"({_NUMBER}(?: ?k)?) ?([a-z]+)({_PER}.*)", _FLAGS)
 
 
 def split_rates(text: str) -> list[str]:
-    """Split a text at its semicolons and commas, but for the commas in numbers.
+    """Split a string at semicolons and commas, except for commas in numbers.
 
     >>> split_rates("1,000/hour, 100/minute; 5/s")
     ['1,000/hour', ' 100/minute', ' 5/s']
@@ -63,10 +63,10 @@ def split_rates(text: str) -> list[str]:
 
 
 def read_rate(text: str) -> tuple[float, float]:
-    """Give the tokens and the seconds of a rate.
+    """Parse a rate, and return its tokens and seconds.
 
     Raises:
-        ValueError: The text is no rate; the message says what to write.
+        ValueError: `text` is not a rate; the message says what to write.
 
     >>> read_rate("1k requests per minute")
     (1000.0, 60.0)
@@ -95,7 +95,7 @@ def _value(digits: str) -> float:
 
 
 def _singular(unit: str) -> str:
-    """Give the unit without the plural: words have one, letters have none."""
+    """Return the unit without a plural "s": names of units have one, abbreviations do not."""
     unit = unit.lower()
     return unit.removesuffix("s") if len(unit) > 2 else unit
 
@@ -105,10 +105,10 @@ def _seconds(unit: str) -> float | None:
 
 
 def _advice(text: str) -> Iterator[str]:
-    """Give what to write instead, the likeliest first."""
+    """Yield corrections, the likeliest first."""
     parts = [part.strip() for part in split_rates(text)]
     if len(parts) > 1 and all(map(_read, parts)):
-        yield f"one rate is expected, and these are {len(parts)}; write {parts[0]!r} for the first"
+        yield f"expected one rate, got {len(parts)}; write {parts[0]!r} for the first"
     if _NUMBER_ALONE.fullmatch(text):
         yield from _suggest(f"{text}/s")
     if match := _TWO_NUMBERS.fullmatch(text):
@@ -119,14 +119,14 @@ def _advice(text: str) -> Iterator[str]:
     if match := _MILLIONS.fullmatch(text):
         yield from _suggest(f"{number(1e6 * _value(match[1]))}{match[2]}")
     elif match := _OTHER_WORD.fullmatch(text):
-        yield from _suggest(f"{match[1]}{match[3]}", f"{match[2]!r:.50} is no word for tokens; ")
+        yield from _suggest(f"{match[1]}{match[3]}", f"{match[2]!r:.50} does not mean tokens; ")
     if match := _RATE.fullmatch(text):
         unit = match["unit"]
         if days := _DAYS.get(_singular(unit)):
             period = number(days * _value(match["count"] or "1"))
             limit = f"{match['limit']}{match['kilo'] or ''}"
             yield from _suggest(f"{limit}/{period}d", f"{unit!r} has no fixed length; ")
-        yield f"{unit!r:.50} is no unit of time; write one of ms, s, min, h, d, w"
+        yield f"unknown unit {unit!r:.50}; write one of ms, s, min, h, d, w"
 
 
 def _suggest(text: str, reason: str = "") -> Iterator[str]:

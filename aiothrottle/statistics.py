@@ -1,4 +1,4 @@
-"""What a limiter has done so far, in figures, and the histogram behind its percentiles."""
+"""The statistics of a limiter, and the histogram of waits behind their percentiles."""
 
 import math
 from bisect import bisect_left
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["Statistics", "Waits"]
 
-# Four classes of the same width to each doubling, counted in ticks of a quarter of a microsecond,
+# Four buckets of the same width to each doubling, counted in ticks of a quarter of a microsecond,
 # up to some thirty years.
 _TICKS_PER_SECOND = 1 << 22
 _PER_DOUBLING = 4
@@ -15,60 +15,61 @@ _CLASSES = 54 * _PER_DOUBLING
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a limiter has done since it was made, and how it stands. All times are seconds.
+    """Counts since the limiter was made, and its state now. All durations are seconds.
 
-    The percentiles are read from classes of which four make a doubling: off by an eighth at most.
+    The percentiles come from a histogram with four buckets per doubling: they are off by an eighth
+    at most.
     """
 
-    #: How many were let through.
+    #: Requests that were granted.
     granted: int
-    #: How many were refused: by `try_acquire`, a time-out, a full queue.
-    refused: int
-    #: How many wait now.
+    #: Requests that the limiter rejected: no room for `try_acquire`, a timeout, a full queue.
+    rejected: int
+    #: Requests that wait now.
     waiting: int
-    #: How many permits are out now.
+    #: Permits that are held now.
     in_flight: int
-    #: How long all who were let through have waited, together.
+    #: The sum of the waits of all granted requests.
     waited_total: float
-    #: Half of them, nine in ten, and 99 in a hundred have waited no longer than so.
+    #: Percentiles of the wait of granted requests: the median, 90 % and 99 %.
     waited_p50: float
     waited_p90: float
     waited_p99: float
     #: The longest wait.
     waited_max: float
-    #: How long a pause goes on.
+    #: Seconds until the pause ends; 0.0 without a pause.
     paused_for: float
-    #: How many tokens the server has said are left, without what was sent since. None: it has said
-    #: nothing that still holds.
-    announced_left: float | None
-    #: The part of the rate limit that is used up now, from 0 to 1.
+    #: Tokens that the server has left: its last report less the requests sent since. None: the
+    #: server reported none, or has reset its quota since.
+    quota_remaining: float | None
+    #: The part of the rate limit that is in use now, from 0 to 1.
     utilisation: float
-    #: Tokens per second that an `AdaptiveRate` allows now; None if the rate is no such one.
+    #: Tokens per second that an `AdaptiveRate` allows now; None without an `AdaptiveRate`.
     rate_limit: float | None = None
-    #: How many permits may be out now; None if there is no limit.
+    #: The concurrency limit now; None: no limit.
     concurrency_limit: int | None = None
-    #: The guard in seconds, where it tunes itself; None where it was given, or there is none.
+    #: The self-tuning guard, in seconds; None if the guard was given, or there is none.
     guard: float | None = None
-    #: Whether the store answered when it was last asked; None without a store.
+    #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
 
 
 class Waits:
-    """How long was waited: a histogram of a fixed size."""
+    """A histogram of waits, of a fixed size."""
 
     __slots__ = ("_classes", "count", "longest", "recent", "total")
 
     def __init__(self) -> None:
-        #: Waits that are not counted yet: whoever adds some has them counted now and then.
+        #: Waits that `count_recent` has not counted yet; the owner calls that now and then.
         self.recent: list[float] = []
-        # Made when first needed: a limiter of many keys has as many of these.
+        # Made at the first wait: a `KeyedRateLimiter` has a histogram for each key.
         self._classes: list[int] = []
         self.count: int = 0
         self.total: float = 0.0
         self.longest: float = 0.0
 
     def count_recent(self) -> None:
-        """Sort the recent waits in: class by class, as there are many more waits than classes."""
+        """Count the recent waits: by bucket, as there are many more waits than buckets."""
         waits, self.recent = sorted(self.recent), []
         self.count += len(waits)
         self.total += math.fsum(waits)
@@ -85,7 +86,7 @@ class Waits:
             first = end
 
     def percentile(self, part: float, *, at_once: int) -> float:
-        """Give the wait that `part` of all did not exceed, `at_once` others not having waited."""
+        """Return the wait that `part` of all did not exceed; `at_once` more did not wait."""
         wanted = math.ceil(part * (at_once + self.count)) - at_once
         if wanted <= 0:
             return 0.0
@@ -95,4 +96,4 @@ class Waits:
                 doublings, within = divmod(place, _PER_DOUBLING)
                 middle = math.ldexp(_PER_DOUBLING + within + 0.5, doublings)
                 return min(self.longest, middle / _TICKS_PER_SECOND)
-        raise AssertionError("the classes hold fewer waits than were counted")
+        raise AssertionError("the buckets hold fewer waits than were counted")

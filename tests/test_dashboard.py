@@ -82,8 +82,8 @@ async def test_the_stream_tells_how_things_stand() -> None:
             "granted": 0,
             "inFlight": 0,
             "waiting": 0,
-            "refused": 0,
-            "serverRefused": 0,
+            "rejected": 0,
+            "throttled": 0,
             "retried": 0,
             "pausedFor": 0.0,
             "keys": None,
@@ -98,12 +98,12 @@ async def test_the_stream_tells_how_things_stand() -> None:
         second = await told()
         (after,) = second["limiters"]
         assert second["at"] > first["at"]
-        counts = {"granted": 1, "tokens": 2, "inFlight": 1, "refused": 1}
-        assert after.items() >= {**counts, "serverRefused": 1, "retried": 1}.items()
+        counts = {"granted": 1, "tokens": 2, "inFlight": 1, "rejected": 1}
+        assert after.items() >= {**counts, "throttled": 1, "retried": 1}.items()
         assert 50 < after["pausedFor"] <= 67
         (pause,) = after["pauses"]
         assert pause["who"] == "limiter"
-        assert pause["reason"] == "the server refused a request and said for how long"
+        assert pause["reason"] == "the server throttled a request and asked for a pause"
 
 
 async def test_several_limiters_and_their_keys_are_told_apart() -> None:
@@ -224,16 +224,16 @@ async def test_it_says_when_others_can_read_it(caplog: pytest.LogCaptureFixture)
 
 async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
     limiter = RateLimiter(10)
-    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
             pass
     for name, value, told in (
-        ("host", None, "such as '127.0.0.1', not None"),
-        ("port", "8321", "such as 8321, not '8321'"),
-        ("port", True, "such as 8321, not True"),
-        ("port", 65536, "to 65535, not 65536"),
-        ("facts", "7", "facts is a function or None"),
-        ("label", "host", "label is a function or None"),
+        ("host", None, "such as '127.0.0.1', got None"),
+        ("port", "8321", "such as 8321, got '8321'"),
+        ("port", True, "such as 8321, got True"),
+        ("port", 65536, "to 65535, got 65536"),
+        ("facts", "7", "facts must be a function or None"),
+        ("label", "host", "label must be a function or None"),
     ):
         arguments: dict[str, Any] = {name: value}
         with pytest.raises((TypeError, ValueError), match=told):

@@ -80,7 +80,7 @@ def test_an_error_comes_out_of_another_process_as_it_went_in(
         ),
         (
             AttemptThrottled(429, 1e6),
-            "the attempt before was answered with status 429, retry after 11 d 14 h",
+            "the previous attempt got a response with status 429, retry after 11 d 14 h",
         ),
     ],
     ids=lambda each: type(each).__name__,

@@ -1,4 +1,4 @@
-"""What is decided is told: by whom, when, to whom, and at no cost where nobody listens."""
+"""Events: which limiter emits which, when and to which observer; none without observers."""
 
 import asyncio
 import gc
@@ -24,13 +24,13 @@ from aiothrottle import (
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.events import (
     Adapted,
-    Announced,
     Event,
     Granted,
     Paused,
-    Refused,
+    QuotaUpdated,
+    Rejected,
     Retried,
-    ServerRefused,
+    Throttled,
 )
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.stores import MemoryStore
@@ -52,7 +52,7 @@ async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
         yield
 
 
-# ---- grants and refusals ---------------------------------------------------------------------
+# ---- grants and rejections -------------------------------------------------------------------
 
 
 @virtual
@@ -132,7 +132,7 @@ async def test_what_is_told_is_what_is_counted() -> None:
 
 
 @virtual
-async def test_each_refusal_is_told_with_its_reason() -> None:
+async def test_each_rejection_has_its_reason() -> None:
     limiter = RateLimiter(1, max_queue=1)
     await limiter.acquire()
     heard = observed(limiter)
@@ -145,12 +145,12 @@ async def test_each_refusal_is_told_with_its_reason() -> None:
         await limiter.acquire()
     await waiting
     assert heard == [
-        Refused(None, "no room"),
-        Refused(None, "timeout"),
-        Refused(None, "queue full"),
+        Rejected(None, "no room"),
+        Rejected(None, "timeout"),
+        Rejected(None, "queue full"),
         Granted(None, 1.0, 1.0),
     ]
-    assert limiter.statistics().refused == 3
+    assert limiter.statistics().rejected == 3
 
 
 @virtual
@@ -160,7 +160,7 @@ async def test_a_timeout_while_the_slots_are_taken_is_told() -> None:
         heard = observed(limiter)
         with pytest.raises(ThrottleTimeout):
             await limiter.acquire(timeout=0.5)
-    assert heard == [Refused(None, "timeout")]
+    assert heard == [Rejected(None, "timeout")]
 
 
 @virtual
@@ -174,14 +174,14 @@ async def test_parent_and_child_each_tell_their_own() -> None:
 
 
 @virtual
-async def test_a_child_tells_what_its_parent_refuses() -> None:
+async def test_child_emits_the_rejection_of_its_parent() -> None:
     parent = RateLimiter(algorithm=WaitUntil(1.0, raise_after=0.5, limit=10.0))
     child = RateLimiter(5, parent=parent)
     await child.acquire()
     of_parent, of_child = observed(parent), observed(child)
     with pytest.raises(ThrottleTimeout):
         await child.acquire()
-    assert of_parent == of_child == [Refused(None, "timeout")]
+    assert of_parent == of_child == [Rejected(None, "timeout")]
 
 
 @virtual
@@ -191,8 +191,8 @@ async def test_a_limiter_with_a_store_tells_the_same() -> None:
     assert (await limiter.try_acquire()).allowed
     assert not (await limiter.try_acquire()).allowed
     await limiter.acquire()
-    granted, refused, late = heard
-    assert (granted, refused) == (Granted(None, 1.0, 0.0), Refused(None, "no room"))
+    granted, rejected, late = heard
+    assert (granted, rejected) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
     assert isinstance(late, Granted)
     assert late.waited == pytest.approx(1.0, abs=0.01)
 
@@ -208,7 +208,7 @@ async def test_a_short_pause_is_told_if_it_begins_when_the_last_one_ends() -> No
     for pause in (2.0, 0.5):
         limiter.pause(pause)
         await asyncio.sleep(pause)
-    assert heard == [Paused(None, 2.0, "asked"), Paused(None, 0.5, "asked")]
+    assert heard == [Paused(None, 2.0, "requested"), Paused(None, 0.5, "requested")]
 
 
 @virtual
@@ -217,7 +217,7 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     permit = await limiter.acquire()
     heard = observed(limiter)
     limiter.pause(2.0)
-    assert heard == [Paused(None, 2.0, "asked")]
+    assert heard == [Paused(None, 2.0, "requested")]
     heard.clear()
     limiter.pause(1.0)
     limiter.pause(0.0)
@@ -225,11 +225,11 @@ async def test_a_pause_is_told_with_who_asked_for_it() -> None:
     assert heard == [], "shorter, or longer by less than a second: the same pause"
     await asyncio.sleep(1.0)
     permit.report_throttled(retry_after=5.0)  # it was sent before the pause
-    assert heard == [ServerRefused(None, 5.0), Paused(None, 5.0, "told")]
+    assert heard == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
 
 
 @virtual
-async def test_of_many_refusals_at_once_one_pause_is_told(
+async def test_many_429s_at_once_make_one_pause_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -239,23 +239,23 @@ async def test_of_many_refusals_at_once_one_pause_is_told(
     for permit in permits:
         permit.report_throttled(retry_after=30.0)
         await asyncio.sleep(0.01)
-    assert sum(isinstance(event, ServerRefused) for event in heard) == 50
+    assert sum(isinstance(event, Throttled) for event in heard) == 50
     assert sum(isinstance(event, Paused) for event in heard) == 1
     (line,) = caplog.messages
     assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
-    assert line.endswith(" s: the server refused a request and said for how long")
+    assert line.endswith(" s: the server throttled a request and asked for a pause")
 
 
 @virtual
-async def test_a_refusal_without_a_time_says_so() -> None:
+async def test_429_without_a_duration_has_its_own_reason() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()
     heard = observed(limiter)
     permit.report_throttled()
-    refused, paused = heard
-    assert refused == ServerRefused(None, None)
+    throttled, paused = heard
+    assert throttled == Throttled(None, None)
     assert isinstance(paused, Paused)
-    assert paused.reason == "refused"
+    assert paused.reason == "throttled"
     assert 0.5 <= paused.seconds <= 1.5
 
 
@@ -265,7 +265,7 @@ async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixtu
     keyed = KeyedRateLimiter(1000)
     keyed.pause("example.org", 60.0)
     keyed.pause("example.org", 60.5)
-    assert caplog.messages == ["'example.org' is paused for 1 min: the program asked for it"]
+    assert caplog.messages == ["'example.org' is paused for 1 min: the program called pause()"]
 
 
 @virtual
@@ -373,8 +373,8 @@ async def test_what_the_server_says_is_told() -> None:
     permit.update_quota(7, 30.0)
     assert heard == [
         Granted(None, 1.0, 0.0),
-        Announced(None, None, None, (Rate(100.0, 60.0),)),
-        Announced(None, 7, 30.0),
+        QuotaUpdated(None, None, None, (Rate(100.0, 60.0),)),
+        QuotaUpdated(None, 7, 30.0),
     ]
 
 
@@ -462,7 +462,7 @@ async def test_an_observer_may_ask_the_limiter() -> None:
 @virtual
 async def test_who_is_no_function_is_no_observer() -> None:
     for limiter in (RateLimiter(1), KeyedRateLimiter(1)):
-        with pytest.raises(TypeError, match="an observer is a function of one event"):
+        with pytest.raises(TypeError, match="an observer must be a function of one event"):
             limiter.observe("print")  # type: ignore[arg-type]
 
 

@@ -203,7 +203,7 @@ def test_a_clock_that_steps_back_mints_nothing(
 
 def figures(statistics: Statistics) -> list[float]:
     of = statistics
-    return [of.granted, of.refused, of.waiting, of.in_flight, of.utilisation, of.paused_for]
+    return [of.granted, of.rejected, of.waiting, of.in_flight, of.utilisation, of.paused_for]
 
 
 def answer(decision: Decision) -> list[float]:

@@ -111,10 +111,10 @@ async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
-    assert report_pause(permits[0], 1.0, told=False, jitter=0.0, longest=10.0)
-    assert not report_pause(permits[1], 5.0, told=False, jitter=0.0, longest=10.0)
+    assert report_pause(permits[0], 1.0, from_server=False, jitter=0.0, longest=10.0)
+    assert not report_pause(permits[1], 5.0, from_server=False, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 1.0
-    assert report_pause(permits[2], 50.0, told=True, jitter=0.0, longest=10.0)
+    assert report_pause(permits[2], 50.0, from_server=True, jitter=0.0, longest=10.0)
     assert limiter.statistics().paused_for == 10.0
 
 

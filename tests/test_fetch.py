@@ -366,7 +366,7 @@ def test_the_output_of_another_list_is_told(out: Path, capsys: pytest.CaptureFix
         (["http://a/", "-X", "GET /"], "must be a method such as GET"),
         (["http://a/", "-d", "@no/such/file"], "no/such/file cannot be read"),
         (["http://a/", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
-        (["http://a/", "--rate", "0"], "--rate: 0.0 is no rate"),
+        (["http://a/", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
         (["http://a/", "--rate", "5/s,fast"], "--rate: cannot read 'fast' as a rate"),
         (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
         (["http://a/", "--retries", "-1"], "must be a whole number from 0"),

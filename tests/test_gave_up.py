@@ -30,7 +30,7 @@ async def test_the_response_before_is_the_cause_of_a_timeout(front: Front) -> No
             await get(str(server.url))
     cause = raised.value.__cause__
     assert isinstance(cause, AttemptThrottled)
-    assert "answered with status 503" in str(cause)
+    assert "got a response with status 503" in str(cause)
     assert limiter.statistics().in_flight == 0
 
 

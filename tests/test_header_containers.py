@@ -14,7 +14,7 @@ from multidict import CIMultiDict, CIMultiDictProxy, MultiDict
 
 from aiothrottle import RateLimiter
 from aiothrottle.aiohttp import ThrottledSession
-from aiothrottle.events import Announced, Event
+from aiothrottle.events import Event, QuotaUpdated
 from aiothrottle.headers import Profile, parse_rate_limit
 from aiothrottle.headers.fields import Headers
 from aiothrottle.httpx import ThrottledTransport
@@ -180,4 +180,6 @@ async def test_a_transport_reports_the_quota(
 
 
 def quotas(events: list[Event]) -> list[tuple[float | None, float | None]]:
-    return [(event.left, event.reset_after) for event in events if isinstance(event, Announced)]
+    return [
+        (event.remaining, event.reset_after) for event in events if isinstance(event, QuotaUpdated)
+    ]

@@ -65,7 +65,7 @@ async def test_limiter_further_in_is_asked_once(around: Around) -> None:
         with pytest.raises(ThrottleTimeout) as raised:
             await get(str(url))
         assert raised.value.__cause__ is None
-        assert limiter.statistics().refused == 1
+        assert limiter.statistics().rejected == 1
         assert not seen
 
 

@@ -115,7 +115,7 @@ async def test_all_that_a_limiter_does_is_done_for_a_key() -> None:
     await limiter.peek("b")
     limiter.pause("b", 10)
     assert await visit(limiter, "b", cost=2, priority=1) == 10
-    assert limiter.statistics("a").refused == 2
+    assert limiter.statistics("a").rejected == 2
     assert limiter["b"].statistics().granted == 1
     limiter.update("a", rate_limit="3/min", concurrency_limit=1)
     assert repr(limiter["a"]).endswith(", 0 of 1 in flight, 0 waiting>")
@@ -421,7 +421,7 @@ def test_it_is_made_and_asked_before_any_loop_runs() -> None:
         (
             {"overrides": {"a": {"rates": "1/s"}}},
             TypeError,
-            "of .a. has .rates.*there are rate_limit, ",
+            "unknown argument .rates. in the override of .a.: a RateLimiter takes rate_limit, ",
         ),
     ],
 )

@@ -81,11 +81,11 @@ async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> 
     assert prometheus("wait_seconds_bucket", **of, le="1.0") == 2
     assert prometheus("wait_seconds_bucket", **of, le="+Inf") == 3
     assert prometheus("tokens_total", **of) == 2.5
-    assert prometheus("refused_total", **of, reason="no room") == 1
-    assert prometheus("refused_total", **of, reason="timeout") == 1
-    assert prometheus("server_refused_total", **of) == 1
-    assert prometheus("pauses_total", **of, reason="told") == 1
-    assert prometheus("pauses_total", **of, reason="asked") == 1
+    assert prometheus("rejected_total", **of, reason="no room") == 1
+    assert prometheus("rejected_total", **of, reason="timeout") == 1
+    assert prometheus("throttled_total", **of) == 1
+    assert prometheus("pauses_total", **of, reason="retry-after") == 1
+    assert prometheus("pauses_total", **of, reason="requested") == 1
     assert prometheus("retries_total", **of) == 1
 
 
@@ -197,10 +197,10 @@ async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus)
     assert not failures
 
 
-def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
-    with pytest.raises(TypeError, match="limiter is a RateLimiter"):
+def rejects_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         watch("api", "api")
-    with pytest.raises(TypeError, match="name of a limiter is a text, not None"):
+    with pytest.raises(TypeError, match="name of a limiter must be a string, got None"):
         watch(RateLimiter(1), None)
     for keys in ("20", True, 1.5):
         with pytest.raises(TypeError, match="keys is a whole number"):
@@ -211,14 +211,14 @@ def refuses_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called 
 
 @pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> None:  # noqa: ANN401
-    with pytest.raises(TypeError, match=r"registry is a|meter_provider is a"):
+    with pytest.raises(TypeError, match=r"registry must be a|meter_provider must be a"):
         kind("http://localhost:9090")
 
 
 def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
-    refuses_wrong_arguments(prometheus.metrics.watch)
+    rejects_wrong_arguments(prometheus.metrics.watch)
     prometheus.metrics.watch(RateLimiter(1), "api")
-    with pytest.raises(ValueError, match="named 'api' already"):
+    with pytest.raises(ValueError, match="is watched already"):
         prometheus.metrics.watch(RateLimiter(1), "api")
     for buckets in ((), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(ValueError, match="ascending"):
@@ -300,9 +300,9 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
     }
     assert values == {
         "aiothrottle.tokens": {(): 2.5},
-        "aiothrottle.refused_requests": {("no room",): 1, ("timeout",): 1},
-        "aiothrottle.server.refused_requests": {(): 1},
-        "aiothrottle.pauses": {("told",): 1, ("asked",): 1},
+        "aiothrottle.rejected_requests": {("no room",): 1, ("timeout",): 1},
+        "aiothrottle.throttled_requests": {(): 1},
+        "aiothrottle.pauses": {("retry-after",): 1, ("requested",): 1},
         "aiothrottle.retries": {(): 1},
         "aiothrottle.store.outages": {(): 1},
         "aiothrottle.active_requests": {(): 2},
@@ -382,9 +382,9 @@ def told(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
 
 def test_opentelemetry_names_wrong_arguments() -> None:
     metrics = OpenTelemetryMetrics()
-    refuses_wrong_arguments(metrics.watch)
+    rejects_wrong_arguments(metrics.watch)
     metrics.watch(RateLimiter(1), "api")
-    with pytest.raises(ValueError, match="named 'api' already"):
+    with pytest.raises(ValueError, match="is watched already"):
         metrics.watch(RateLimiter(1), "api")
 
 

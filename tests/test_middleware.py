@@ -325,7 +325,7 @@ async def test_queue_timeout_passes_aiohttp_once_and_unchanged(front: Front) -> 
             await at.get("whole")
         assert error.value.retry_after == 0.0
         permit.release()
-        assert at.limiter.statistics().refused == 1
+        assert at.limiter.statistics().rejected == 1
         assert not at.server.connections
 
 
@@ -350,7 +350,7 @@ async def test_what_the_limiter_raises_is_never_tried_again(front: Front, *, clo
         with pytest.raises(LimiterClosed if closed else ThrottleTimeout):
             await at.get("whole")
         permit.release()
-        assert at.limiter.statistics().refused == (0 if closed else 1)
+        assert at.limiter.statistics().rejected == (0 if closed else 1)
 
 
 @both_fronts

@@ -389,7 +389,7 @@ async def test_who_times_out_in_the_parents_line_leaves_it() -> None:
     assert await remaining(child) == 2
     inside.release()
     assert await visit(child) == now()
-    assert child.statistics().refused == 1
+    assert child.statistics().rejected == 1
 
 
 @virtual
@@ -415,7 +415,7 @@ async def test_a_refusal_by_the_parents_algorithm_counts_in_the_child() -> None:
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     # One of the parent's own goes before, two are refused and count: too long for any of ours.
     assert [type(outcome) for outcome in outcomes] == [float] + [ThrottleTimeout] * 5
-    assert (child.statistics().refused, child.statistics().granted) == (3, 1)
+    assert (child.statistics().rejected, child.statistics().granted) == (3, 1)
     assert counts(child) == counts(parent) == (0, 0)
 
 

@@ -42,7 +42,7 @@ async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_ne
     for expected in (0, 0, 0, 30):
         async with limiter.throttle():
             assert now() - begun == pytest.approx(expected)
-    assert limiter.statistics().announced_left is None
+    assert limiter.statistics().quota_remaining is None
 
 
 @virtual
@@ -61,14 +61,14 @@ async def test_what_was_sent_since_is_taken_off() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(3)]
     permits[0].update_quota(5, reset_after=30)
-    assert limiter.statistics().announced_left == 3
+    assert limiter.statistics().quota_remaining == 3
     for _ in range(2):
         await asyncio.sleep(1)
         permits.append(await limiter.acquire())
-    assert limiter.statistics().announced_left == 1
+    assert limiter.statistics().quota_remaining == 1
     permits[3].update_quota(2, reset_after=28)  # one was sent after this one
     permits[2].update_quota(5, reset_after=28)  # overtaken by the others
-    assert limiter.statistics().announced_left == 1
+    assert limiter.statistics().quota_remaining == 1
     permits[4].update_quota(0, reset_after=28)
     assert (await limiter.peek()).retry_after == 28
 
@@ -95,7 +95,7 @@ async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
     limiter.update(rate_limit="3/s")
     assert await limiter.try_acquire()
     assert not await limiter.try_acquire()
-    assert limiter.statistics().announced_left == 998
+    assert limiter.statistics().quota_remaining == 998
 
 
 @pytest.mark.parametrize("after_turns", range(6))
@@ -155,7 +155,7 @@ async def test_nonsense_is_refused_and_changes_nothing(
     permit = await limiter.acquire()
     with pytest.raises(error, match=named):
         cast("Any", permit).update_quota(left, reset_after)
-    assert limiter.statistics().announced_left is None
+    assert limiter.statistics().quota_remaining is None
     with pytest.raises(RuntimeError, match="not held"):
         make_permit(limiter._engine, 1.0, 0.0).update_quota(1, 1)
 
@@ -266,7 +266,7 @@ async def test_the_limiter_hears_what_every_response_says(front: str) -> None:
     async with serving(says(7, 60), says(1, 55), says(0, 50), answer()) as (url, _):
         for left in (7, 1, 0):
             await get(front, limiter, url)
-            assert limiter.statistics().announced_left == left
+            assert limiter.statistics().quota_remaining == left
         assert 49 < (await limiter.peek()).retry_after <= 60
 
 
@@ -275,7 +275,7 @@ async def test_it_can_be_told_not_to_listen(front: str) -> None:
     limiter = RateLimiter(1000)
     async with serving(says(0, 50)) as (url, _):
         await get(front, limiter, url, server_quota=None)
-    assert limiter.statistics().announced_left is None
+    assert limiter.statistics().quota_remaining is None
 
 
 @fronts
@@ -350,8 +350,8 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
     for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
-        assert limiter.statistics().announced_left is None
-        assert not limiter._engine.followed
+        assert limiter.statistics().quota_remaining is None
+        assert not limiter._engine.server_rates
 
 
 @pytest.mark.parametrize(

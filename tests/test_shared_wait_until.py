@@ -40,7 +40,7 @@ async def test_requests_at_once_are_one_call_and_rejected_ones_count() -> None:
     tasks = visits(limiter, 10)
     await turns()
     figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.refused) == (1, 5, 4)
+    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
     assert store.calls == {"reserve": 1}
     assert await outcomes(tasks) == TABLE
     assert store.calls == {"reserve": 1}
@@ -84,7 +84,7 @@ async def test_it_is_one_hit_per_interval_for_all_processes_together() -> None:
     assert len(went) >= 21
     assert all(later - first >= 0.1 - 1e-6 for first, later in pairwise(store.instants))
     assert all(later - first >= 0.1 - 0.02 for first, later in pairwise(went))
-    assert len(went) + sum(each.statistics().refused for each in limiters) == 400
+    assert len(went) + sum(each.statistics().rejected for each in limiters) == 400
 
 
 @virtual
@@ -119,7 +119,7 @@ async def test_a_time_out_shorter_than_the_wait_is_told_so_and_takes_and_counts_
     assert [float(each) for each in answers[4:8]] == pytest.approx([4] * 4, abs=0.1)
     assert answers[8:10] == pytest.approx([4.01, 5.01])
     assert [float(each) for each in answers[10:]] == pytest.approx([6, 7], abs=0.1)
-    assert limiter.statistics().refused == 6
+    assert limiter.statistics().rejected == 6
     await rest()
     assert (await limiter.peek()).retry_after == pytest.approx(8 - 5.01, abs=0.01)
     assert not store.refunds
@@ -293,7 +293,7 @@ async def test_who_went_by_its_priority_while_it_was_asked_for_is_not_refused() 
     assert await outcomes(urgent) == [1]
     store.may_answer.set()
     assert await outcomes(tasks[:5]) == [0, 2, 3, 4, 5]
-    assert limiter.statistics().refused == 0
+    assert limiter.statistics().rejected == 0
     went = await tasks[5]  # whose slot that was, and who is not refused any more
     assert went >= 6
 
@@ -383,7 +383,7 @@ async def test_a_pause_gives_the_slots_back_and_refuses_nobody_who_was_let_in() 
     assert [instant for instant, _ in store.refunds] == [5, 4, 3, 2, 1]
     assert (await limiter.peek()).reset_after <= 5
     assert await outcomes(tasks) == [0, 20.5, 21.5, 22.5, 23.5, 24.5]
-    assert limiter.statistics().refused == 0
+    assert limiter.statistics().rejected == 0
 
 
 @virtual
@@ -406,7 +406,7 @@ async def test_who_finds_no_slot_free_at_its_instant_goes_later_and_none_within_
     await asyncio.gather(*tasks)
     assert len(went) == 6
     assert all(later - first >= 1 - 0.021 for first, later in pairwise(sorted(went)))
-    assert limiter.statistics().refused == 0
+    assert limiter.statistics().rejected == 0
     await limiter.aclose()
 
 

@@ -28,10 +28,10 @@ def about(seconds: float) -> Any:  # noqa: ANN401 - what pytest gives
 
 def test_at_first_all_is_zero() -> None:
     figures = RateLimiter("10/s", concurrency_limit=2).statistics()
-    assert figures.announced_left is None
+    assert figures.quota_remaining is None
     assert (figures.rate_limit, figures.concurrency_limit, figures.guard) == (None, 2, 0.0)
     figures = replace(
-        figures, announced_left=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
+        figures, quota_remaining=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
     )
     assert {field.name: getattr(figures, field.name) for field in fields(figures)} == dict.fromkeys(
         (field.name for field in fields(figures)), 0
@@ -65,27 +65,27 @@ async def test_the_figures_follow_what_happens() -> None:
     figures = limiter.statistics()
     assert (figures.granted, figures.in_flight, figures.waiting) == (7, 0, 0)
     assert (figures.waited_total, figures.waited_max) == (2 + 4 + 3, 3)
-    assert figures.refused == 0
+    assert figures.rejected == 0
     assert figures.utilisation == 0.5
     await asyncio.sleep(1)
     assert limiter.statistics().utilisation == 0
 
 
 @virtual
-async def test_refusals_count_by_whatever_they_were() -> None:
+async def test_all_kinds_of_rejections_are_counted() -> None:
     limiter = RateLimiter("1/s", max_queue=1)
     await visit(limiter)
     assert not await limiter.try_acquire()
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().rejected == 1
     with pytest.raises(ThrottleTimeout):
         await visit(limiter, timeout=0.5)
-    assert limiter.statistics().refused == 2
+    assert limiter.statistics().rejected == 2
     waiting = visits(limiter, 1)
     await turns()
     with pytest.raises(QueueFull):
         await visit(limiter)
-    assert limiter.statistics().refused == 3
-    # Who gives up was not refused, nor was who only asked, nor who came too late.
+    assert limiter.statistics().rejected == 3
+    # A cancelled waiter, a peek and a request after the close are not rejections.
     waiting[0].cancel()
     await turns()
     await limiter.peek()
@@ -93,7 +93,7 @@ async def test_refusals_count_by_whatever_they_were() -> None:
     with pytest.raises(LimiterClosed):
         await visit(limiter)
     figures = limiter.statistics()
-    assert (figures.refused, figures.granted, figures.waiting) == (3, 1, 0)
+    assert (figures.rejected, figures.granted, figures.waiting) == (3, 1, 0)
 
 
 @virtual

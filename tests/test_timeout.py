@@ -39,7 +39,7 @@ async def test_a_wait_of_31_days_is_refused_at_once() -> None:
     assert error.timeout == 30
     assert isinstance(error, ThrottleError)
     assert isinstance(error, TimeoutError)
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().rejected == 1
     assert await visit(limiter, timeout=31 * 86400) == 31 * 86400
 
 
@@ -81,7 +81,7 @@ async def test_a_refused_one_takes_no_place_and_no_token() -> None:
     for _ in range(50):
         await refusal(limiter, timeout=0.5)
     assert counts(limiter) == (0, 0)
-    assert limiter.statistics().refused == 50
+    assert limiter.statistics().rejected == 50
     assert await asyncio.gather(*visits(limiter, 2)) == [1, 2]
 
 
@@ -125,7 +125,7 @@ async def test_a_slot_that_does_not_come_free_in_time_is_waited_for_so_long() ->
     assert now() == pytest.approx(3, abs=0.01)
     assert error.retry_after == 0  # by the rate it might go: it is the slot that is missing
     assert counts(limiter) == (1, 0)
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().rejected == 1
     assert await visit(limiter, timeout=7.5) == 10
     await inside
 
@@ -187,7 +187,7 @@ async def test_a_time_out_around_it_is_not_taken_for_its_own() -> None:
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    assert limiter.statistics().refused == 0
+    assert limiter.statistics().rejected == 0
 
 
 # --- Bad input ---
@@ -231,7 +231,7 @@ async def test_no_more_wait_than_may() -> None:
         await visit(limiter)
     assert (now(), error.value.waiting, error.value.retry_after) == (0, 2, 3)
     assert isinstance(error.value, ThrottleError)
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().rejected == 1
     await asyncio.sleep(1)
     await turns()
     waiting += visits(limiter, 1)
@@ -270,7 +270,7 @@ async def test_peek_and_try_acquire_tell_the_wait_behind_those_who_wait() -> Non
         visits(limiter, 1)
         await turns()
         assert counts(limiter)[1] == ahead + 1
-    assert limiter.statistics().refused == 7  # a peek is no request
+    assert limiter.statistics().rejected == 7  # a peek is no request
     await limiter.aclose(drain=True)
 
 
@@ -332,7 +332,7 @@ async def test_wait_until_lets_one_go_five_wait_and_four_are_refused() -> None:
     tasks = visits(limiter, 10)
     await turns()
     figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.refused) == (1, 5, 4)
+    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
     assert await outcomes(tasks) == [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
     # The refused ones count: the next one at 5 waits until 10.
     assert (await limiter.peek()).retry_after == 5

@@ -1,11 +1,11 @@
 """The bucket: an algorithm, its state and its clock, and the credit of the fast path.
 
-Strategy. To ask the algorithm costs more than all the rest of an uncontended entry. So it is asked
-for how many requests with a cost of 1 may start without a further decision, the `credit`; each of
-those only leaves its timestamp in `stamps`.
+Strategy. A call of the algorithm costs more than the rest of an uncontended entry. So the algorithm
+returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
+of these requests only appends its timestamp to `stamps`.
 
-Invariant: the stamps are flushed into the algorithm, and the credit is gone, before anything else
-is asked of it. So each method below wants a `now` that was read with `flush`.
+Invariant: before any other call of the algorithm, the pending timestamps are flushed into it and
+the credit is void. So each method below needs a `now` that was read with `flush`.
 """
 
 from typing import TYPE_CHECKING, Any, cast
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalBucket"]
 
-# The most that may start before the algorithm is asked again.
+# The most requests that may start on credit before the next call of the algorithm.
 _MOST_CREDIT = 256
 
 
 class LocalBucket:
-    """What is spent and what is free, in this process."""
+    """The tokens of one limiter, in this process."""
 
     __slots__ = (
         "_can",
@@ -43,20 +43,20 @@ class LocalBucket:
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
-        #: Requests with a cost of 1 that may start now, without asking. Small numbers are what
-        #: Python counts with fastest.
+        #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
+        #: is fastest with small integers.
         self.credit: int = 0
         self.stamps: list[float] = []
-        #: Requests whose tokens were taken, but for those in `stamps`.
+        #: Requests whose tokens were taken, without those in `stamps`.
         self.granted: int = 0
-        # The quota that the server has reported, if it has: `algorithm` is both together then.
+        # The server's quota, once it is reported: then `algorithm` is an AllOf of both.
         self._quota: ServerQuota | None = None
 
     def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
         self.algorithm: Algorithm[Any] = algorithm
         self.state: Any = state
         self._can: Capabilities = capabilities(algorithm)
-        #: Seconds. The algorithm rejects a request that would have to wait longer.
+        #: Seconds. The algorithm rejects requests that would have to wait longer.
         self.max_wait: float = max_wait(algorithm)
 
     @property
@@ -67,7 +67,7 @@ class LocalBucket:
     # ---- deciding and charging -------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Take the tokens of all that have started on credit."""
+        """Flush the pending timestamps into the algorithm, and void the credit."""
         self.credit = 0
         if self.stamps:
             self.granted += len(self.stamps)
@@ -75,7 +75,7 @@ class LocalBucket:
             self._can.take_each(self.algorithm, self.state, stamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
-        """Seconds until the cost may be taken behind the tokens ahead; 0.0 is now."""
+        """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""
         return self._can.delay_behind(self.algorithm, self.state, now, cost, ahead)
 
     def take(self, now: float, cost: float) -> None:
@@ -84,7 +84,7 @@ class LocalBucket:
         self.algorithm.take(self.state, now, cost)
 
     def charge(self, now: float, cost: float) -> None:
-        """Take tokens whether they fit or not, for no request of its own."""
+        """Take tokens whether they fit or not, without counting a request."""
         self.algorithm.take(self.state, now, cost)
 
     def refund(self, now: float, cost: float, at: float) -> None:
@@ -92,38 +92,38 @@ class LocalBucket:
         self._can.refund(self.algorithm, self.state, now, cost, at)
 
     def cost_of_reject(self, now: float, cost: float, ahead: float) -> float:
-        """Tokens that a rejected request takes nevertheless, behind the tokens ahead."""
+        """Return the tokens that a rejected request takes all the same, behind `ahead` tokens."""
         return self._can.cost_of_reject(self.algorithm, self.state, now, cost, ahead)
 
     def startable(self, now: float, most: int) -> int:
-        """Tell how many requests with a cost of 1 may start now, `most` at the most."""
+        """Return how many requests with a cost of 1 may start now, at most `most`."""
         return self._can.allowance(self.algorithm, self.state, now, most)
 
     def open_credit(self, now: float) -> None:
-        """Let the next ones start without asking, as many as may."""
+        """Set the credit: how many requests may start without a decision."""
         self.credit = self._can.allowance(self.algorithm, self.state, now, _MOST_CREDIT)
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     def remaining(self, now: float) -> float:
-        """Tokens that may be taken now."""
+        """Return the tokens that may be taken now."""
         return self.algorithm.remaining(self.state, now)
 
     def reset_after(self, now: float) -> float:
-        """Seconds until the state is as good as new."""
+        """Return the seconds until the state is as good as new."""
         return self.algorithm.reset_after(self.state, now)
 
     # ---- changing --------------------------------------------------------------------------------
 
     @property
     def own(self) -> "tuple[Algorithm[Any], Any]":
-        """The algorithm and its state, without the quota that the server has reported."""
+        """The algorithm and its state, without the server's quota."""
         if self._quota is None:
             return self.algorithm, self.state
         return cast("AllOf", self.algorithm).algorithms[0], self.state[0]
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
-        """Go on with another algorithm: what was spent stays spent."""
+        """Replace the algorithm; spent tokens stay spent."""
         old, state = self.own
         inherited = inherit(algorithm, old, state, now)
         if self._quota is None:
@@ -132,7 +132,7 @@ class LocalBucket:
             self._adopt(AllOf(algorithm, self._quota), (inherited, self.state[1]))
 
     def restart(self, clock: "Callable[[], float]") -> None:
-        """Begin anew, by another clock: no instant of the old one means anything."""
+        """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
         self.state = self.algorithm.start()
 
@@ -148,15 +148,16 @@ class LocalBucket:
         in_flight: int,
         evenly: bool,
     ) -> None:
-        """Keep to what a response has reported, beside the own algorithm.
+        """Keep to the quota that the server reported, besides the limiter's own algorithm.
 
         Args:
             now: The time.
             remaining: Tokens that the server has left.
-            reset_after: Seconds until the server counts anew.
+            reset_after: Seconds until the server resets the quota.
             sent_at: When the request was sent.
-            in_flight: Other requests under way, of which nothing is known the first time.
-            evenly: Whether what remains is spread over that time; the first report decides.
+            in_flight: Other requests in flight, which the first report may not count yet.
+            evenly: Whether the remaining tokens are spread over `reset_after`; the first report
+                decides.
         """
         if self._quota is None:
             self._quota = ServerQuota(evenly=evenly)
@@ -165,11 +166,11 @@ class LocalBucket:
         self._quota.update(self.state[1], now, remaining, reset_after, sent_at)
 
     def quota_delay(self, now: float, cost: float) -> float:
-        """Seconds until the server's quota has room for the cost."""
+        """Return the seconds until the server's quota admits the cost."""
         return 0.0 if self._quota is None else self._quota.delay(self.state[1], now, cost)
 
     def quota_remaining(self, now: float) -> float | None:
-        """Tokens that the server has left, if that is known."""
+        """Return the tokens that the server has left; None: not known."""
         if self._quota is None or self._quota.reset_after(self.state[1], now) == 0.0:
             return None
         return self._quota.remaining(self.state[1], now)

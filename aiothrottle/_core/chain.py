@@ -1,9 +1,9 @@
-"""A chain: a request that needs several limiters, each of which has to grant.
+"""A chain: a request that needs several limiters, each of which has to grant it.
 
-Strategy. A chain joins one engine and what is above it, another engine or a chain. A request queues
-at its own engine first. The head, once granted there, goes on to queue above, one at a time; so
-each engine below has one request in the queue above, which makes turns fair between them. Where all
-have granted, all are charged, in one synchronous step; if one decides otherwise by then, none is.
+Strategy. A chain joins one engine and the limiter above it, an engine or a chain. A request queues
+at its own engine first. The head, once granted there, joins the queue above, one request at a time;
+so each engine below has one request in the queue above, and the engines take turns. When all have
+granted, all are charged, in one synchronous step; if one rejects by then, none is charged.
 
 Invariant: at most one request of the engine stands in the queue above.
 """
@@ -28,9 +28,9 @@ __all__ = ["Chain", "Entry"]
 
 
 class Entry(Starter, Protocol):
-    """Where requests arrive: an engine, or a chain that begins with one.
+    """The entry of a limiter: an engine, or a chain that begins with one.
 
-    What each method does is said at `Engine`.
+    `Engine` documents the methods.
     """
 
     bucket: "LocalBucket"
@@ -43,7 +43,7 @@ class Entry(Starter, Protocol):
     @property
     def capacity(self) -> float: ...
     @property
-    def hears_outcomes(self) -> bool: ...
+    def takes_outcomes(self) -> bool: ...
     @property
     def is_bounded(self) -> bool: ...
     def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None": ...
@@ -62,7 +62,13 @@ class Entry(Starter, Protocol):
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None: ...
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+        self,
+        sent_at: float,
+        seconds: float | None,
+        *,
+        from_server: bool,
+        jitter: float,
+        longest: float,
     ) -> bool: ...
     def learn_throttled(self, age: float, pause: float) -> None: ...
     def cost_ahead(self, waiter: Waiter) -> float: ...
@@ -72,17 +78,17 @@ class Entry(Starter, Protocol):
 
 
 class Chain:
-    """An engine, and what is above it."""
+    """An engine, and the limiter above it."""
 
     __slots__ = ("__weakref__", "_climber", "above", "bucket", "engine", "semaphore")
 
     def __init__(self, engine: Engine, above: Entry) -> None:
         self.engine: Engine = engine
         self.above: Entry = above
-        # Those of the engine, for `Permit`: with a chain there is no credit.
+        # The parts of the engine, for `Permit`: a chain has no credit.
         self.bucket: LocalBucket = engine.bucket
         self.semaphore: Semaphore = engine.semaphore
-        # Which request has gone on to the queue above.
+        # The request that stands in the queue above.
         self._climber: Waiter | None = None
         engine.chained = True
         engine.watch()
@@ -94,39 +100,43 @@ class Chain:
 
     @property
     def capacity(self) -> float:
-        """The greatest cost that can ever be admitted, here and above."""
+        """The greatest cost that this limiter and those above can ever admit."""
         return min(self.engine.capacity, self.above.capacity)
 
     @property
-    def hears_outcomes(self) -> bool:
-        """Whether it makes a difference to report how requests end."""
-        return self.engine.hears_outcomes or self.above.hears_outcomes
+    def takes_outcomes(self) -> bool:
+        """Whether reports of outcomes have an effect, here or above."""
+        return self.engine.takes_outcomes or self.above.takes_outcomes
 
     # ---- arriving, waiting, starting -------------------------------------------------------------
 
     def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None":
-        """Let the request start if it may everywhere: None. Else queue it: what to wait on."""
+        """Start the request if all limiters admit it now, else queue it.
+
+        Returns:
+            None if it has started, else the future to wait on.
+        """
         return self.engine.arrive(waiter, as_head=as_head, chain=self)
 
     def decide_at_once(self, waiter: Waiter, now: float) -> float:
-        """Decide for a newcomer, here and above."""
+        """Decide about a new request, here and above."""
         wait = self.engine.decide_at_once(waiter, now)
         return wait or self.above.decide_at_once(waiter, self.above.now())
 
     def start(self, waiter: Waiter, now: float) -> None:
-        """Take a slot and the tokens of a newcomer, here and above."""
+        """Take a slot and the tokens of a new request, here and above."""
         waiter.above = Waiter(waiter.cost, waiter.priority)
         self.above.start(waiter.above, self.above.now())
         self.engine.start(waiter, now)
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
-        """Go on in the queue above, and then let the request start, or give what to wait on."""
+        """Queue above, and then start the request, or return the future to wait on."""
         if not self.engine.rejects_waiters:
             future = self._climb(waiter)
             if future is not None:
                 return future
         future = self.engine.resume(waiter)
-        if future is not None:  # it stays, and what was granted above goes back
+        if future is not None:  # it waits on; the grant from above is given back
             self._descend(waiter)
         self._climber = None
         return future
@@ -146,7 +156,7 @@ class Chain:
             raise
 
     def _descend(self, waiter: Waiter) -> None:
-        """Give up what the request has above."""
+        """Leave the queue above, or give back the grant from above."""
         above, waiter.above = waiter.above, None
         if above is not None:
             if above.started:
@@ -164,7 +174,7 @@ class Chain:
     # ---- after the start -------------------------------------------------------------------------
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
-        """See to a slot that was just released, and release the one above."""
+        """Handle the release of a slot, and release the slot above."""
         self.engine.slot_released()
         if waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)
@@ -177,22 +187,22 @@ class Chain:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there are only so many slots, here or above."""
+        """Whether there is a concurrency limit, here or above."""
         return self.engine.is_bounded or self.above.is_bounded
 
     def abandon(self, release: "Callable[[], None]") -> bool:
-        """Have a permit released that is garbage. Tells whether a slot would be missed."""
+        """Release a permit that is garbage. Returns whether there is a concurrency limit."""
         self.engine.abandon(release)
         return self.is_bounded
 
     def undo(self, waiter: Waiter) -> None:
-        """Take back a start that came to nothing, here and above."""
+        """Undo the start of a request that was not sent, here and above."""
         self.engine.undo(waiter)
         if waiter.above is not None:
             self.above.undo(waiter.above)
 
     def settle(self, waiter: Waiter, cost: float) -> None:
-        """Charge the request `cost` in place of what it was charged, here and above."""
+        """Charge the request `cost` in place of its earlier cost, here and above."""
         self.engine.settle(waiter, cost)
         if waiter.above is not None:
             self.above.settle(waiter.above, cost)
@@ -203,22 +213,22 @@ class Chain:
         self.above.charge(cost)
 
     async def record(self, cost: float) -> None:
-        """Count what has happened already, here and above."""
+        """Take tokens for a request that was sent already, here and above."""
         self.bind()
         self.charge(cost)
 
-    # ---- trying and asking -----------------------------------------------------------------------
+    # ---- try_acquire, peek -----------------------------------------------------------------------
 
     async def try_start(self, waiter: Waiter) -> Verdict:
-        """Start the request if it may start now everywhere; it never waits in a queue."""
+        """Start the request if all limiters admit it now; it never waits in a queue."""
         return await trying.try_start(self, waiter)
 
     async def peek(self, waiter: Waiter) -> Verdict:
-        """Tell what `try_start` would do, and change nothing."""
+        """Return the verdict of `try_start`, and change nothing."""
         return await trying.peek(self, waiter)
 
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
-        """Say how the buckets stand, with a decision: a request has to fit everywhere."""
+        """Combine a decision with the state of the buckets: the tightest one counts."""
         here, above = self.engine.verdict(wait), self.above.verdict(wait)
         return Verdict(
             allowed,
@@ -228,7 +238,7 @@ class Chain:
         )
 
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
-        """Seconds until pauses and rates let the request start, here and above."""
+        """Return the seconds until pauses and rates admit the request, here and above."""
         if ahead is None:
             ahead = self.engine.cost_ahead(waiter)
         wait = self.engine.estimate(now, waiter, ahead)
@@ -241,47 +251,53 @@ class Chain:
         return max(wait, self.above.estimate(self.above.now(), probe, ahead))
 
     def cost_ahead(self, waiter: Waiter) -> float:
-        """Add up what those cost who would start before a request that arrives now."""
+        """Return the cost of all waiters that precede a request that arrives now."""
         return self.engine.cost_ahead(waiter)
 
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
-        """Count one that has waited for as long as it would, and give what to raise."""
+        """Count a rejected waiter whose timeout has passed, and return the error to raise."""
         self.engine.reject("timeout")
         wait = self.estimate(self.engine.now(), waiter)
         return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.engine.key)
 
     def now(self) -> float:
-        """Read the clock of the engine, as its `now` does."""
+        """Read the clock of the engine, and flush its bucket."""
         return self.engine.now()
 
     # ---- outcomes --------------------------------------------------------------------------------
 
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
-        """Take in a request that got no 429, here and above."""
+        """Record a success, here and above."""
         self.engine.report_success(cost, age, own=own)
         self.above.report_success(cost, age, own=False)
 
     def report_throttled(
-        self, sent_at: float, seconds: float | None, *, told: bool, jitter: float, longest: float
+        self,
+        sent_at: float,
+        seconds: float | None,
+        *,
+        from_server: bool,
+        jitter: float,
+        longest: float,
     ) -> bool:
-        """Pause the engine after a 429. What is above learns of it, and is not paused."""
+        """Pause the engine after a 429. The limiters above learn from it, without a pause."""
         engine = self.engine
         paused = engine.report_throttled(
-            sent_at, seconds, told=told, jitter=jitter, longest=longest
+            sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
         )
         now = engine.bucket.clock()
         self.above.learn_throttled(now - sent_at, engine.pause.left(now))
         return paused
 
     def learn_throttled(self, age: float, pause: float) -> None:
-        """Take in a 429 of a request from below, here and above."""
+        """Record a 429 of a request from below, here and above."""
         self.engine.learn_throttled(age, pause)
         self.above.learn_throttled(age, pause)
 
     # ---- the end, and loops ----------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Belong to the running loop with all above, or raise and change nothing."""
+        """Bind this chain to the running loop, or raise and change nothing."""
         loop = asyncio.get_running_loop()
         self.check_loop(loop)
         if self.engine.loop is not loop:
@@ -290,12 +306,12 @@ class Chain:
         self.above.bind()
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise RuntimeError if this or anything above belongs to another loop that is open."""
+        """Raise RuntimeError if this or a limiter above belongs to another loop that is open."""
         self.engine.check_loop(loop)
         self.above.check_loop(loop)
 
     async def close(self, *, drain: bool) -> None:
-        """Close the engine; its request in the queue above leaves that too."""
+        """Close the engine, and take its request out of the queue above."""
         self.check_loop(asyncio.get_running_loop())
         highest = self._climber
         while not drain and highest is not None:

@@ -1,9 +1,10 @@
-"""The consumer: the one task that waits for time, on behalf of all waiters of a limiter.
+"""The consumer: the one background task that serves the queue of a limiter.
 
-Invariant: it runs only while somebody waits, so an idle limiter has no task; and it never polls: it
-sleeps until something changes (`wake`), with a timer for the instant at which the head may start.
+Invariant: it runs only while the queue has waiters, so an idle limiter has no task; and it never
+polls: it sleeps until something changes (`wake`), with a timer for the instant at which the head
+may start.
 
-The host, the engine, is passed to each call and not kept: an idle consumer refers to nothing, so a
+The host, the engine, is passed to each call and not kept: an idle consumer has no references, so a
 limiter is freed with the last reference to it.
 """
 
@@ -15,27 +16,27 @@ from typing import Protocol
 
 __all__ = ["Consumer"]
 
-# Some loops cannot sleep longer; after an early wake-up the host says how long to sleep on.
+# Some loops cannot sleep longer; after an early wake-up the host returns the rest of the wait.
 _LONGEST_NAP = 86400.0
 
 
 class Host(Protocol):
-    """What the consumer serves."""
+    """The engine, as the consumer sees it."""
 
     def has_waiters(self) -> bool:
-        """Tell whether anybody waits."""
+        """Return whether the queue has waiters."""
         ...
 
     def serve(self) -> float | None:
-        """Grant to as many as may start now. Gives the seconds until more may, if known."""
+        """Grant to all waiters that may start now. Returns the seconds until the next, if known."""
         ...
 
     def fail_all(self, error: Exception) -> None:
-        """Have all waiters raise the error."""
+        """Raise the error in all waiters."""
         ...
 
     def consumer_ended(self, *, swept: bool) -> None:
-        """Note that the task is gone; `swept`: it was cancelled, and the loop may be closing."""
+        """Handle the end of the task; `swept`: it was cancelled, and the loop may be closing."""
         ...
 
 
@@ -45,25 +46,26 @@ class Consumer:
     __slots__ = ("_alarm", "_timer", "task")
 
     def __init__(self) -> None:
-        #: The task, while there is one.
+        #: The task, while it runs.
         self.task: asyncio.Task[None] | None = None
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def has_timer(self) -> bool:
-        """Whether it is known when the head may start."""
+        """Whether a timer is set for the start of the head."""
         return self._timer is not None
 
     def wake(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        """Serve the queue again, since something changed; start the task if there is none."""
+        """Wake the task to serve the queue after a change; start it if there is none."""
         if self._alarm is not None:
-            # Not asked before: a garbage collection may release a slot, and wake this, in between.
+            # Not checked with `done()`: a garbage collection may release a slot, and so set the
+            # result, between the check and the call.
             with suppress(asyncio.InvalidStateError):
                 self._alarm.set_result(None)
         elif self.task is None and host.has_waiters():
-            # A plain Task whatever the loop's task factory: an eager one would run it here and
-            # now. In an empty context: it works for all waiters, not for the first of them.
+            # A plain Task, not by the loop's task factory: an eager task would run here and now.
+            # In an empty context: it works for all waiters, not only for the first one.
             self.task = asyncio.Task(
                 self._run(host, loop), loop=loop, name="aiothrottle consumer", context=Context()
             )
@@ -85,13 +87,13 @@ class Consumer:
                 self._timer = loop.call_later(seconds, self.turn, host, loop)
 
     def stop_timer(self) -> None:
-        """Forget when the head may start."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def forget(self) -> None:
-        """Begin anew on another loop: the old one is closed, with the task."""
+        """Forget the task and the timer of a closed loop."""
         self.task = self._alarm = self._timer = None
 
     async def _run(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,12 +105,12 @@ class Consumer:
             try:
                 await alarm
             except asyncio.CancelledError:
-                # A sweep of all tasks, as asyncio.run does at its end, is meant for the waiters;
-                # while they are there they need this task.
+                # asyncio.run cancels all tasks at its end. That is meant for the waiters, which
+                # need this task until they have left.
                 if not host.has_waiters():
                     raise
             finally:
-                # The task of a loop that is gone is collected late, and clears no other's alarm.
+                # The task of a closed loop is collected late; it must not clear a newer alarm.
                 if self._alarm is alarm:
                     self._alarm = None
 
@@ -119,5 +121,5 @@ class Consumer:
             self.task = None
             self.stop_timer()
             if not loop.is_closed():
-                self.wake(host, loop)  # it was cancelled before its first step, and is needed
+                self.wake(host, loop)  # the task was cancelled before its first step
             host.consumer_ended(swept=task.cancelling() > 0)

@@ -1,15 +1,15 @@
 """The engine of a limiter: arrive, grant, resume, release, cancel, in this order.
 
-Strategy. A request that finds nobody waiting, a free slot and credit in the bucket never comes here
-(`Permit.__aenter__`). Everybody else joins the queue and sleeps on a future, until the consumer has
-`serve` grant to it.
+Strategy. With an empty queue, a free slot and credit in the bucket a request takes the fast path
+and never comes here (`Permit.__aenter__`). Any other request joins the queue and waits on a future,
+until the consumer calls `serve`, which grants to it.
 
-To grant is to take a slot and to wake the waiter; no more. Its tokens are taken after it has really
-resumed, so a token is never stamped earlier than the request that it pays for, and a waiter that is
-cancelled between the two has nothing to give back but the slot. Until then it stays in the queue,
-which keeps newcomers off the fast path and the order first in, first out. While some are resuming
-nobody else is granted anything, so what the bucket said for the whole batch holds, unless an epoch
-has ended: each change of limits and pauses, and each token taken out of turn, begins a new one.
+A grant takes a slot and wakes the waiter, no more. Its tokens are taken after it has resumed, so a
+token is never stamped earlier than its request, and a waiter that is cancelled in between gives
+back only the slot. Until then it stays in the queue, which keeps new requests off the fast path and
+the order first in, first out. While waiters are resuming nothing else is granted, so the decision
+about the whole batch holds, unless a new epoch has begun: each change of limits and pauses, and
+each token that is taken out of turn, begins one.
 
 Invariants: every waiter is queued, granted or gone; a queue that is not empty has a consumer; state
 changes only in synchronous code, so no await can lose anything.
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Starter", "fail", "is_granted"]
 
-# So many are woken in one turn: more would keep the loop from its sockets.
+# Waiters that are woken in one turn: more would keep the loop from its sockets.
 _BATCH = 256
-# Where several start at once, as many may start so much later; one by one each would cost two turns
-# of the loop, whose timers are no finer than a millisecond anyway.
+# Seconds. The least wait between two batches: waiters that start one by one would cost two turns of
+# the loop each, and its timers are no finer than a millisecond anyway.
 _SHORTEST_NAP = 0.0005
 
 
 class Starter(Protocol):
-    """What decides on newcomers and starts them: an engine, or a chain that begins with it."""
+    """Decides about new requests and starts them: an engine, or a chain that begins with it."""
 
     def decide_at_once(self, waiter: Waiter, now: float) -> float:
         """As `Engine.decide_at_once`."""
@@ -88,7 +88,6 @@ class Engine:
         "_stall",
         "_started",
         "_starved",
-        "asking",
         "bucket",
         "chained",
         "closed",
@@ -96,7 +95,6 @@ class Engine:
         "debug",
         "epoch",
         "feedback",
-        "followed",
         "key",
         "leased",
         "loop",
@@ -104,8 +102,10 @@ class Engine:
         "observers",
         "pause",
         "queue",
+        "rate_unknown",
         "rejects_waiters",
         "semaphore",
+        "server_rates",
         "shared",
         "thread",
         "updated",
@@ -125,78 +125,78 @@ class Engine:
         self.consumer: Consumer = Consumer()
         self.pause: Pause = Pause()
         self.observers: Observers = Observers()
-        #: What adapts to outcomes, if anything does.
+        #: The controllers that adapt to outcomes, if there are any.
         self.feedback: Feedback | None = None
-        #: What leases the slots, if all processes have so many together.
+        #: Leases the slots, if processes share a concurrency limit.
         self.leased: SharedSlots | None = None
-        #: What reserves the tokens in a store, if all processes have one rate together.
+        #: Reserves the tokens in a store, if processes share a rate.
         self.shared: SharedTokens | None = None
         self.max_queue: int | None = max_queue
-        #: Its key among the limiters of a `KeyedRateLimiter`.
+        #: Its key in a `KeyedRateLimiter`.
         self.key: Hashable = None
-        #: The rates that the server has announced, if they are to be followed; () before it has.
-        self.followed: tuple[Rate, ...] | None = None
-        #: Whether the server has announced nothing yet, and one request at a time asks it.
-        self.asking: bool = False
-        #: Whether the user ever changed the limits.
+        #: The rates that the server reported, () before it has; None: not followed.
+        self.server_rates: tuple[Rate, ...] | None = None
+        #: Whether it follows the server, which has reported no rate yet: one request at a time.
+        self.rate_unknown: bool = False
+        #: Whether the user has changed the limits.
         self.updated: bool = False
         self.closed: bool = False
         #: Whether it was closed without draining.
         self.rejects_waiters: bool = False
-        #: Whether other limiters have to grant as well: then one request at a time, and each slot
-        #: that is released is of interest.
+        #: Whether other limiters have to grant as well: then it grants one request at a time, and
+        #: watches each release of a slot.
         self.chained: bool = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        #: That of the loop.
+        #: The thread of the loop.
         self.thread: int | None = None
-        #: Whether the loop is in debug mode, or is not known yet: then permits are watched.
+        #: Whether the loop is in debug mode, or not known yet: then permits are watched.
         self.debug: bool = True
         self._given_clock = clock
-        #: Counts the changes of what decides.
+        #: Counts the changes that affect decisions.
         self.epoch: int = 0
-        # How many were granted and have not resumed yet, and the epoch in which that was decided.
+        # Waiters that were granted and have not resumed yet, and the epoch of that decision.
         self._resuming: int = 0
         self._granted_in: int = 0
-        # The last one to resume: its tokens are not taken yet, see `now`.
+        # The last waiter that resumed: its tokens are not taken yet, see `now`.
         self._started: Waiter | None = None
-        self._starved: bool = False  # the head of the queue lacks a slot, and nothing else
-        # Is there since the head of the queue lacked a slot for the first time.
+        self._starved: bool = False  # the head of the queue lacks only a slot
+        # Made when the head of the queue lacks a slot for the first time.
         self._stall: Stall | None = None
         self._lost: LostPermits = LostPermits()
         self._charged_rejects: ChargedRejects = ChargedRejects()
-        # Nobody is rejected for the length of the queue or of the wait.
+        # Whether no request is rejected for the length of the queue or of its wait.
         self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def engine(self) -> "Engine":
-        """This one: what a chain begins with."""
+        """This engine; a chain has the engine that it begins with."""
         return self
 
     @property
     def capacity(self) -> float:
-        """The greatest cost that can ever be admitted."""
+        """The greatest cost that the limit can ever admit."""
         return self.bucket.capacity
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of requests that wait."""
         return self.queue.count - len(self._charged_rejects)
 
     @property
     def resuming(self) -> int:
-        """How many slots are given to waiters that have not resumed yet."""
+        """The number of slots that waiters hold which have not resumed yet."""
         return self._resuming
 
     @property
     def in_flight(self) -> int:
-        """How many permits are out."""
+        """The number of permits that are held."""
         return self.semaphore.taken - self._resuming
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there are only so many slots, so that one that is lost is missed."""
+        """Whether there is a concurrency limit."""
         return self.semaphore.limit is not None
 
     @property
@@ -211,13 +211,13 @@ class Engine:
         return all(part.store_up for part in parts) if parts else None
 
     def is_forgettable(self) -> bool:
-        """Tell whether a new engine would do the same: nothing waits, is out, paused or spent."""
+        """Return whether a new engine would behave alike: idle, no pause, no spent tokens."""
         now = self.now()
         return (
             not (self.queue.count or self.consumer.task)
-            # Without a bound no slot is missed. A permit that is out still meets this engine.
+            # Without a limit slots do not count. A permit that is held keeps its engine alive.
             and not (self.is_bounded and self.in_flight)
-            and not (self.closed or (self.updated and self.followed is None))
+            and not (self.closed or (self.updated and self.server_rates is None))
             and now >= self.pause.ends_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
@@ -226,7 +226,7 @@ class Engine:
         )
 
     def now(self) -> float:
-        """Read the clock, and charge all that has started, so that the bucket may be asked."""
+        """Read the clock, and charge all started requests, so that the bucket may decide."""
         now = self.bucket.clock()
         if self._started is not None:
             self._stamp(self._started, now)
@@ -234,10 +234,10 @@ class Engine:
         return now
 
     def _stamp(self, started: Waiter, now: float) -> None:
-        """Take the tokens of the last one that resumed: by now it has really started.
+        """Take the tokens of the last waiter that resumed: by now it has started.
 
-        The system may stop a process between any two of its steps. A token that was stamped before
-        its request starts could be early by as much.
+        The system may suspend the process between any two steps. A token that is stamped before its
+        request starts could be too early by as much.
         """
         self._started = None
         started.at = now
@@ -252,16 +252,19 @@ class Engine:
     def decide(
         self, now: float, cost: float, *, ahead: float = 0.0, has_slot: bool = False
     ) -> float:
-        """Decide when a request may start: 0.0 is now; else seconds, infinity if a slot is missing.
+        """Decide when a request may start.
 
-        This is the one decision, for newcomers, waiters, resumed waiters, `try_acquire` and `peek`.
-        The caller sees to the order of the queue; `now` was just read here.
+        This is the one decision, for new requests, waiters, resumed waiters, `try_acquire` and
+        `peek`. The caller keeps the order of the queue.
 
         Args:
-            now: The time.
+            now: The time, just read by `now`.
             cost: Tokens.
             ahead: Tokens of requests that start before it.
-            has_slot: It has taken a slot already.
+            has_slot: Whether it has taken a slot already.
+
+        Returns:
+            Seconds; 0.0 is now, infinity if a slot is missing.
         """
         if self.semaphore.taken >= self.semaphore.slots + has_slot:
             return math.inf
@@ -270,7 +273,7 @@ class Engine:
         return self.bucket.delay(now, cost, ahead)
 
     def decide_at_once(self, waiter: Waiter, now: float) -> float:
-        """Decide for a newcomer, which never overtakes a waiter: 0.0 if it may start now.
+        """Decide about a new request, which never overtakes a waiter: 0.0 if it may start now.
 
         Raises:
             LimiterClosed: The limiter is closed.
@@ -284,27 +287,27 @@ class Engine:
         return self.decide(now, waiter.cost)
 
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
-        """Seconds until pauses and rates let the request start, behind those ahead of it.
+        """Return the seconds until pauses and rates admit the request, behind others.
 
-        Slots are not foreseen: nobody knows when one is released.
+        Slots do not count, as it is not known when one is released.
 
         Args:
-            now: The time, just read here.
+            now: The time, just read by `now`.
             waiter: The request.
-            ahead: Tokens of those ahead of it; None: of all that are ahead in the queue.
+            ahead: Tokens of the requests ahead of it; None: of those ahead in the queue.
         """
         if ahead is None:
             ahead = self.queue.cost_ahead(waiter)
         pause = self.pause.left(now)
         wait = self.bucket.delay(now + pause, waiter.cost, ahead)
-        if math.isinf(wait):  # an algorithm that cannot tell about more than its capacity
+        if math.isinf(wait):  # this algorithm has no estimate for more than its capacity
             wait = self.bucket.delay(now + pause, waiter.cost)
         if self.shared is not None and math.isinf(wait):
             return max(pause, self.shared.estimate(now, waiter.cost, ahead))
         return pause + wait
 
     def cost_ahead(self, waiter: Waiter) -> float:
-        """Add up what those cost who would start before a request that arrives now."""
+        """Return the cost of all waiters that precede a request that arrives now."""
         return self.queue.cost_ahead(waiter)
 
     # ---- arriving, waiting, starting -------------------------------------------------------------
@@ -312,18 +315,21 @@ class Engine:
     def arrive(
         self, waiter: Waiter, *, as_head: bool = False, chain: "Starter | None" = None
     ) -> "Future[None] | None":
-        """Let the request start if it may: None. Else queue it: what to wait on.
+        """Start the request if it may start now, else queue it.
 
-        What was waited on is followed by `resume`, and any failure by `cancel`.
+        The caller awaits the future and then calls `resume`; after any exception it calls `cancel`.
 
         Args:
             waiter: The request.
-            as_head: It is the head of another queue; it has queued there, and is not rejected for
-                the length of this one.
-            chain: What decides and starts in place of this engine alone.
+            as_head: It is the head of another queue: it has queued there, and is not rejected for
+                the length of this queue.
+            chain: Decides and starts in place of this engine alone.
+
+        Returns:
+            None if it has started, else the future to wait on.
 
         Raises:
-            LimiterClosed, CostTooHigh, QueueFull, ThrottleTimeout: It will not start.
+            LimiterClosed, CostTooHigh, QueueFull, ThrottleTimeout: The request is rejected.
         """
         loop = get_running_loop()
         if self.loop is not loop:
@@ -342,14 +348,14 @@ class Engine:
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
-            self._reject_the_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
-        # Not by `loop.create_future`: on every loop that is a call more, for the same future.
+            self._reject_if_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
+        # Not by `loop.create_future`, which is one more call for the same future.
         future: Future[None] = Future(loop=loop)
         try:
             self.queue.add(waiter, future)
             if self.shared is not None:
                 self.shared.joined(waiter)
-            # With several priorities the newcomer may be the new head.
+            # With several priorities the new waiter may be the head.
             if self.consumer.task is None or self.queue.others:
                 self.wake()
             elif self.leased is not None:
@@ -360,7 +366,7 @@ class Engine:
         return future
 
     def start(self, waiter: Waiter, now: float) -> None:
-        """Take a slot and the tokens of a newcomer that may start."""
+        """Take a slot and the tokens of a new request that may start."""
         waiter.at = now
         self.bucket.take(now, waiter.cost)
         self.semaphore.taken += 1
@@ -371,7 +377,7 @@ class Engine:
             self.bucket.open_credit(now)
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
-        """Let the waiter start after what it waited on: None. Or give what to wait on next."""
+        """Start a granted waiter, or return the future to wait on next."""
         bucket = self.bucket
         now = bucket.clock()
         started = self._started
@@ -403,10 +409,10 @@ class Engine:
         assert self.loop is not None
         self.loop.call_soon(self._all_started)
         if not self.queue.count:
-            self.wake()  # the consumer, to its end: the loop may stop with this one's task
+            self.wake()  # ends the consumer: the loop may stop with the task of this waiter
 
     def _all_started(self) -> None:
-        """Take the tokens of the last one, and serve, unless it is known when to serve again."""
+        """Take the tokens of the last waiter, and serve, unless a timer is set for that."""
         if not self.consumer.has_timer and self.consumer.task is not None:
             self.turn()
             return
@@ -416,15 +422,19 @@ class Engine:
             self.fail_all(error)
 
     def _may_start(self, waiter: Waiter) -> bool:
-        """Decide again on a waiter that was granted in an older epoch; none overtakes another."""
+        """Decide again about a waiter that was granted in an older epoch, if it is the head."""
         if self.rejects_waiters or self.queue.head is not waiter:
             return False
         return self.decide(self.now(), waiter.cost, has_slot=True) <= 0.0
 
     def _stay(self, waiter: Waiter) -> "Future[None]":
-        """Have a waiter wait on, as it was granted and may not start after all.
+        """Take back a grant after which the waiter may not start, and let it wait again.
 
-        Gives what to wait on; raises if it may not wait any more.
+        Returns:
+            The future to wait on.
+
+        Raises:
+            LimiterClosed, CostTooHigh: The waiter is rejected.
         """
         self._take_back()
         if self.rejects_waiters:
@@ -439,16 +449,16 @@ class Engine:
         return future
 
     def cancel(self, waiter: Waiter) -> None:
-        """Take the waiter out of the queue at any point, as if it had never come."""
+        """Remove the waiter at any point, without a trace."""
         future = waiter.future
-        # An engine that has moved to another loop in the meantime has forgotten it.
+        # An engine that has moved to another loop has removed it already.
         if future is not None:
             resumed = is_granted(future)
             if resumed:
                 self._take_back()
                 loop = self.loop
                 if self._started is not None and loop is not None and not loop.is_closed():
-                    # Had it gone on, it or the last one would see to the tokens of that one.
+                    # This waiter, or the last of its batch, would have stamped that token.
                     loop.call_soon(self._all_started)
             self._leave(waiter, resumed=resumed)
 
@@ -458,8 +468,8 @@ class Engine:
         self.semaphore.taken -= 1
 
     def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
-        """Take the waiter out of the queue, and see to those behind it."""
-        # While some are resuming, the consumer may sleep on for the one that was behind them.
+        """Remove the waiter from the queue, and wake the consumer if the order changes."""
+        # While waiters are resuming, the consumer's timer may be for this waiter.
         affected = resumed or self._resuming or self.queue.head is waiter
         self.queue.remove(waiter)
         if affected:
@@ -470,7 +480,7 @@ class Engine:
     # ---- after the start -------------------------------------------------------------------------
 
     def slot_released(self, waiter: Waiter | None = None) -> None:  # noqa: ARG002 - a chain needs it
-        """See to a slot that was just released, while the semaphore is watched."""
+        """Handle the release of a slot, while the semaphore is watched."""
         if self._starved:
             self.wake()
         self.watch()
@@ -486,14 +496,14 @@ class Engine:
             self.slot_released(waiter)
 
     def watch(self) -> None:
-        """Decide whether a slot that is released is of interest."""
+        """Set whether each release of a slot calls `slot_released`."""
         self.semaphore.watched = self._starved or self.chained or self.leased is not None
 
     def abandon(self, release: "Callable[[], None]") -> bool:
-        """Have a permit released that is garbage. Tells whether its slot would be missed.
+        """Release a permit that is garbage. Returns whether there is a concurrency limit.
 
-        Garbage is collected by any thread, and at any point of any code, of this too. To count one
-        slot less is sound anywhere; to decide who gets it is left to the loop.
+        The collector runs in any thread, at any point of any code, including this. To count one
+        slot less is safe anywhere; the next grant is decided on the loop.
 
         Args:
             release: Releases the permit.
@@ -505,14 +515,14 @@ class Engine:
         return self.is_bounded
 
     def undo(self, waiter: Waiter) -> None:
-        """Take back a start that came to nothing: as if it had never come."""
+        """Undo the start of a request that was not sent."""
         self._refund(waiter, self.now(), waiter.cost)
         self.observers.withdrawn += 1
         self.release(waiter)
         self.wake()
 
     def settle(self, waiter: Waiter, cost: float) -> None:
-        """Charge the request `cost` in place of what it was charged."""
+        """Charge the request `cost` in place of its earlier cost."""
         now = self.now()
         more = cost - waiter.cost
         if more > 0:
@@ -528,7 +538,7 @@ class Engine:
             self.shared.flush()
 
     def _refund(self, waiter: Waiter, now: float, cost: float) -> None:
-        """Give tokens back, those that were charged last first, each to its own instant."""
+        """Refund tokens, the last charge first, each at the instant of its charge."""
         charges = waiter.later_charges or []
         while charges and cost > 0:
             at, charged = charges.pop()
@@ -541,7 +551,7 @@ class Engine:
             self.bucket.refund(now, cost, waiter.at)
 
     async def record(self, cost: float) -> None:
-        """Count what has happened already, whether it fitted or not."""
+        """Take tokens for a request that was sent already, whether they fit or not."""
         self.bind()
         if self.shared is None:
             self.charge(cost)
@@ -553,24 +563,24 @@ class Engine:
         self.bucket.charge(self.now(), cost)
         self.epoch += 1
 
-    # ---- trying and asking -----------------------------------------------------------------------
+    # ---- try_acquire, peek -----------------------------------------------------------------------
 
     async def try_start(self, waiter: Waiter) -> Verdict:
         """Start the request if it may start now; it never waits in the queue."""
         return await trying.try_start(self, waiter)
 
     async def peek(self, waiter: Waiter) -> Verdict:
-        """Tell what `try_start` would do, and change nothing."""
+        """Return the verdict of `try_start`, and change nothing."""
         return await trying.peek(self, waiter)
 
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict:
-        """Say how the bucket stands, with a decision."""
+        """Combine a decision with the present state of the bucket."""
         now = self.now()
         return Verdict(allowed, self.bucket.remaining(now), wait, self.bucket.reset_after(now))
 
     # ---- rejecting -------------------------------------------------------------------------------
 
-    def _reject_the_hopeless(
+    def _reject_if_hopeless(
         self,
         waiter: Waiter,
         now: float,
@@ -578,10 +588,10 @@ class Engine:
         *,
         as_head: bool,
     ) -> None:
-        """Raise at once where to wait is of no use, by that estimate of the wait.
+        """Raise if the queue is full, or the estimated wait is too long.
 
         Raises:
-            QueueFull, ThrottleTimeout: It is of no use.
+            QueueFull, ThrottleTimeout: The request is rejected.
         """
         full = not as_head and self.max_queue is not None and self.waiting >= self.max_queue
         longest = self.bucket.max_wait
@@ -604,16 +614,16 @@ class Engine:
         raise ThrottleTimeout(wait, timeout=timeout, key=self.key)
 
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
-        """Count one that has waited for as long as it would, and give what to raise."""
+        """Count a rejected waiter whose timeout has passed, and return the error to raise."""
         self.reject("timeout")
         wait = self.estimate(self.now(), waiter)
         return ThrottleTimeout(wait, timeout=waiter.timeout, key=self.key)
 
-    def reject(self, reason: events.Refusal) -> None:
-        """Count one that was rejected."""
+    def reject(self, reason: events.Rejection) -> None:
+        """Count a rejected request."""
         self.observers.rejected += 1
         if self.observers.listeners:
-            self.observers.emit(events.Refused(self.key, reason))
+            self.observers.emit(events.Rejected(self.key, reason))
 
     def _too_high(self, cost: float) -> CostTooHigh | None:
         capacity = self.capacity
@@ -622,38 +632,38 @@ class Engine:
     # ---- serving ---------------------------------------------------------------------------------
 
     def has_waiters(self) -> bool:
-        """Tell whether anybody waits."""
+        """Return whether the queue has waiters."""
         return self.queue.count > 0
 
     def wake(self) -> None:
-        """Have the consumer serve again, since something changed."""
+        """Wake the consumer to serve the queue after a change."""
         if self.loop is not None and not self.loop.is_closed():
             self.consumer.wake(self, self.loop)
 
     def turn(self) -> None:
-        """Serve once, now."""
+        """Serve the queue once, now."""
         assert self.loop is not None
         self.consumer.turn(self, self.loop)
 
     def consumer_ended(self, *, swept: bool) -> None:
-        """Note that nobody waits any more."""
+        """Handle the end of the consumer: the queue is empty."""
         if self._stall is not None:
             self._stall.end()
         if self.shared is not None and not self.queue.count:
             self.shared.queue_is_empty(swept=swept)
 
     def fail_all(self, error: Exception) -> None:
-        """Have all waiters raise the error."""
+        """Raise the error in all waiters."""
         for waiter in self.queue:
             if waiter not in self._charged_rejects:
                 fail(waiter, twin(error, self.key))
 
     def serve(self) -> float | None:
-        """Grant to as many as may start now. Gives the seconds until more may, if known."""
+        """Grant to all waiters that may start now. Returns the seconds until the next, if known."""
         if self.leased is not None:
             self.leased.look()  # while the store fails there may be slots at once
         if self.shared is not None:
-            # The store is called before those run who are granted now.
+            # The store is called before the waiters run that are granted now.
             until_call = self.shared.prepare(self.now())
             wait = self._serve()
             if wait is not None:
@@ -666,7 +676,7 @@ class Engine:
         self.watch()
         self.observers.tidy()
         if self._resuming:
-            return None  # the last of them has it serve again
+            return None  # the last of them makes the consumer serve again
         now = self.now()
         if now < self.pause.ends_at:
             return self.pause.left(now)
@@ -675,24 +685,24 @@ class Engine:
         return self.grant(now)
 
     def grant(self, now: float) -> float | None:
-        """Grant to as many as may start at `now`, in order."""
+        """Grant to all waiters that may start at `now`, in order."""
         self._granted_in = self.epoch
         semaphore, rejects = self.semaphore, self._charged_rejects
         granted, cost, wait = 0, 0.0, 0.0
         most = 1 if self.chained else _BATCH
-        # So many of those with a cost of 1 may start without a further decision.
+        # Waiters with a cost of 1 that may start without a further decision.
         sure = 0 if rejects else semaphore.slots - semaphore.taken
         if sure > 0:
             sure = min(sure, self.bucket.startable(now, most))
         for waiter in self.queue:
             future = waiter.future
             if future is None or future.done():
-                continue  # it has left, or is cancelled and about to leave by itself
+                continue  # it has left, or is cancelled and about to leave
             tokens = waiter.cost
             if granted >= sure or tokens != 1.0:
-                sure = 0  # what the bucket has said is of costs of 1 only
+                sure = 0  # it holds for costs of 1 only
                 if waiter in rejects:
-                    break  # behind some that start now
+                    break  # it is charged when the waiters ahead of it have started
                 if semaphore.taken >= semaphore.slots and self._starve():
                     return None
                 wait = self.decide(now, tokens, ahead=cost)
@@ -710,11 +720,11 @@ class Engine:
         return wait or None
 
     def _starve(self) -> bool:
-        """Have each slot that is released looked at from now on. Tells whether none was by then."""
+        """Watch each release of a slot from now on. Returns False if a slot is free by then."""
         assert self.loop is not None
         self._starved = True
         self.watch()
-        if self.semaphore.free:  # a garbage collection has released one before it was watched
+        if self.semaphore.free:  # a garbage collection has released a slot before the watch
             self._starved = False
             return False
         self._stall = self._stall or Stall()
@@ -722,17 +732,17 @@ class Engine:
         return True
 
     def _lacks_slot_in(self) -> float | None:
-        """Give the seconds after which the head lacks a slot alone; None: it does not lack one.
+        """Return the seconds until the head lacks only a slot; None: it does not lack a slot.
 
-        Nor does it if nobody here holds a slot that could be released.
+        Also None if no permit of this engine holds a slot that could be released.
         """
         if not (self._starved and self.queue.count and self.in_flight):
             return None
         wait = self.estimate(self.now(), self.queue.head, 0.0)
-        return wait if wait < math.inf else 0.0  # a store is asked only when there is a slot
+        return wait if wait < math.inf else 0.0  # the store is called only with a free slot
 
     def startable(self, most: int) -> int:
-        """Tell how many waiters would start if they had slots, `most` at the most."""
+        """Return how many waiters would start if they had slots, at most `most`."""
         if self.rejects_waiters or self.bucket.clock() < self.pause.ends_at:
             return 0
         waiting = self.waiting - self._resuming
@@ -745,12 +755,12 @@ class Engine:
     # ---- changing the limits ---------------------------------------------------------------------
 
     def resize(self, concurrency_limit: int | None) -> None:
-        """Go on with another number of slots; what is in flight stays."""
+        """Change the concurrency limit; requests in flight keep their slots."""
         self.semaphore.resize(concurrency_limit)
         self.reconsider()
 
     def use(self, algorithm: "Algorithm[Any]") -> None:
-        """Go on with another algorithm, for those who wait too; what was spent stays spent."""
+        """Replace the algorithm, also for waiters; spent tokens stay spent."""
         own = algorithm if self.shared is None else self.shared.use(algorithm)
         self.bucket.use(own, self.now())
         self.reconsider()
@@ -760,34 +770,34 @@ class Engine:
                 fail(waiter, CostTooHigh(waiter.cost, algorithm.capacity, key=self.key))
 
     def reconsider(self) -> None:
-        """Begin a new epoch, and have the consumer serve by it."""
+        """Begin a new epoch, and wake the consumer."""
         self.epoch += 1
         self.bucket.flush()
         self.wake()
 
     def lease_slots(self, leased: "SharedSlots") -> None:
-        """Have no slots but those that are leased; the engine must be new, and have none."""
+        """Use leased slots only; the engine must be new, and have none."""
         self.leased = leased
         self.watch()
 
     def share_rate(self, shared: "SharedTokens") -> None:
-        """Take no tokens but those that are reserved in a store; the engine must be new."""
+        """Use tokens only that are reserved in a store; the engine must be new."""
         self.shared = shared
 
     def listen(self, listener: events.Listener) -> None:
-        """Call one more with each event."""
+        """Add a listener for all events from now on."""
         self.observers.add(listener)
-        self.now()  # each entry is seen from now on
+        self.now()  # voids the credit: entries on credit make no event
 
     def report_store(
         self,
         change: events.StoreDown | events.StoreUp,
         source: "SharedTokens | SharedSlots",
     ) -> None:
-        """Emit that the store is away, or back.
+        """Emit `StoreDown` or `StoreUp`.
 
-        Where both the tokens and the slots are in the store, the first of them that is away is
-        reported, and the last of them that is back.
+        If both the tokens and the slots are in the store, it reports the first failure of either,
+        and the recovery of both.
         """
         others = [part for part in (self.shared, self.leased) if part not in {None, source}]
         if self.observers.listeners and all(part is None or part.store_up for part in others):
@@ -796,17 +806,17 @@ class Engine:
 
     # ---- pauses and outcomes ---------------------------------------------------------------------
 
-    def pause_for(self, seconds: float, reason: events.Reason = "asked") -> None:
-        """Grant nothing for so long from now; a pause under way is never shortened."""
+    def pause_for(self, seconds: float, reason: events.Reason = "requested") -> None:
+        """Grant nothing for so many seconds from now; a pause is never shortened."""
         outcomes.pause_for(self, seconds, reason)
 
     @property
-    def hears_outcomes(self) -> bool:
-        """Whether it makes a difference to report how requests end."""
+    def takes_outcomes(self) -> bool:
+        """Whether reports of outcomes have an effect."""
         return self.feedback is not None
 
     def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
-        """Take in a request that started `age` seconds ago and was not throttled."""
+        """Record a request that started `age` seconds ago and was not throttled."""
         outcomes.report_success(self, cost, age, own=own)
 
     def report_throttled(
@@ -814,29 +824,29 @@ class Engine:
         sent_at: float,
         seconds: float | None,
         *,
-        told: bool,
+        from_server: bool,
         jitter: float,
         longest: float,
     ) -> bool:
-        """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
+        """Pause after a 429. Returns whether the engine is now paused for `seconds`."""
         return outcomes.report_throttled(
-            self, sent_at, seconds, told=told, jitter=jitter, longest=longest
+            self, sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
         )
 
     def learn_throttled(self, age: float, pause: float) -> None:
-        """Take in a 429 of a request that started `age` seconds ago, and the pause after it."""
+        """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
         outcomes.learn_throttled(self, age, pause)
 
     def update_quota(
         self, sent_at: float, remaining: float, reset_after: float, *, held: bool, evenly: bool
     ) -> None:
-        """Keep to the quota that the server has reported in its response."""
+        """Keep to the quota that the server reported in its response."""
         outcomes.update_quota(self, sent_at, remaining, reset_after, held=held, evenly=evenly)
 
     # ---- the loop --------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Belong to the running loop, or raise if another one still lives.
+        """Bind the engine to the running loop.
 
         Raises:
             RuntimeError: It belongs to another loop that is open.
@@ -847,11 +857,11 @@ class Engine:
             self._move_to(loop)
 
     def check_thread(self) -> None:
-        """Raise RuntimeError in any other thread than that of the loop, while that is open."""
+        """Raise RuntimeError if the loop is open and this is not its thread."""
         self.thread = check_thread(self.loop, self.thread)
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise RuntimeError if this belongs to another loop that is open."""
+        """Raise RuntimeError if the engine belongs to another loop that is open."""
         if self.loop is not loop and self.loop is not None and not self.loop.is_closed():
             raise RuntimeError(
                 f"this limiter belongs to {self.loop!r}, which is still open, and cannot serve "
@@ -859,7 +869,7 @@ class Engine:
             )
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lost.release()  # the old loop may have been closed before it came to that
+        self._lost.release()  # the old loop may have been closed before that
         # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
         while self._resuming:
             self._take_back()
@@ -872,24 +882,24 @@ class Engine:
         self.loop = loop
         self.thread = get_ident()
         self.debug = loop.get_debug()
-        # A loop with a time of its own, a `VirtualTimeLoop`, says which clock stands for ours.
+        # A loop with its own time, a `VirtualTimeLoop`, replaces the clock.
         clock = self._given_clock
         if (clock_for := getattr(loop, "clock_for", None)) is not None:
             clock = cast("Callable[[], float]", clock_for(clock))
         if clock != self.bucket.clock:
-            # Timestamps of another clock mean nothing; what is left of a pause does.
+            # Timestamps of another clock are void; the rest of a pause is kept.
             self.now()
             self.pause.shift(clock() - self.bucket.clock())
             self.bucket.restart(clock)
             if self.feedback is not None:
                 self.feedback.restart()
-                if self.feedback.slots is not None and not self.asking:
+                if self.feedback.slots is not None and not self.rate_unknown:
                     self.semaphore.resize(int(self.feedback.slots.state.limit))
         if self.shared is not None:
             self.shared.restart()
 
     async def close(self, *, drain: bool) -> None:
-        """Reject newcomers, and the waiters unless they are to be served; leave no task."""
+        """Reject new requests, and without `drain` the waiters; leave no task."""
         loop = get_running_loop()
         self.check_loop(loop)
         self.closed = True
@@ -903,7 +913,7 @@ class Engine:
                         fail(waiter, LimiterClosed(key=self.key))
         self.wake()
         while (task := self.consumer.task) is not None and self.loop is loop:
-            # Another one follows if this one is swept up before its first step.
+            # Another task follows if this one is cancelled before its first step.
             await asyncio.wait([task])
         if self.leased is not None and self.loop is loop:
             await self.leased.close()
@@ -911,7 +921,7 @@ class Engine:
             await self.shared.close()
 
     def statistics(self) -> Statistics:
-        """Tell what was done, and how things stand."""
+        """Return the counts so far, and the present state."""
         now = self.now()
         bucket, observers, feedback = self.bucket, self.observers, self.feedback
         waits = observers.waits
@@ -923,7 +933,7 @@ class Engine:
         guard = feedback and feedback.guard
         return Statistics(
             granted=bucket.granted - observers.withdrawn,
-            refused=observers.rejected,
+            rejected=observers.rejected,
             waiting=self.waiting,
             in_flight=self.in_flight,
             waited_total=waits.total,
@@ -932,7 +942,7 @@ class Engine:
             waited_p99=waits.percentile(0.99, at_once=at_once),
             waited_max=waits.longest,
             paused_for=self.pause.left(now),
-            announced_left=bucket.quota_remaining(now),
+            quota_remaining=bucket.quota_remaining(now),
             utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
             rate_limit=rate.state.rate if rate else None,
             concurrency_limit=self.semaphore.limit,
@@ -942,12 +952,12 @@ class Engine:
 
 
 def fail(waiter: Waiter, error: Exception) -> None:
-    """Have the waiter raise the error, if it still waits."""
+    """Raise the error in the waiter, if it still waits."""
     future = waiter.future
     if future is not None and not future.done():
         future.set_exception(error)
 
 
 def is_granted(future: "Future[None]") -> bool:
-    """Tell whether the waiter on the future was granted."""
+    """Return whether the waiter on the future was granted."""
     return future.done() and not future.cancelled() and future.exception() is None

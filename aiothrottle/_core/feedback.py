@@ -1,8 +1,7 @@
-"""What adapts to the outcomes of requests: the controllers, and the changes that they ask for.
+"""Feedback: passes the outcomes of requests to the controllers, and returns their changes.
 
-The controllers are pure (`aiothrottle.adaptive`). Here they are fed, and return changes, which the
-engine applies. A limiter that adapts nothing has no such object, but for the time after a 429, in
-which it counts how many came in a row.
+The controllers are pure (`aiothrottle.adaptive`); the engine applies the changes. A limiter without
+controllers has no `Feedback`, except after a 429, while it counts the 429s in a row.
 """
 
 import random
@@ -27,18 +26,18 @@ __all__ = [
     "SlotsControl",
 ]
 
-#: Seconds, and a part: how long a pause is at the most, and how much longer it may be by chance.
+#: The longest pause in seconds, and its jitter, as a part of the pause.
 LONGEST_PAUSE, JITTER = 120.0, 0.1
-# Seconds. Enough to spread many clients, and no long wait for the one.
+# Seconds. Enough jitter for many clients, and no long wait for each.
 _LONGEST_JITTER = 1.0
-# Seconds of a pause where the server has named none; they double with each 429 in a row.
+# Seconds of a pause if the server sent no duration; they double with each 429 in a row.
 _BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
-# Seconds for which what was learned is worth keeping while nothing is asked.
+# Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
 
 
 class Change(NamedTuple):
-    """What a controller wants changed."""
+    """A change that a controller decided."""
 
     what: Literal["rate", "slots", "guard"]
     value: float
@@ -66,7 +65,7 @@ class SlotsControl:
 
 
 class GuardControl:
-    """A `SelfTuningGuard`, and how to make an algorithm with the guard that it has measured."""
+    """A `SelfTuningGuard`, and the function that makes an algorithm with its guard."""
 
     __slots__ = ("build", "held", "measured", "of_children")
 
@@ -78,19 +77,19 @@ class GuardControl:
         of_children: bool,
     ) -> None:
         self.measured: SelfTuningGuard = measured
-        #: Makes the algorithm for a guard.
+        #: Makes the algorithm with a guard.
         self.build: Callable[[float], Algorithm[Any]] = build
         #: The guard of the algorithm in use.
         self.held: float = measured.seconds
-        #: Whether the requests of limiters below count. They may be of several servers, whose
-        #: answers differ by more than a network's jitter.
+        #: Whether requests of the limiters below count. These may go to several servers, whose
+        #: round trips differ by more than the jitter of a network.
         self.of_children: bool = of_children
 
 
 class Feedback:
-    """All that listens to the outcomes of one limiter's requests."""
+    """The controllers of one limiter, and its count of 429s in a row."""
 
-    __slots__ = ("guard", "heard_at", "rate", "slots", "streak")
+    __slots__ = ("guard", "rate", "reported_at", "slots", "streak")
 
     def __init__(
         self,
@@ -101,31 +100,32 @@ class Feedback:
         self.rate: RateControl | None = rate
         self.slots: SlotsControl | None = slots
         self.guard: GuardControl | None = guard
-        #: How many 429 came in a row, without a success.
+        #: The number of 429s in a row, without a success.
         self.streak: int = 0
-        #: When an outcome was last reported.
-        self.heard_at: float = 0.0
+        #: The instant of the last report.
+        self.reported_at: float = 0.0
 
     @property
     def is_needed(self) -> bool:
-        """Whether it would make a difference not to have it."""
+        """Whether it has a controller or a streak."""
         return bool(self.rate or self.slots or self.guard or self.streak)
 
     def is_forgettable(self, now: float) -> bool:
-        """Tell whether what was learned is worth nothing any more.
+        """Return whether all learned values are out of date.
 
-        A guard is for two requests a period apart, and there is none for a limit that is free.
+        The guard does not count: it concerns two requests one period apart, and the limiter is
+        forgotten only if no token is spent.
         """
         learned = self.rate or self.slots or self.streak
-        return not learned or now - self.heard_at >= _MEMORY
+        return not learned or now - self.reported_at >= _MEMORY
 
     def restart(self) -> None:
-        """Begin anew, for a clock of which no instant is known."""
+        """Start anew with another clock, as the timestamps of the old one are void."""
         if self.rate is not None:
             self.rate = RateControl(self.rate.adaptive)
         if self.slots is not None:
             self.slots.state = self.slots.adaptive.start()
-        self.heard_at = 0.0
+        self.reported_at = 0.0
 
     def succeeded(
         self,
@@ -137,17 +137,20 @@ class Feedback:
         paused_at: float,
         own: bool,
     ) -> tuple[Change, ...]:
-        """Take in a request that the server has answered without a 429.
+        """Record a request that the server answered without a 429.
 
         Args:
             now: The time.
-            sent_at: When it was sent.
+            sent_at: When the request was sent.
             cost: Tokens.
-            in_flight: How many are under way, this one included.
+            in_flight: Requests in flight, including this one.
             paused_at: When the last pause began.
-            own: Whether it is a request of this limiter, not of a limiter below.
+            own: Whether the request is of this limiter, not of a limiter below.
+
+        Returns:
+            The changes to apply.
         """
-        self.heard_at = now
+        self.reported_at = now
         if self.streak and sent_at > paused_at:
             self.streak = 0
         changes: tuple[Change, ...] = ()
@@ -159,7 +162,7 @@ class Feedback:
             before = int(self.slots.state.limit)
             self.slots.adaptive.succeeded(self.slots.state, now, sent_at, in_flight)
             changes += self._slots_change(before)
-        # Nearly every request of a session comes by here: the fewer calls the better.
+        # Inlined: nearly every request of a session passes here, and calls cost time.
         guard = self.guard
         if (
             guard is not None
@@ -170,8 +173,8 @@ class Feedback:
         return changes
 
     def throttled(self, now: float, sent_at: float, pause: float) -> tuple[Change, ...]:
-        """Take in a 429, after which nothing is sent for so many seconds."""
-        self.heard_at = now
+        """Record a 429, after which the limiter pauses for `pause` seconds. Returns the changes."""
+        self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
             before = self.rate.state.rate
@@ -186,10 +189,10 @@ class Feedback:
         return changes
 
     def pause(self, seconds: float | None, *, jitter: float, longest: float) -> float:
-        """Give the seconds of a pause after a 429, with some jitter.
+        """Return the seconds of a pause after a 429, with jitter.
 
-        Many clients get one at the same moment, and are not to come back at the same moment. It
-        only makes a pause longer: what the server asks for is the least.
+        Many clients get a 429 at the same instant, and should not return at the same instant. The
+        jitter only makes a pause longer, never shorter than the server's Retry-After.
         """
         self.streak += 1
         if seconds is None:

@@ -1,7 +1,7 @@
-"""Permits that were dropped with their slot, and are released when they are collected as garbage.
+"""Permits that were dropped without release, and are released when they are garbage-collected.
 
-Garbage is collected by any thread, and at any point of any code. Invariant: only a count changes
-there; who gets the slot is decided on the event loop.
+The collector runs in any thread, at any point of any code. Invariant: there only a count changes;
+the next grant is decided on the event loop.
 """
 
 from asyncio import AbstractEventLoop
@@ -14,7 +14,7 @@ __all__ = ["LostPermits"]
 
 
 class LostPermits:
-    """What releases the lost permits, to be called on the loop."""
+    """The release functions of lost permits, to be called on the event loop."""
 
     __slots__ = ("_releases",)
 
@@ -22,15 +22,15 @@ class LostPermits:
         self._releases: list[Callable[[], None]] = []
 
     def add(self, release: "Callable[[], None]", loop: AbstractEventLoop | None) -> None:
-        """Have one released on the loop; at once if the loop is closed."""
+        """Schedule `release` on the loop; call it at once if the loop is closed."""
         self._releases.append(release)
         try:
             if loop is not None:
                 loop.call_soon_threadsafe(self.release)
-        except RuntimeError:  # it is closed, so there is nobody to be disturbed
+        except RuntimeError:  # the loop is closed, so no code of it can be interrupted
             self.release()
 
     def release(self) -> None:
-        """Release all."""
+        """Release all lost permits."""
         while self._releases:
             self._releases.pop()()

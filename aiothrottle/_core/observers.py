@@ -1,6 +1,6 @@
-"""The observers: who is called with each event, and what is counted for `statistics()`.
+"""The observers: the listeners that get each event, and the counters for `statistics()`.
 
-Invariant: while nobody listens no event is made, so whoever makes one looks at `listeners` first.
+Invariant: without listeners no event is made, so callers check `listeners` before they make one.
 """
 
 from aiothrottle import events
@@ -8,7 +8,7 @@ from aiothrottle.statistics import Waits
 
 __all__ = ["Observers"]
 
-# So many waits are sorted into the histogram together: each class costs, not each wait.
+# Waits that are counted in the histogram together: the time depends on the buckets, not the waits.
 _MANY_WAITS = 512
 
 
@@ -26,19 +26,19 @@ class Observers:
         self.waits: Waits = Waits()
 
     def add(self, listener: events.Listener) -> None:
-        """Call one more with each event."""
+        """Add a listener."""
         self.listeners += (listener,)
 
     def remove(self, listener: events.Listener) -> None:
-        """Call one fewer."""
+        """Remove a listener."""
         self.listeners = tuple(other for other in self.listeners if other is not listener)
 
     def emit(self, event: events.Event) -> None:
-        """Call all listeners with the event."""
+        """Pass the event to all listeners."""
         for listener in self.listeners:
-            listener.hear(event)
+            listener.receive(event)
 
     def tidy(self) -> None:
-        """Sort the recent waits into the histogram, if there are many."""
+        """Count the recent waits in the histogram, if there are many."""
         if len(self.waits.recent) >= _MANY_WAITS:
             self.waits.count_recent()

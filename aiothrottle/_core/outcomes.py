@@ -1,7 +1,7 @@
-"""What the engine does with reported outcomes: it pauses, and applies the changes of `Feedback`.
+"""Reports of outcomes: they pause the engine, and apply the changes of `Feedback`.
 
-Invariant: of the many requests that one 429 concerns, the first makes the pause; the others extend
-it only if the server asks for more.
+Invariant: if the server throttles many requests at once, the first report makes the pause; the
+others extend it only if the server asks for a longer one.
 """
 
 import logging
@@ -32,14 +32,14 @@ __all__ = [
 
 _logger = logging.getLogger("aiothrottle")
 
-# Seconds. Of the many requests that one 429 concerns each may ask for a little more.
+# Seconds. A smaller extension of a pause is not reported: each of many 429s may cause one.
 _LONGER = 1.0
 
 
 class Host(Protocol):
-    """The engine: what an outcome may change of it."""
+    """The engine, as far as an outcome may change it."""
 
-    asking: bool
+    rate_unknown: bool
     bucket: "LocalBucket"
     feedback: Feedback | None
     key: "Hashable"
@@ -56,7 +56,7 @@ class Host(Protocol):
 
 
 def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
-    """Grant nothing for so many seconds from now; a pause under way is never shortened."""
+    """Grant nothing for so many seconds from now; a pause is never shortened."""
     now = engine.bucket.clock()
     before = engine.pause.left(now)
     engine.pause.extend(now, seconds)
@@ -64,7 +64,7 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
     left = engine.pause.left(now)
     if left > 0.0 and (before == 0.0 or left - before >= _LONGER):
         name = engine.bucket.algorithm if engine.key is None else engine.key
-        # A key may come from a stranger: escaped and cut, it forges no line and fills no disk.
+        # A key may come from an attacker: escaped and cut, it forges no line and fills no disk.
         reasons = events.REASONS
         _logger.info("%.200r is paused for %s: %s", name, duration(left), reasons[reason])
         if engine.observers.listeners:
@@ -72,7 +72,7 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
 
 
 def report_success(engine: Host, cost: float, age: float, *, own: bool) -> None:
-    """Take in a request that started `age` seconds ago and was not throttled."""
+    """Record a request that started `age` seconds ago and was not throttled."""
     feedback = engine.feedback
     if feedback is None:
         return
@@ -96,20 +96,20 @@ def report_throttled(
     sent_at: float,
     seconds: float | None,
     *,
-    told: bool,
+    from_server: bool,
     jitter: float,
     longest: float,
 ) -> bool:
-    """Pause after a 429. Tells whether there is a pause of so many `seconds` now."""
+    """Pause after a 429. Returns whether the engine is now paused for `seconds`."""
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
-        engine.observers.emit(events.ServerRefused(engine.key, seconds if told else None))
-    reason: events.Reason = "told" if told else "refused"
+        engine.observers.emit(events.Throttled(engine.key, seconds if from_server else None))
+    reason: events.Reason = "retry-after" if from_server else "throttled"
     paused = True
     if engine.pause.began_at < sent_at:
         pause = feedback.pause(seconds, jitter=jitter, longest=longest)
         pause_for(engine, pause, reason)
-    elif told and seconds is not None:
+    elif from_server and seconds is not None:
         pause_for(engine, min(seconds, longest), reason)
     else:
         paused = False
@@ -119,7 +119,7 @@ def report_throttled(
 
 
 def learn_throttled(engine: Host, age: float, pause: float) -> None:
-    """Take in a 429 of a request that started `age` seconds ago, and the pause after it."""
+    """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.bucket.clock()
         changes = engine.feedback.throttled(now, now - age, pause)
@@ -128,7 +128,7 @@ def learn_throttled(engine: Host, age: float, pause: float) -> None:
 
 
 def apply(engine: Host, changes: tuple[Change, ...]) -> None:
-    """Change what the controllers want changed."""
+    """Apply the changes of the controllers."""
     for what, value, before in changes:
         if what == "rate":
             now = engine.now()
@@ -137,7 +137,7 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
             pace.follow(state, now, value)
             engine.reconsider()
         elif what == "slots":
-            if engine.asking or engine.semaphore.limit is None:
+            if engine.rate_unknown or engine.semaphore.limit is None:
                 continue
             engine.resize(int(value))
         else:
@@ -157,7 +157,7 @@ def update_quota(
     held: bool,
     evenly: bool,
 ) -> None:
-    """Keep to the quota that the server has reported in its response."""
+    """Keep to the quota that the server reported in its response."""
     engine.bucket.update_quota(
         engine.now(),
         remaining,
@@ -168,4 +168,4 @@ def update_quota(
     )
     engine.reconsider()
     if engine.observers.listeners:
-        engine.observers.emit(events.Announced(engine.key, remaining, reset_after))
+        engine.observers.emit(events.QuotaUpdated(engine.key, remaining, reset_after))

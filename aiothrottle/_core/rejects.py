@@ -1,7 +1,7 @@
 """Rejected requests that cost tokens all the same, where the algorithm says so (`WaitUntil`).
 
-Invariant: a rejected request is charged when the waiters before it have started, not earlier: it
-stands in the queue as an entry in which nobody waits.
+Invariant: a rejected request is charged when the waiters ahead of it have started, not earlier: the
+queue has an entry for it, on which no task waits.
 """
 
 from asyncio import AbstractEventLoop, Future
@@ -16,7 +16,7 @@ __all__ = ["ChargedRejects"]
 
 
 class ChargedRejects:
-    """The entries of a queue that stand for rejected requests."""
+    """The entries of rejected requests in a queue."""
 
     __slots__ = ("_entries",)
 
@@ -38,7 +38,7 @@ class ChargedRejects:
         bucket: "LocalBucket",
         loop: AbstractEventLoop | None,
     ) -> None:
-        """Charge a rejected request, behind the waiters before it."""
+        """Charge a rejected request, behind the waiters ahead of it."""
         ahead = queue.cost_ahead(waiter)
         cost = bucket.cost_of_reject(now, waiter.cost, ahead)
         if cost:
@@ -50,7 +50,7 @@ class ChargedRejects:
                 self.charge_at_head(now, queue=queue, bucket=bucket)
 
     def charge_at_head(self, now: float, *, queue: WaitQueue, bucket: "LocalBucket") -> None:
-        """Take the tokens of the entries that have come to the head of the queue."""
+        """Take the tokens of the entries at the head of the queue, and remove them."""
         while self._entries:
             entry = queue.head
             if entry not in self._entries:
@@ -60,5 +60,5 @@ class ChargedRejects:
             queue.remove(entry)
 
     def clear(self) -> None:
-        """Forget all, with the queue."""
+        """Forget all entries; the queue is cleared too."""
         self._entries.clear()

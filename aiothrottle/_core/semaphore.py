@@ -1,39 +1,39 @@
-"""The semaphore: slots for the requests that are in flight.
+"""The semaphore: slots for the requests in flight.
 
 Invariant: a slot is free, or held by exactly one permit. `taken` exceeds `slots` only after the
-limit was lowered, until as many have been released.
+limit was lowered, until enough slots are released.
 
-The two numbers are public, as the fast path of `Permit` counts with them in place: a call of a
-method would cost it a tenth.
+Both numbers are public, as the fast path of `Permit` updates them in place: a method call would
+take a tenth of its time.
 """
 
 __all__ = ["NO_LIMIT", "Semaphore"]
 
-#: Slots where there is no limit: more than can be in flight, and still a small number for Python.
+#: Slots without a limit: more than can be in flight, and still a small integer for Python.
 NO_LIMIT = 1 << 29
 
 
 class Semaphore:
-    """Counts slots. It never waits: who does stands in the queue."""
+    """Counts slots. It never waits: waiters are in the queue."""
 
     __slots__ = ("slots", "taken", "watched")
 
     def __init__(self, limit: int | None) -> None:
         self.slots: int = NO_LIMIT if limit is None else limit
         self.taken: int = 0
-        #: Whether `slot_released` of the engine has to be called for each slot that is released.
+        #: Whether each release of a slot has to call the engine's `slot_released`.
         self.watched: bool = False
 
     @property
     def limit(self) -> int | None:
-        """How many slots there are; None: there is no limit."""
+        """The concurrency limit; None: no limit."""
         return None if self.slots == NO_LIMIT else self.slots
 
     @property
     def free(self) -> int:
-        """How many slots are free."""
+        """The number of free slots."""
         return max(0, self.slots - self.taken)
 
     def resize(self, limit: int | None) -> None:
-        """Have another number of slots; those that are held stay held."""
+        """Change the limit; slots that are held stay held."""
         self.slots = NO_LIMIT if limit is None else limit

@@ -1,7 +1,7 @@
-"""The stall: a queue whose head lacks nothing but a slot, while garbage may hold the slots.
+"""The stall: a queue whose head lacks only a slot, while garbage may hold the slots.
 
-A response or a stream that is left half-read is often part of a reference cycle. Python finds such
-garbage when enough else is made, and while a program only waits for a slot nothing is made.
+A response or a stream that is left half-read is often part of a reference cycle. Python collects
+such garbage after enough allocations, and a program that only waits for a slot makes none.
 """
 
 import gc
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector", "Stall"]
 
-# Seconds in which no slot is released, before garbage is collected. While still none does, what was
-# in use may have become garbage: then it is collected again, each time after so many times as long.
+# Seconds without a released slot before a collection. If still no slot is released, other objects
+# may have become garbage: then the next collection follows after a wait longer by this factor.
 _SECONDS, _GROWTH = 0.5, 4.0
 # Seconds between two collections in this process.
 _BREAK = 1.0
-# A collection stops the loop, and a big program has much to look through. So many seconds it may
-# take, all together; they are had again as this part of all time.
+# A collection stops the loop, for long in a big program. So collections have a budget of seconds,
+# which is refilled by this part of the elapsed time.
 _MOST, _SHARE = 1.0, 0.05
 
 
 class Collector:
-    """Collects garbage, for all limiters of the process, and not often."""
+    """Collects garbage for all limiters of the process, at a limited frequency."""
 
     __slots__ = ("_at", "_ended", "_loop", "_took")
 
     def __init__(self) -> None:
-        # When it was last done: by the clock of that loop, or by the one that all others have.
+        # The time of the last collection, by the clock of this loop; None: by the real clock.
         self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._at = -math.inf
-        # How much time it has taken, as far as that still counts, and when it was last done.
+        # Seconds of the budget in use, and the real time of the last collection.
         self._took = self._ended = 0.0
 
     def collect(self, loop: "asyncio.AbstractEventLoop") -> float:
-        """Collect garbage: 0.0. Or give the seconds until that may be done again."""
+        """Collect garbage and return 0.0, or return the seconds until the next collection."""
         now, began = loop.time(), time.monotonic()
-        # Where time jumps (`VirtualTimeLoop`), what has to be cheap is cheap in real time.
+        # On a loop with virtual time (`VirtualTimeLoop`) the budget still counts real time.
         jumping = weakref.ref(loop) if hasattr(loop, "clock_for") else None
         since = now - self._at
         if jumping == self._loop and 0.0 <= since < _BREAK:
@@ -71,37 +71,37 @@ class Stall:
     def watch(
         self, loop: "asyncio.AbstractEventLoop", lacks_slot_in: "Callable[[], float | None]"
     ) -> None:
-        """Look after the queue for as long as its head has no slot.
+        """Watch the queue for as long as its head has no slot.
 
         Args:
             loop: The loop to set timers on.
-            lacks_slot_in: Gives the seconds after which the head lacks nothing but a slot: 0.0 if
-                that is so now, None if it lacks none.
+            lacks_slot_in: Returns the seconds until the head lacks only a slot: 0.0 is now; None:
+                it does not lack a slot.
         """
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._look, loop, lacks_slot_in)
+            self._timer = loop.call_later(self._seconds, self._check, loop, lacks_slot_in)
 
     def slot_released(self) -> None:
-        """Begin anew: the queue moves."""
+        """Note a released slot: the queue moves."""
         self._flows = True
 
     def end(self) -> None:
-        """Stop: nobody waits."""
+        """Stop the timer: the queue is empty."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._flows, self._seconds = False, _SECONDS
 
-    def _look(
+    def _check(
         self, loop: "asyncio.AbstractEventLoop", lacks_slot_in: "Callable[[], float | None]"
     ) -> None:
         self._timer = None
         wait = lacks_slot_in()
         if wait is None:
-            return  # when the head lacks one again, `watch` is called
+            return  # `watch` is called when the head lacks a slot again
         if self._flows:
             self._flows, self._seconds = False, _SECONDS
-        elif not wait and gc.isenabled():  # else the program sees to its garbage by itself
+        elif not wait and gc.isenabled():  # if disabled, the program collects its garbage itself
             wait = max(_collector.collect(loop), self._seconds)
             self._seconds *= _GROWTH
-        self._timer = loop.call_later(max(wait, _SECONDS), self._look, loop, lacks_slot_in)
+        self._timer = loop.call_later(max(wait, _SECONDS), self._check, loop, lacks_slot_in)

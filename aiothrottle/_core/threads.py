@@ -1,4 +1,4 @@
-"""One thread for one limiter: that of its event loop, as no other one would wake its waiters."""
+"""A limiter is used in the thread of its event loop only: no other thread could wake waiters."""
 
 from asyncio import get_running_loop
 from threading import get_ident
@@ -13,17 +13,17 @@ __all__ = ["check_thread"]
 
 
 def check_thread(loop: "AbstractEventLoop | None", thread: int | None) -> int | None:
-    """Raise if this is another thread than that of the loop, while the loop is open.
+    """Raise if the loop is open and this is not its thread.
 
     Args:
-        loop: The loop that something belongs to, if it does.
-        thread: The thread in which the loop was seen to run.
+        loop: The loop of the limiter; None: it has none yet.
+        thread: The last known thread of the loop.
 
     Returns:
-        The thread of the loop, which may be another one by now.
+        The present thread of the loop.
 
     Raises:
-        RuntimeError: The loop runs in another thread, or may.
+        RuntimeError: The loop runs in another thread, or may run there.
     """
     here = get_ident()
     if loop is None or thread == here or loop.is_closed():

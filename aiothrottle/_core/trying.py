@@ -1,4 +1,4 @@
-"""Requests that do not wait in the queue: `try_acquire` and `peek`.
+"""`try_acquire` and `peek`: requests that do not wait in the queue.
 
 Invariant: such a request never overtakes a waiter, and a rejected one changes nothing.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["peek", "try_start"]
 
 
-class Asked(Protocol):
-    """The engine: what decides on a request that does not wait."""
+class Host(Protocol):
+    """The engine, as far as these requests need it."""
 
     closed: bool
     key: "Hashable"
@@ -33,15 +33,15 @@ class Asked(Protocol):
     def now(self) -> float: ...
     def decide(self, now: float, cost: float) -> float: ...
     def estimate(self, now: float, waiter: "Waiter") -> float: ...
-    def reject(self, reason: events.Refusal) -> None: ...
+    def reject(self, reason: events.Rejection) -> None: ...
     def release(self, waiter: "Waiter") -> None: ...
 
 
-class Entered(Protocol):
+class EntryPoint(Protocol):
     """An engine, or a chain that begins with it."""
 
     @property
-    def engine(self) -> Asked: ...
+    def engine(self) -> Host: ...
     def bind(self) -> None: ...
     def now(self) -> float: ...
     def decide_at_once(self, waiter: "Waiter", now: float) -> float: ...
@@ -50,12 +50,15 @@ class Entered(Protocol):
     def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
 
 
-async def try_start(entry: Entered, waiter: "Waiter") -> Verdict:
+async def try_start(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     """Start the request if it may start now.
 
     Args:
         entry: The engine, or the chain that begins with it.
         waiter: The request.
+
+    Returns:
+        The verdict; the request has started if it is allowed.
     """
     entry.bind()
     engine = entry.engine
@@ -70,8 +73,8 @@ async def try_start(entry: Entered, waiter: "Waiter") -> Verdict:
         return entry.verdict(entry.estimate(now, waiter))
 
 
-async def peek(entry: Entered, waiter: "Waiter") -> Verdict:
-    """Tell what `try_start` would do, and change nothing."""
+async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
+    """Return the verdict of `try_start`, and change nothing."""
     entry.bind()
     engine = entry.engine
     async with _slot_at_hand(engine):
@@ -85,36 +88,37 @@ async def peek(entry: Entered, waiter: "Waiter") -> Verdict:
         return entry.verdict(entry.estimate(now, waiter))
 
 
-def _slot_at_hand(engine: Asked) -> AbstractAsyncContextManager[None]:
-    """Lease a slot inside, where slots are shared and one is free."""
+def _slot_at_hand(engine: Host) -> AbstractAsyncContextManager[None]:
+    """Lease a slot for the block, if slots are shared and one is free."""
     return nullcontext() if engine.leased is None else engine.leased.at_hand()
 
 
-async def _try_shared(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
     if not _has_room(engine):
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
-    engine.semaphore.taken += 1  # nobody else gets it while the store is asked
-    verdict = None
+    engine.semaphore.taken += 1  # keeps the slot during the call of the store
+    allowed = False
     try:
         verdict = await tokens.try_start(waiter)
+        allowed = verdict.allowed
     finally:
-        if verdict is None or not verdict.allowed:
+        if not allowed:
             engine.release(waiter)
-    if not verdict.allowed:
+    if not allowed:
         engine.reject("no room")
     return verdict
 
 
-def _has_room(engine: Asked) -> bool:
-    """Tell whether everything but the store would let a request start now."""
+def _has_room(engine: Host) -> bool:
+    """Return whether everything but the store admits a request now."""
     if engine.closed:
         raise LimiterClosed(key=engine.key)
     return engine.queue.count == 0 and engine.decide(engine.now(), 0.0) <= 0.0
 
 
-async def _rejection(engine: Asked, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
-    """Reject a request that would not be the next to start."""
+async def _rejection(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
+    """Return the verdict of a request that queue, slots or pause reject."""
     waiter.at = now = engine.now()
     wait = engine.estimate(now, waiter)
     verdict = await tokens.peek(waiter.cost)

@@ -6,7 +6,7 @@ __all__ = ["Verdict"]
 
 
 class Verdict(NamedTuple):
-    """Whether a request may start now, and how the limit stands at this instant."""
+    """Whether a request may start now, and the present state of the limit."""
 
     allowed: bool
     remaining: float

@@ -1,12 +1,12 @@
 """The queue: the waiters, in the order in which they are served.
 
-Strategy. First come, first served, but that priority counts as time already waited. All age alike,
-so the order of two waiters never changes: it is that of ``arrival - AGEING * priority``. One deque
-for each priority then is in order by itself, and nobody starves: who comes later than `AGEING`
-seconds per step of priority is behind. Nearly all waiters have no priority and share one deque that
-is not looked up.
+Strategy. First come, first served, except that priority counts as time already waited. All waiters
+age alike, so the order of two waiters never changes: it is that of ``arrival - AGEING * priority``.
+So one deque for each priority, a level, is in order by itself; and no waiter starves, as requests
+that arrive more than `AGEING` seconds later per step of priority are behind it. Waiters without a
+priority share one level that needs no lookup.
 
-Invariant: `count` waiters have a future; a waiter without one has left. It may stay in its deque as
+Invariant: `count` waiters have a future; a waiter without one has left. It may stay in its level as
 a gap, but never at the head.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGEING", "WaitQueue", "Waiter"]
 
-#: One step of priority counts for as much as so many seconds of waiting.
+#: Seconds of waiting that one step of priority is worth.
 AGEING = 10.0
 
 
@@ -39,22 +39,22 @@ class Waiter:
         "waited",
     )
 
-    #: Its waiter at the next limiter of a chain, once there is one.
+    #: Its waiter at the next limiter of a chain, if there is one yet.
     above: "Waiter | None"
-    #: When it arrived; from its start on, when its tokens were taken.
+    #: When it arrived; after its start, when its tokens were taken.
     at: float
-    #: Tokens that it takes when it starts; after `settle`, that it has cost.
+    #: Tokens that it takes at its start; after `settle`, its final cost.
     cost: float
-    #: What it waits on, while it is in the queue.
+    #: The future that its task awaits, while it is in the queue.
     future: "Future[None] | None"
-    #: What `settle` has charged after the start: the instants and the tokens.
+    #: Charges of `settle` after the start: instants and tokens.
     later_charges: list[tuple[float, float]] | None
     priority: float
-    #: Whether it was let in: its slot is taken, its tokens are or will be.
+    #: Whether it was granted: its slot is taken, and its tokens are or will be.
     started: bool
-    #: Seconds that it waits at the most; None: as long as it takes.
+    #: The longest wait in seconds; None: no limit.
     timeout: float | None
-    #: Seconds that it has waited.
+    #: Seconds that it waited.
     waited: float
 
     def __init__(
@@ -68,28 +68,28 @@ class Waiter:
         self.waited = 0.0
 
 
-class _Lane(deque[Waiter]):
+class _Level(deque[Waiter]):
     """Waiters of one priority, in the order of their arrival.
 
     A waiter that leaves from the middle stays as a gap until it is the head, or until half of the
-    lane is gaps: so leaving costs the same however many wait.
+    level is gaps: so the time to leave does not depend on the length.
     """
 
     __slots__ = ("gaps", "surcharge")
 
     def __init__(self) -> None:
         super().__init__()
-        #: What they cost together more than 1 each.
+        #: The sum of the costs, less 1 for each waiter.
         self.surcharge: float = 0.0
         self.gaps: int = 0
 
     @property
     def cost(self) -> float:
-        """What they cost together."""
+        """The sum of the costs."""
         return len(self) - self.gaps + self.surcharge
 
     def drop(self, waiter: Waiter) -> None:
-        """Take out a waiter, which is a gap by now. The lane may be empty afterwards."""
+        """Remove a waiter that has left. The level may be empty afterwards."""
         if self[0] is not waiter:
             self.gaps += 1
             if 2 * self.gaps > len(self):
@@ -108,58 +108,58 @@ class _Lane(deque[Waiter]):
 
 
 class WaitQueue:
-    """Who waits, in order."""
+    """The waiters of a limiter, in order."""
 
     __slots__ = ("count", "others", "usual")
 
     def __init__(self) -> None:
-        #: How many wait.
+        #: The number of waiters.
         self.count: int = 0
-        #: Those of priority 0.
-        self.usual: _Lane = _Lane()
-        #: Those of other priorities, if there are any: then the last to come may be the head.
-        self.others: dict[float, _Lane] = {}
+        #: The waiters with priority 0.
+        self.usual: _Level = _Level()
+        #: The waiters with other priorities. If there are any, a new waiter may be the head.
+        self.others: dict[float, _Level] = {}
 
     @property
     def head(self) -> Waiter:
-        """Who is served next, while anybody waits."""
+        """The next waiter to serve; the queue must not be empty."""
         return next(iter(self))
 
     def add(self, waiter: Waiter, future: "Future[None]") -> None:
-        """Put the waiter behind those who came before; it waits on the future."""
-        lane = self.usual
+        """Append the waiter to its level; it waits on the future."""
+        level = self.usual
         if waiter.priority:
-            lane = self.others.setdefault(waiter.priority, _Lane())
+            level = self.others.setdefault(waiter.priority, _Level())
         waiter.future = future
         self.count += 1
         if waiter.cost != 1.0:
-            lane.surcharge += waiter.cost - 1.0
-        lane.append(waiter)
+            level.surcharge += waiter.cost - 1.0
+        level.append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """Take the waiter out, wherever it stands."""
-        lane = self.others[waiter.priority] if waiter.priority else self.usual
+        """Remove the waiter, wherever it is in the queue."""
+        level = self.others[waiter.priority] if waiter.priority else self.usual
         waiter.future = None
         self.count -= 1
         if waiter.cost != 1.0:
-            lane.surcharge -= waiter.cost - 1.0
-        if lane[0] is waiter and not lane.gaps:  # as in `drop`, for nearly all of them
-            lane.popleft()
+            level.surcharge -= waiter.cost - 1.0
+        if level[0] is waiter and not level.gaps:  # as in `drop`, without the call
+            level.popleft()
         else:
-            lane.drop(waiter)
-        if not lane:
-            lane.surcharge = 0.0  # what rounding has left of it
+            level.drop(waiter)
+        if not level:
+            level.surcharge = 0.0  # removes rounding errors
             if waiter.priority:
                 del self.others[waiter.priority]
 
     def cost_ahead(self, waiter: Waiter) -> float:
-        """Add up what those cost who would be served before a waiter that arrives now."""
+        """Return the cost of all waiters that precede a waiter that arrives now."""
         cost, place = 0.0, _place(waiter)
-        for priority, lane in ((0.0, self.usual), *self.others.items()):
+        for priority, level in ((0.0, self.usual), *self.others.items()):
             if priority >= waiter.priority:
-                cost += lane.cost
+                cost += level.cost
                 continue
-            for other in lane:
+            for other in level:
                 if _place(other) > place:
                     break
                 if other.future is not None:
@@ -167,18 +167,18 @@ class WaitQueue:
         return cost
 
     def __iter__(self) -> "Iterator[Waiter]":
-        """Give them in order. Between them are gaps, which have no future."""
+        """Iterate in order, including gaps, which have no future."""
         if not self.others:
             return iter(self.usual)
-        # Of two with the same place the one with the priority is first.
-        lanes = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
-        return heapq.merge(*(lane for _, lane in lanes), key=_place)
+        # Of two waiters with the same place, the higher priority is first.
+        levels = sorted({0.0: self.usual, **self.others}.items(), reverse=True)
+        return heapq.merge(*(level for _, level in levels), key=_place)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all waiters."""
         for waiter in self:
             waiter.future = None
-        self.usual, self.count = _Lane(), 0
+        self.usual, self.count = _Level(), 0
         self.others.clear()
 
 

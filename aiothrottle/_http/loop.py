@@ -298,7 +298,7 @@ class RetryLoop(Generic[_Request, _Response]):
             return report_pause(
                 permit,
                 delay if delay is not None else outcome.retry_after or 0.0,
-                told=bool(outcome.retry_after),
+                from_server=bool(outcome.retry_after),
                 jitter=self._retry.pause_jitter,
                 longest=self._retry.max_retry_after,
             )

@@ -1,7 +1,7 @@
-"""The connections to the page: so many at most, and none that stays idle for long.
+"""The connections to the page: limited in number, and in the time that each may be idle.
 
-Each takes a file descriptor, of which a program has a limited number for all that it does. So when
-there would be too many, the one that has been idle longest is closed, and a new one is served.
+Each takes a file descriptor, of which the program has a limited number. So if there are too many,
+the connection that has been idle longest is closed for the new one.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from typing import cast
 __all__ = ["Connections", "serving"]
 
 _MOST = 100
-# Seconds in which a connection has to complete a request: its first one, or another one.
+# Seconds in which a connection has to complete its first or its next request.
 _PATIENCE = 5.0
 
 
 class Connections:
-    """Makes a protocol for each connection of a server, and closes those that are too many.
+    """Makes a protocol for each connection of a server, and closes excess connections.
 
     Args:
         make: Makes the protocol that serves one connection.
@@ -30,19 +30,19 @@ class Connections:
         self._busy = dict[_Connection, None]()
 
     def __call__(self) -> asyncio.Protocol:
-        """Make the protocol of a connection that comes."""
+        """Make the protocol of a new connection."""
         return _Connection(self, self._make())
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
     def abort(self) -> None:
-        """Close all of them; what was not sent is lost."""
+        """Close all connections; unsent data is lost."""
         for connection in [*self._idle, *self._busy]:
             connection.transport.abort()
 
     def add(self, connection: "_Connection") -> None:
-        """Take one in that has no request yet."""
+        """Add a new connection, which has no request yet."""
         if len(self) >= _MOST:
             oldest = next(iter(self._idle or self._busy))
             self.remove(oldest)  # now: connection_lost is called later
@@ -50,7 +50,7 @@ class Connections:
         self._rest(connection)
 
     def remove(self, connection: "_Connection") -> None:
-        """Forget one that is closed."""
+        """Remove a closed connection."""
         self._busy.pop(connection, None)
         if timer := self._idle.pop(connection, None):
             timer.cancel()
@@ -63,7 +63,7 @@ class Connections:
         try:
             yield
         finally:
-            if connection in self._busy:  # otherwise it was closed meanwhile
+            if connection in self._busy:  # otherwise it was closed
                 self.remove(connection)
                 self._rest(connection)
 
@@ -84,7 +84,7 @@ def serving(transport: asyncio.BaseTransport | None) -> Generator[None]:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: passes everything on to the protocol that serves it."""
+    """One connection: passes all calls to the protocol that serves it."""
 
     transport: asyncio.Transport
 

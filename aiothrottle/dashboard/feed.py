@@ -1,6 +1,6 @@
-"""What the page is told of one limiter: counts that go up, and how things stand.
+"""The data of one limiter for the live page: counters, and the present state.
 
-Speeds are left to the page, which knows when it was told. Times are an argument.
+The page computes rates from the counters and the time of each event. Time is an argument here.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from aiothrottle.texts import number
 
 __all__ = ["Feed", "Snapshot"]
 
-# So many keys are remembered, those that were busy last, and so many of them are shown.
+# Keys that are kept, and keys that are shown: the most recently active.
 _REMEMBERED, _SHOWN = 500, 50
 
 _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
@@ -24,15 +24,15 @@ _PORT = re.compile(r"(:[0-9]{1,5})?")
 
 
 class Figures(TypedDict):
-    """How one key stands, or all together."""
+    """The counters and the state of one key, or of all together."""
 
     name: str
     tokens: float
     granted: int
     inFlight: int
     waiting: int
-    refused: int
-    serverRefused: int
+    rejected: int
+    throttled: int
     retried: int
     pausedFor: float
 
@@ -47,7 +47,7 @@ class Pause(TypedDict):
 
 
 class Snapshot(Figures):
-    """How one limiter stands."""
+    """The data of one limiter."""
 
     limits: list[str]
     perSecond: float | None
@@ -59,13 +59,13 @@ class Snapshot(Figures):
 
 
 class Feed:
-    """Listens to one limiter, until `stop`.
+    """Records one limiter, until `stop`.
 
     Args:
-        name: What the page calls it.
-        limiter: What is listened to.
-        label: What the page calls a key; None: see `Labels`.
-        clock: Gives the time in seconds.
+        name: The limiter's name on the page.
+        limiter: The limiter.
+        label: Returns the name of a key on the page; None: see `Labels`.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Feed:
         self.stop: Callable[[], None] = self._recording.stop
 
     def snapshot(self) -> Snapshot:
-        """Tell how it stands now."""
+        """Return the data of now."""
         recording, now = self._recording, self._clock()
         limiter, down_since = recording.limiter, recording.store_down_since
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
@@ -109,10 +109,10 @@ class Feed:
         }
 
     def _figures_of(self, limiter: KeyedRateLimiter) -> list[Figures]:
-        """Tell of the keys that were busy last, in an order that does not jump about."""
+        """Return the most recently active keys, by name, so that rows keep their place."""
         latest = list(self._keys.items())[-_SHOWN:]
         figures = [
-            # To ask for a key that was forgotten would make it anew.
+            # `limiter[key]` alone would make a forgotten key anew.
             _figures(counts, limiter[key] if key in limiter else None)  # noqa: SIM401
             for key, counts in latest
         ]
@@ -139,15 +139,15 @@ def _figures(counts: Counts, limiter: gauges.AnyLimiter | None) -> Figures:
         "granted": sum(counts.waits),
         "inFlight": gauges.in_flight(limiter) if limiter else 0,
         "waiting": gauges.waiting(limiter) if limiter else 0,
-        "refused": counts.total(events.Refused),
-        "serverRefused": counts.total(events.ServerRefused),
+        "rejected": counts.total(events.Rejected),
+        "throttled": counts.total(events.Throttled),
         "retried": counts.total(events.Retried),
         "pausedFor": gauges.paused_for(limiter) if limiter else 0.0,
     }
 
 
 class Labels:
-    """Names keys so that none is shown that may be a secret: only hosts are shown as they are.
+    """Names keys without showing secrets: hosts are shown, any other key gets a number.
 
     >>> label = Labels()
     >>> label("api.example.org"), label("127.0.0.1:8080"), label("sk-secret"), label(7)
@@ -158,7 +158,7 @@ class Labels:
         self._count = 0
 
     def __call__(self, key: Hashable) -> str:
-        """Name a key that was not named before."""
+        """Return the name of a key that has none yet."""
         if isinstance(key, str) and (_NAME.fullmatch(key) or _is_address(key)):
             return key
         self._count += 1

@@ -1,6 +1,6 @@
 "use strict";
 
-// Seconds that a speed is the average of, and those that the picture shows.
+// Seconds over which a rate is averaged, and seconds that the chart shows.
 const AVERAGED = 5;
 const SHOWN = 120;
 
@@ -8,7 +8,7 @@ const byName = new Map();
 const state = document.getElementById("state");
 
 function put(element, text) {
-  // What does not change is not touched: a selection stays, and a screen reader stays silent.
+  // Unchanged text is not set: a selection stays, and a screen reader stays silent.
   if (element.textContent !== text) {
     element.textContent = text;
   }
@@ -30,7 +30,7 @@ function paused(figures) {
   return figures.pausedFor > 0 ? `for ${seconds(figures.pausedFor)}` : "no";
 }
 
-// How fast something that is counted grows.
+// The rate at which a counter grows.
 class Speed {
   constructor() {
     this.marks = [];
@@ -71,7 +71,7 @@ class Row {
       key.inFlight,
       key.waiting,
       key.granted,
-      key.serverRefused,
+      key.throttled,
       key.retried,
       paused(key),
     ];
@@ -115,7 +115,7 @@ class Card {
     const of = limiter.perSecond === null ? "" : ` of ${rounded(limiter.perSecond)}`;
     this.is("rate", `${rounded(rate)}${of}/s`);
     this.is("inFlight", limiter.slots === null ? limiter.inFlight : `${limiter.inFlight} of ${limiter.slots}`);
-    for (const name of ["waiting", "granted", "serverRefused", "retried", "refused"]) {
+    for (const name of ["waiting", "granted", "throttled", "retried", "rejected"]) {
       this.is(name, limiter[name]);
     }
     const held = (limiter.keys || []).filter((key) => key.pausedFor > 0).length;
@@ -138,7 +138,7 @@ class Card {
   }
 
   draw(at, rate, limit) {
-    // The average of a moment would be a peak.
+    // The average over a short time would be a peak.
     if (at - this.speed.marks[0][0] >= AVERAGED / 2) {
       this.points.push([at, rate]);
     }
@@ -156,8 +156,8 @@ class Card {
     this.section.querySelector("path.limit").setAttribute("d", line);
     put(this.section.querySelector(".most"), `${rounded(most)}/s`);
     put(this.section.querySelector(".key"), limit === null ? "" : "; dashed: the limit in the long run");
-    const told = limit === null ? "" : `, limit ${rounded(limit)} per second`;
-    this.section.querySelector("svg").setAttribute("aria-label", `now ${rounded(rate)} per second${told}`);
+    const suffix = limit === null ? "" : `, limit ${rounded(limit)} per second`;
+    this.section.querySelector("svg").setAttribute("aria-label", `now ${rounded(rate)} per second${suffix}`);
   }
 
   showKeys(at, limiter) {
@@ -243,12 +243,12 @@ events.onmessage = (message) => {
 };
 events.addEventListener("end", () => {
   events.close();
-  say("ended: the program serves this page no more", true);
+  say("ended: the program no longer serves this page", true);
 });
 events.onerror = () => {
   if (events.readyState === EventSource.CLOSED) {
     say("lost: load the page again", true);
   } else {
-    say("lost: asking again", true);
+    say("lost: reconnecting", true);
   }
 };

@@ -1,8 +1,8 @@
 """The server of the live page: a few files, and a stream of server-sent events.
 
-Whoever reads the page sees the hosts that a program talks to. So it is served on loopback, and to
-a browser only where the address bar names this machine: another site whose name is made to point
-here (DNS rebinding) is turned away by the Host header, and one that asks from afar by the Origin.
+The page shows the hosts that a program talks to. So it is served on loopback, and to a browser only
+if the address bar names this machine: the Host header rejects another site whose name points here
+(DNS rebinding), and the Origin header rejects scripts of other sites.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ Facts = Callable[[], Mapping[str, str]]
 
 _logger = logging.getLogger("aiothrottle")
 
-# Seconds between two events, and those within which one has to be taken.
+# Seconds between two events, and seconds in which a page has to read an event.
 _TICK, _PATIENCE = 0.5, 10.0
-# Seconds for which a stream may still say that it ends.
+# Seconds in which the streams may send their last event when the server ends.
 _LAST_WORDS = 0.5
 _MOST_STREAMS = 20
 # Bytes of an unread stream that the kernel buffers. By default it buffers megabytes, and writes
@@ -62,23 +62,23 @@ async def serve(
     facts: Facts | None = None,
     label: Callable[[Hashable], str] | None = None,
 ) -> AsyncGenerator[str]:
-    """Serve a live page of a limiter, or of several with their names, while the block is entered.
+    """Serve a live page of a limiter, or of several by name, until the end of the block.
 
-    It gives the address of the page. The page shows the rate beside the limit, the line, what is in
-    flight, refusals and pauses, and a table of the keys that were busy last.
+    Yields the URL of the page. The page shows the rate beside the limit, the queue, the requests in
+    flight, rejected and throttled requests, pauses, and a table of the most recently active keys.
 
     Args:
-        limiters: What to show.
+        limiters: The limiter, or limiters by name.
         host: The address to listen on. Anything but loopback lets others read the page.
-        port: The port; 0: one that is free.
-        facts: Gives what else the page is to tell: texts with their names.
-        label: Gives what the page calls a key of a `KeyedRateLimiter`. By default hosts are shown
-            as they are, and other keys, which may be secrets, as numbers.
+        port: The port; 0: a free one.
+        facts: Returns further texts for the page, by name.
+        label: Returns the name of a key of a `KeyedRateLimiter` on the page. By default hosts are
+            shown, and other keys, which may be secrets, are numbered.
 
     Raises:
-        TypeError: A limiter is none, or another argument is of a wrong kind.
+        TypeError: An argument has a wrong type.
         ValueError: The port is out of range.
-        OSError: The port is taken, or the address is none of this machine.
+        OSError: The port is taken, or the address is not of this machine.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():
@@ -95,7 +95,7 @@ async def serve(
     runner = web.AppRunner(page.app, access_log=None, shutdown_timeout=_LAST_WORDS)
 
     def served() -> asyncio.Protocol:
-        assert runner.server is not None, "it is there from setup to cleanup"
+        assert runner.server is not None, "runner.server exists from setup to cleanup"
         return runner.server()
 
     connections = Connections(served)
@@ -115,23 +115,23 @@ async def serve(
 
 def _check(host: object, port: object, **functions: object) -> None:
     if not isinstance(host, str):
-        raise TypeError(f"host is the address to listen on, such as '127.0.0.1', not {host!r}")
+        raise TypeError(f"host must be an address such as '127.0.0.1', got {host!r}")
     if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"port is a number, such as 8321, not {port!r}")
+        raise TypeError(f"port must be a number such as 8321, got {port!r}")
     if not 0 <= port <= 65535:
-        raise ValueError(f"port is a number from 0, any free one, to 65535, not {port!r}")
+        raise ValueError(f"port must be from 0 (any free port) to 65535, got {port!r}")
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise TypeError(f"{name} is a function or None, not {function!r}")
+            raise TypeError(f"{name} must be a function or None, got {function!r}")
 
 
 class _Page:
-    """The page, for any number of readers."""
+    """The page and its streams, for any number of browsers."""
 
     def __init__(self, feeds: list[Feed], facts: Facts | None) -> None:
         self._feeds = feeds
         self._facts = facts
-        # Those that were opened first come first.
+        # In the order in which they were opened.
         self._streams = dict[asyncio.Transport, None]()
         self._ending = asyncio.Event()
         self.app = web.Application(middlewares=[_counted, _guarded])
@@ -143,7 +143,7 @@ class _Page:
         self.app.on_shutdown.append(self._end)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Tell how things stand, again and again, until either side has enough."""
+        """Send the present state every half second, until the page or the server ends."""
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         transport = request.transport
         if transport is None:  # closed already
@@ -155,7 +155,7 @@ class _Page:
             await response.prepare(request)
             await self._send_events(response, transport)
         except (ConnectionError, TimeoutError):
-            # The page does not read any more; an orderly close would wait until it does.
+            # The page no longer reads; an orderly close would wait until it does.
             transport.abort()
         finally:
             self._streams.pop(transport, None)
@@ -172,7 +172,7 @@ class _Page:
         """
         taken_at = time.monotonic()
         while not self._ending.is_set():
-            # A page gets no event before the kernel has taken the last: they would pile up.
+            # No event is sent before the kernel has taken the last one: they would pile up.
             if not transport.get_write_buffer_size():
                 await _write(response, f"data: {self._now()}\n\n")
                 taken_at = time.monotonic()
@@ -183,7 +183,7 @@ class _Page:
                     await self._ending.wait()
             except TimeoutError:
                 pass
-        # Otherwise the page would ask again and again.
+        # Otherwise the page would reconnect again and again.
         await _write(response, "event: end\ndata:\n\n")
 
     def _make_room(self) -> None:
@@ -208,7 +208,7 @@ class _Page:
         )
 
     async def _end(self, _: web.Application) -> None:
-        """Have all streams end; the server cancels those that nobody reads."""
+        """End all streams; the server cancels unread ones."""
         self._ending.set()
 
 
@@ -220,7 +220,7 @@ def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Strea
 
 
 def _bound_buffer(transport: asyncio.Transport) -> None:
-    """Bound what the kernel buffers for a connection."""
+    """Bound the kernel's send buffer of a connection."""
     connection: socket.socket = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
 
@@ -243,7 +243,7 @@ async def _counted(
 async def _guarded(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer none but a page of this server, or a person."""
+    """Reject requests other than those of this page, or of a user who opens it."""
     origin = request.headers.get("Origin")
     fetched = request.headers.get("Sec-Fetch-Site", "none")
     followed = request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate"
@@ -252,16 +252,16 @@ async def _guarded(
         or (origin is not None and origin != f"http://{request.headers['Host']}")
         or (fetched not in {"none", "same-origin"} and not followed)
     ):
-        raise web.HTTPForbidden(text="this page is for this machine", headers=_HEADERS)
+        raise web.HTTPForbidden(text="this page is served to this machine only", headers=_HEADERS)
     return await handler(request)
 
 
 def _is_here(host: str) -> bool:
-    """Tell whether a Host header names an address, and no name that others can point anywhere."""
+    """Return whether a Host header is an address or localhost: no name that DNS can point here."""
     try:
         name = URL(f"http://{host}/").host or ""
     except (ValueError, IndexError, OverflowError):
-        # So say yarl 1.25 of "[::1]:8.@", and Python of punycode: "xn--le99999999999999es".
+        # yarl 1.25 raises them for "[::1]:8.@", Python for punycode: "xn--le99999999999999es".
         return False
     return name == "localhost" or _address(name) is not None
 

@@ -1,4 +1,4 @@
-"""Metrics of limiters, for those who watch programs in production.
+"""Metrics of limiters.
 
 `aiothrottle.metrics.prometheus` needs the extra ``prometheus``, and
 `aiothrottle.metrics.opentelemetry` the extra ``opentelemetry``.

@@ -1,8 +1,8 @@
 """Metrics and span events of limiters for OpenTelemetry, through its API.
 
-What is done with them is up to the SDK and the exporter that the program has set up. A request
-that had to wait gets an event ``aiothrottle.wait`` in the span that is current, with the seconds as
-``aiothrottle.wait.duration``; one that is sent again an event ``aiothrottle.retry``.
+The SDK and the exporter of the program process them. A request that waited adds an event
+``aiothrottle.wait`` to the current span, with the seconds as ``aiothrottle.wait.duration``; a retry
+adds an event ``aiothrottle.retry``.
 
 >>> from aiothrottle import RateLimiter
 >>> stop = OpenTelemetryMetrics().watch(RateLimiter("10/s", concurrency_limit=5), "github")
@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
 from aiothrottle import gauges
-from aiothrottle.events import Granted, Paused, Refused, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Granted, Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics.recorder import Counted, Recorder
 from aiothrottle.redact import shown
 
@@ -24,28 +24,28 @@ __all__ = ["OpenTelemetryMetrics"]
 _NAME = "aiothrottle.limiter.name"
 
 _COUNTERS: tuple[tuple[type[Counted], str, str, str], ...] = (
-    (Refused, "refused_requests", "{request}", "Requests that the limiter told no."),
-    (ServerRefused, "server.refused_requests", "{request}", "Requests that the server told no."),
+    (Rejected, "rejected_requests", "{request}", "Requests that the limiter rejected."),
+    (Throttled, "throttled_requests", "{request}", "Requests that the server throttled."),
     (Paused, "pauses", "{pause}", "Pauses that began, or became longer."),
-    (Retried, "retries", "{request}", "Requests that were sent again."),
-    (StoreDown, "store.outages", "{outage}", "How often the store ceased to answer."),
+    (Retried, "retries", "{request}", "Retries of requests."),
+    (StoreDown, "store.outages", "{outage}", "Outages of the store."),
 )
 _GAUGES = (
-    ("active_requests", "{request}", "Permits that are out.", gauges.in_flight),
+    ("active_requests", "{request}", "Permits that are held.", gauges.in_flight),
     ("pending_requests", "{request}", "Requests that wait.", gauges.waiting),
-    ("concurrency.limit", "{request}", "Permits that may be out.", gauges.concurrency_limit),
-    ("rate.limit", "{token}/s", "Allowed in the long run.", gauges.tokens_per_second),
+    ("concurrency.limit", "{request}", "The concurrency limit.", gauges.concurrency_limit),
+    ("rate.limit", "{token}/s", "The average rate that is allowed.", gauges.tokens_per_second),
 )
-# The attribute that gives the reason.
+# The attribute with the reason.
 _REASONS: dict[type[Counted], str] = {
-    Refused: "aiothrottle.refusal.reason",
+    Rejected: "aiothrottle.rejection.reason",
     Paused: "aiothrottle.pause.reason",
 }
 
 
 @dataclass(slots=True)
 class _Series:
-    """Counts with the instruments what happens under one label."""
+    """One series: passes its events to the instruments."""
 
     waits: Histogram
     tokens: Counter
@@ -78,26 +78,26 @@ def _attempt(event: Retried) -> Iterator[tuple[str, int | float | str]]:
 
 
 class OpenTelemetryMetrics(Recorder[_Series]):
-    """Tells OpenTelemetry of all limiters that it watches, each by ``aiothrottle.limiter.name``.
+    """Reports limiters to OpenTelemetry, with the attribute ``aiothrottle.limiter.name``.
 
-    Keys that are told apart have the attribute ``aiothrottle.key``.
+    Keys with a series of their own have the attribute ``aiothrottle.key``.
 
     Args:
-        meter_provider: Where the metrics go; None: to the one of the whole program.
+        meter_provider: The provider of the instruments; None: the global one.
 
     Raises:
-        TypeError: `meter_provider` is none.
+        TypeError: `meter_provider` is not a `MeterProvider`.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         if meter_provider is not None and not isinstance(meter_provider, MeterProvider):
-            raise TypeError(f"meter_provider is a MeterProvider, not {shown(meter_provider)}")
+            raise TypeError(f"meter_provider must be a MeterProvider, got {shown(meter_provider)}")
         meter = metrics.get_meter("aiothrottle", meter_provider=meter_provider)
         waits = meter.create_histogram(
-            "aiothrottle.wait.duration", "s", "How long requests waited that were let through."
+            "aiothrottle.wait.duration", "s", "The wait of granted requests."
         )
         tokens = meter.create_counter(
-            "aiothrottle.tokens", "{token}", "What requests cost that were let through."
+            "aiothrottle.tokens", "{token}", "The cost of granted requests."
         )
         kinds = {
             kind: meter.create_counter(f"aiothrottle.{name}", unit, text)

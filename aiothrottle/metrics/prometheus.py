@@ -2,15 +2,15 @@
 
 >>> from aiothrottle import RateLimiter
 >>> from prometheus_client import CollectorRegistry, generate_latest
->>> registry = CollectorRegistry()  # usually you leave it out: there is one for the whole program
+>>> registry = CollectorRegistry()  # usually left out: there is a global one
 >>> limiter = RateLimiter("10/s", concurrency_limit=5)
 >>> stop = PrometheusMetrics(registry).watch(limiter, "github")
 >>> "aiothrottle_rate_limit" in generate_latest(registry).decode()
 True
 
-Each request costs a count or two: the counters are kept here and given to Prometheus when it asks,
-as those of `prometheus_client` take a lock each time. For the same reason they are not part of its
-multiprocess mode: have Prometheus ask each process.
+The counters are kept here and collected at each scrape, as those of `prometheus_client` take a lock
+at each increment. For the same reason they are not part of its multiprocess mode: let Prometheus
+scrape each process.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,38 +22,39 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aiothrottle import gauges
-from aiothrottle.events import Paused, Refused, Retried, ServerRefused, StoreDown
+from aiothrottle.events import Paused, Rejected, Retried, StoreDown, Throttled
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
 from aiothrottle.redact import shown
 
 __all__ = ["BUCKETS", "PrometheusMetrics"]
 
-#: Seconds: the upper bounds of the classes into which waits are sorted, if none are given.
+#: Seconds: the default upper bounds of the buckets of `aiothrottle_wait_seconds`.
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _LABELS = ("limiter", "key")
-_RATE = "Tokens per second, in the long run, that the limiter allows."
+_RATE = "The average rate that is allowed, in tokens per second."
 _GAUGES = (
-    ("in_flight", "Permits that are out.", gauges.in_flight),
+    ("in_flight", "Permits that are held.", gauges.in_flight),
     ("waiting", "Requests that wait.", gauges.waiting),
-    ("concurrency_limit", "Permits that may be out.", gauges.concurrency_limit),
+    ("concurrency_limit", "The concurrency limit.", gauges.concurrency_limit),
     ("rate_limit", _RATE, gauges.tokens_per_second),
 )
 
 
 class PrometheusMetrics(Recorder[Counts], Collector):
-    """Gives Prometheus the figures of all limiters that it watches, each by the label ``limiter``.
+    """A Prometheus collector of limiters, with the label ``limiter``.
 
-    Keys that are told apart have the label ``key``. What is watched no more has no series.
+    Keys with a series of their own have the label ``key``. A limiter that is no longer watched has
+    no series.
 
     Args:
-        registry: Where it registers itself.
-        buckets: Seconds, ascending: the upper bounds of the classes of `aiothrottle_wait_seconds`.
+        registry: The registry to register in; None: none.
+        buckets: Seconds, ascending: the upper bounds of the buckets of `aiothrottle_wait_seconds`.
 
     Raises:
-        TypeError: `registry` is none.
-        ValueError: The buckets are none, or not ascending; or the registry has such metrics
-            already: one of these is enough for all limiters.
+        TypeError: `registry` is not a `CollectorRegistry`.
+        ValueError: There are no buckets, or they are not ascending; or the registry has these
+            metrics already: one collector is enough for all limiters.
     """
 
     def __init__(
@@ -61,43 +62,45 @@ class PrometheusMetrics(Recorder[Counts], Collector):
     ) -> None:
         if registry is not None and not isinstance(registry, CollectorRegistry):
             raise TypeError(
-                f"registry is a prometheus_client.CollectorRegistry, not {shown(registry)}"
+                f"registry must be a prometheus_client.CollectorRegistry, got {shown(registry)}"
             )
         bounds = tuple(map(float, buckets))
         if not bounds or any(low >= high for low, high in pairwise(bounds)):
-            raise ValueError(f"buckets are bounds in seconds, one or more, ascending: {buckets!r}")
+            raise ValueError(
+                f"buckets must be one or more ascending bounds in seconds, got {buckets!r}"
+            )
         self._bounds = bounds
         super().__init__(lambda _, label: Counts(label or "", bounds))
         if registry is not None:
             registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics, so that the registry need not count anything for it."""
+        """Yield the metrics without samples, so that the registry need not collect for it."""
         return self._collect({})
 
     def collect(self) -> Iterable[Metric]:
-        """Give the figures; in any thread."""
+        """Yield the metrics; in any thread."""
         return self._collect(self._recorded())
 
     def _collect(self, recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
         waits = HistogramMetricFamily(
             "aiothrottle_wait_seconds",
-            "How long requests waited that were let through.",
+            "The wait of granted requests.",
             labels=_LABELS,
         )
-        tokens = _counter("tokens", "What requests cost that were let through.")
+        tokens = _counter("tokens", "The cost of granted requests.")
         kinds: dict[type[Counted], CounterMetricFamily] = {
-            Refused: _counter("refused", "Requests that the limiter told no.", "reason"),
-            ServerRefused: _counter("server_refused", "Requests that the server told no."),
+            Rejected: _counter("rejected", "Requests that the limiter rejected.", "reason"),
+            Throttled: _counter("throttled", "Requests that the server throttled."),
             Paused: _counter("pauses", "Pauses that began, or became longer.", "reason"),
-            Retried: _counter("retries", "Requests that were sent again."),
+            Retried: _counter("retries", "Retries of requests."),
         }
         for name, recording in recorded.items():
             for key, counts in list(recording.series.items()):
                 labels = [name, key]
                 waits.add_metric(labels, _cumulated(self._bounds, counts.waits), counts.waited)
                 tokens.add_metric(labels, counts.tokens)
-                kinds[ServerRefused].add_metric(labels, counts.total(ServerRefused))
+                kinds[Throttled].add_metric(labels, counts.total(Throttled))
                 kinds[Retried].add_metric(labels, counts.total(Retried))
                 for (kind, reason), count in list(counts.kinds.items()):
                     if reason:
@@ -107,11 +110,11 @@ class PrometheusMetrics(Recorder[Counts], Collector):
 
 
 def _of_limiters(recorded: dict[str, Recording[Counts]]) -> Iterator[Metric]:
-    """Give the metrics that have no label ``key``."""
+    """Yield the metrics that have no label ``key``."""
     outages = CounterMetricFamily(
-        "aiothrottle_store_outages", "How often the store ceased to answer.", labels=_LABELS[:1]
+        "aiothrottle_store_outages", "Outages of the store.", labels=_LABELS[:1]
     )
-    store = _gauge("store_up", "Whether the store answers, of which it has been heard once.")
+    store = _gauge("store_up", "Whether the store answers; exists after its first outage.")
     for name, recording in recorded.items():
         if recording.store_up is not None:
             outages.add_metric([name], recording.own.total(StoreDown))

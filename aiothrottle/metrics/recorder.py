@@ -1,8 +1,8 @@
-"""The recorder: counts what limiters do, for Prometheus, OpenTelemetry and the live page.
+"""The recorder: counts the events of limiters, for Prometheus, OpenTelemetry and the live page.
 
-It is the one place that tells the kinds of events apart. What it counts goes into series: `Counts`
-keeps them in memory, the instruments of OpenTelemetry are others. How things stand at this moment
-is not recorded, but read when somebody asks: see `aiothrottle.gauges`.
+Only this module distinguishes the types of events. It counts them in series: `Counts` keeps a
+series in memory, the instruments of OpenTelemetry are another kind. The present state of a limiter
+is not recorded, but read on demand: see `aiothrottle.gauges`.
 """
 
 import time
@@ -15,17 +15,17 @@ from aiothrottle import events, gauges
 
 __all__ = ["Counted", "Counts", "Recorder", "Recording"]
 
-#: What is counted by its type and reason; of what is granted, the cost and the wait are added up.
+#: Events that are counted by their type and reason. Of `Granted`, costs and waits are summed.
 Counted: TypeAlias = (
-    events.Refused | events.ServerRefused | events.Paused | events.Retried | events.StoreDown
+    events.Rejected | events.Throttled | events.Paused | events.Retried | events.StoreDown
 )
 
-_OTHER = "other"  # the label of all keys that have none of their own
-_PAUSES = 10  # so many are remembered
+_OTHER = "other"  # the label of all keys without a series of their own
+_PAUSES = 10  # pauses that are kept
 
 
 class _Series(Protocol):
-    """Where all that happens under one label is counted."""
+    """Counts the events of one label."""
 
     def grant(self, event: events.Granted, /) -> None: ...
     def count(self, event: Counted, reason: str, /) -> None: ...
@@ -35,15 +35,16 @@ S = TypeVar("S", bound=_Series)
 
 
 class Counts:
-    """A series in memory. The bounds are those of the classes into which waits are sorted."""
+    """A series in memory. `bounds` are the upper bounds of the buckets for waits, in seconds."""
 
     __slots__ = ("_bounds", "kinds", "label", "tokens", "waited", "waits")
 
     def __init__(self, label: str, bounds: Sequence[float] = ()) -> None:
         self.label: str = label
         self.tokens: float = 0.0
-        #: Seconds, of all that were granted; and how many those were, by the class of the wait.
+        #: Seconds: the sum of the waits of granted requests.
         self.waited: float = 0.0
+        #: Granted requests, by the bucket of their wait.
         self.waits: list[int] = [0] * (len(bounds) + 1)
         self.kinds: Counter[tuple[type[Counted], str]] = Counter()
         self._bounds = bounds
@@ -60,18 +61,18 @@ class Counts:
         self.kinds[type(event), reason] += 1
 
     def total(self, kind: type[Counted]) -> int:
-        """Return how many events of a type there were, for any reason."""
+        """Return how many events of a type there were, for all reasons."""
         return sum(count for (each, _), count in list(self.kinds.items()) if each is kind)
 
 
 class Recording(Generic[S]):
-    """What is recorded of one limiter, from now on until `stop`.
+    """Records one limiter, from now on until `stop`.
 
     Args:
         limiter: The limiter to observe.
         own: The series of the limiter itself, in which outages of its store are counted.
-        series_of: Gives the series in which the events of a key are counted.
-        clock: Gives the time in seconds.
+        series_of: Returns the series in which the events of a key are counted.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class Recording(Generic[S]):
     ) -> None:
         self.limiter = limiter
         self.own = own
-        #: All series by their labels, if they have some.
+        #: The series of keys, by label.
         self.series: dict[str, S] = {}
-        #: Whether the store answers; None: nothing was heard of it.
+        #: Whether the store answers; None: no event about a store yet.
         self.store_up: bool | None = None
         self.store_down_since: float | None = None
         #: The latest pauses: when each began, and the series of its key.
@@ -100,9 +101,9 @@ class Recording(Generic[S]):
             case events.Granted():  # the first, since the most frequent
                 for series in self._series_of(event.key):
                     series.grant(event)
-            case events.ServerRefused() | events.Retried():
+            case events.Throttled() | events.Retried():
                 self._count(event, "")
-            case events.Refused():
+            case events.Rejected():
                 self._count(event, event.reason)
             case events.Paused():
                 self.pauses.append((self._clock(), self._count(event, event.reason), event))
@@ -110,13 +111,13 @@ class Recording(Generic[S]):
                 if self.store_down_since is None:
                     self.store_down_since = self._clock()
                 self.store_up = False
-                # Each key reports an outage; the numbers grow.
+                # Each key reports the outage; each outage has a higher number.
                 if event.outage > self._last_outage:
                     self._last_outage = event.outage
                     self.own.count(event, "")
             case events.StoreUp():
                 self.store_up, self.store_down_since = True, None
-            case _:  # what adapts and what the server reports shows in the gauges
+            case _:  # the gauges show adapted limits and the server's quota
                 pass
 
     def _count(self, event: Counted, reason: str) -> S:
@@ -131,7 +132,7 @@ class Recorder(Generic[S]):
     """Records any number of limiters by their names.
 
     Args:
-        make: Makes the series of a limiter's name and a key's label; None: of the limiter itself.
+        make: Makes a series of a limiter's name and a key's label; None: of the limiter itself.
     """
 
     def __init__(self, make: Callable[[str, str | None], S]) -> None:
@@ -142,21 +143,21 @@ class Recorder(Generic[S]):
         """Watch a limiter from now on.
 
         Args:
-            limiter: What to watch.
-            name: What it is called in the metrics.
-            keys: How many keys of a `KeyedRateLimiter` are told apart, first come first served; the
-                others are ``other``. 0: none.
+            limiter: The limiter.
+            name: Its name in the metrics.
+            keys: How many keys of a `KeyedRateLimiter` get a series of their own, first come, first
+                served; the others share ``other``. 0: none.
 
         Returns:
-            A function that ends it.
+            A function that stops watching.
 
         Raises:
-            TypeError: The limiter is none, the name no text, or `keys` no number.
-            ValueError: There is one of that name already; or `keys` is below 0.
+            TypeError: An argument has a wrong type.
+            ValueError: The name is taken; or `keys` is below 0.
         """
         gauges.check(limiter, name, keys)
         if name in self._recordings:
-            raise ValueError(f"there is a limiter named {name!r} already: give another name")
+            raise ValueError(f"a limiter named {name!r} is watched already: give another name")
         own = self._make(name, None)
         rest = self._make(name, _OTHER) if keys else own
 
@@ -166,7 +167,7 @@ class Recorder(Generic[S]):
             label = str(key)
             series = recording.series.get(label)
             if series is None:
-                if len(recording.series) > keys:  # one is that of the others
+                if len(recording.series) > keys:  # one series is that of the other keys
                     return (rest,)
                 series = recording.series[label] = self._make(name, label)
             return (series,)
@@ -183,5 +184,5 @@ class Recorder(Generic[S]):
         return stop
 
     def _recorded(self) -> dict[str, Recording[S]]:
-        """Return what is recorded now, by name; in any thread."""
+        """Return the present recordings by name; in any thread."""
         return self._recordings.copy()

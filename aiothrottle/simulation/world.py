@@ -170,7 +170,7 @@ class World:
         paused = report_pause(
             permit,
             delay if delay is not None else retry_after or 0.0,
-            told=bool(retry_after),
+            from_server=bool(retry_after),
             jitter=0.0,  # the same arguments give the same outcome
             longest=self._retry.max_retry_after,
         )

@@ -107,7 +107,7 @@ def test_each_controller_returns_its_own_change() -> None:
 
 def test_guard_is_worth_no_memory_alone() -> None:
     feedback = Feedback(guard=tuned_guard())
-    feedback.heard_at = 100.0
+    feedback.reported_at = 100.0
     assert feedback.is_needed
     assert feedback.is_forgettable(100.0)
 
@@ -143,7 +143,7 @@ def test_what_was_learned_counts_for_ten_minutes() -> None:
     slots = Feedback(slots=SlotsControl(AdaptiveConcurrency(4, 1, 100)))
     for feedback in (throttled, rate, slots):
         assert feedback.is_needed
-        feedback.heard_at = 100.0
+        feedback.reported_at = 100.0
         assert not feedback.is_forgettable(699.9)
         assert feedback.is_forgettable(700.0)
 
@@ -153,10 +153,10 @@ def test_restart_forgets_what_was_learned() -> None:
     slots = SlotsControl(AdaptiveConcurrency(4, 1, 100))
     rate.state.rate, slots.state.limit = 5.0, 9.0
     feedback = Feedback(rate, slots)
-    feedback.heard_at = 100.0
+    feedback.reported_at = 100.0
     feedback.restart()
     assert feedback.rate is not None
-    assert (feedback.rate.state.rate, slots.state.limit, feedback.heard_at) == (10, 4, 0)
+    assert (feedback.rate.state.rate, slots.state.limit, feedback.reported_at) == (10, 4, 0)
     Feedback().restart()
 
 
@@ -164,8 +164,8 @@ def test_success_sent_after_the_pause_ends_the_streak() -> None:
     feedback = Feedback()
     feedback.streak = 3
     feedback.succeeded(5.0, 4.0, 1.0, in_flight=1, paused_at=4.0, own=True)
-    assert (feedback.streak, feedback.heard_at) == (3, 5.0)
+    assert (feedback.streak, feedback.reported_at) == (3, 5.0)
     feedback.succeeded(6.0, 4.5, 1.0, in_flight=1, paused_at=4.0, own=True)
-    assert (feedback.streak, feedback.heard_at) == (0, 6.0)
+    assert (feedback.streak, feedback.reported_at) == (0, 6.0)
     feedback.throttled(7.0, 6.0, 1.0)
-    assert feedback.heard_at == 7.0
+    assert feedback.reported_at == 7.0

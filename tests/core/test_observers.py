@@ -1,9 +1,9 @@
 """The observers: who gets an event, and when waits become a histogram."""
 
 from aiothrottle._core.observers import Observers
-from aiothrottle.events import Event, Listener, Refused
+from aiothrottle.events import Event, Listener, Rejected
 
-FIRST, SECOND = Refused("key", "no room"), Refused("key", "timeout")
+FIRST, SECOND = Rejected("key", "no room"), Rejected("key", "timeout")
 
 
 def test_new_and_last_removed_leave_no_listener() -> None:
