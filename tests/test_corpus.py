@@ -1,4 +1,4 @@
-"""Responses as servers send them, each with what is to be read from it: tests/corpus/README.md."""
+"""Responses of real servers give the limits that the corpus expects: tests/corpus/README.md."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Dates in headers, at the edges: every month and zone, offsets, centuries, the longest form."""
+"""Specifies the boundaries of dates: months, zones, offsets, centuries, the longest form."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Where a response says a thing twice, or half: which of it counts."""
+"""Specifies which value counts if a response reports a field twice or in part."""
 
 from datetime import UTC, datetime
 

@@ -108,7 +108,7 @@ def test_no_lines_say_nothing(container: Callable[[Pairs], Any]) -> None:
 
 @pytest.mark.parametrize("headers", [5, [1], ["ab", "c"], [("a", "b", "c")], "text"])
 def test_other_objects_are_rejected(headers: Headers) -> None:
-    with pytest.raises(TypeError, match="headers are a mapping, or pairs of texts, not "):
+    with pytest.raises(TypeError, match="headers must be a mapping or pairs of str, got "):
         parse_rate_limit(200, headers, NOW)
 
 

@@ -1,4 +1,4 @@
-"""Headers and bodies at the edges of what is read: one case beside each rule, on either side."""
+"""Specifies the boundaries of the rules for headers and bodies, with a case on either side."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from aiothrottle.headers import (
     ServerLimits,
     profile_for,
 )
-from aiothrottle.headers.fields import TELLING
+from aiothrottle.headers.fields import IS_LIMIT_HEADER
 from aiothrottle.headers.limits import binding
-from aiothrottle.headers.record import Record, Vendor, filled, pick
+from aiothrottle.headers.record import Record, Vendor, fill_template, pick
 from tests.reading import EPOCH, read
 
 # --- bodies ---
@@ -177,14 +177,14 @@ def test_either_number_may_be_missing() -> None:
 
 
 def test_a_name_with_a_word_missing_is_none() -> None:
-    assert filled("of {a} and {0}", {"a": "x", "0": "y"}.get) == "of x and y"
-    assert filled("of {a} and {b}", {"a": "x"}.get) == ""
+    assert fill_template("of {a} and {0}", {"a": "x", "0": "y"}.get) == "of x and y"
+    assert fill_template("of {a} and {b}", {"a": "x"}.get) == ""
 
 
 def test_braces_in_a_word_are_not_filled() -> None:
     """A server could let each word name the next one twice: 600 bytes made gigabytes."""
     words = {"a": "{b}{b}", "b": "{a}{a}"}
-    assert filled("{a}", words.get) == "{b}{b}"
+    assert fill_template("{a}", words.get) == "{b}{b}"
     members: dict[str, object] = {name: f"{{{chr(ord(name) + 1)}}}" * 21 for name in "abcde"}
     usage = {"1": [{"type": "{a}" * 21, **members, "call_count": 1}]}
     header = ("X-Business-Use-Case-Usage", json.dumps(usage))
@@ -269,12 +269,12 @@ def test_the_unit_of_a_window_is_in_its_name() -> None:
 
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
-    ({"hosts": "api.acme.example"}, "hosts of a Profile is a tuple"),
-    ({"hosts": (1,)}, "hosts of a Profile are each a str"),
-    ({"aliases": ["a"]}, "aliases of a Profile is a tuple"),
-    ({"limits": (Limit("a"), "b")}, "limits of a Profile are each a Limit, Items or Json"),
-    ({"milliseconds": {"Retry-After"}}, "milliseconds of a Profile is a frozenset"),
-    ({"refusals": [499]}, "refusals of a Profile is a frozenset"),
+    ({"hosts": "api.acme.example"}, "hosts of a Profile must be a tuple"),
+    ({"hosts": (1,)}, "hosts of a Profile must each be a str"),
+    ({"aliases": ["a"]}, "aliases of a Profile must be a tuple"),
+    ({"limits": (Limit("a"), "b")}, "limits of a Profile must each be a Limit, Items or Json"),
+    ({"milliseconds": {"Retry-After"}}, "milliseconds of a Profile must be a frozenset"),
+    ({"refusals": [499]}, "refusals of a Profile must be a frozenset"),
 ]
 
 
@@ -295,7 +295,7 @@ def test_which_headers_tell() -> None:
         ("Date", False, False),
         ("Server", False, False),
     ):
-        assert (TELLING[name], profile.telling[name]) == (everybodys, its), name
+        assert (IS_LIMIT_HEADER[name], profile.is_limit_header[name]) == (everybodys, its), name
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_which_headers_tell() -> None:
     ],
 )
 def test_a_profile_that_says_nothing_is_none(arguments: Mapping[str, Any], says: bool) -> None:
-    assert Profile("Acme", **arguments).says_something == says
+    assert Profile("Acme", **arguments).has_effect == says
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Whatever a server sends: no exception, nothing unsound, and time in proportion to its length.
+"""Any input from a server: no exception, only sound limits, and linear time.
 
-`tests/fuzz_headers.py` does the same guided by coverage, for as long as you like.
+`tests/fuzz_headers.py` does the same guided by coverage, for any length of time.
 """
 
 import itertools

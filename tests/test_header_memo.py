@@ -1,4 +1,4 @@
-"""What is remembered of headers is bounded, whatever names and values a server makes up."""
+"""The caches of header names and policies are bounded for any names and values."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""One value of a header, in every form: waits, resets, dates, and by which clock."""
+"""Specifies the parsing of one value: waits, resets and dates, and the clock they count from."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Retry-After in every form that RFC 9110 knows, and in those that servers send anyway."""
+"""Specifies `parse_retry_after` and `parse_http_date`: the forms of RFC 9110, and common others."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,4 +1,4 @@
-"""What has to be known of one vendor: as data, chosen by host, one of your own too."""
+"""Specifies vendor profiles: lookup by host, the reading of each kind, and your own profiles."""
 
 from typing import Any
 
