@@ -391,7 +391,7 @@ def test_invalid_options_give_an_error_line(
 
 
 def test_input_as_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not empty, and what is said of an output that is not is to take it away."""
+    """It is not empty, and the error for such an output says to remove it."""
     listed = tmp_path / "urls.txt"
     listed.write_text("http://127.0.0.1:1/")
     with pytest.raises(SystemExit) as ended:

@@ -131,7 +131,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
             until_sent(server, 10)
             fetch.send_signal(signal.SIGINT)
             assert fetch.stderr is not None
-            assert "Finishing what was sent" in fetch.stderr.readline()
+            assert "press Ctrl-C again to abort" in fetch.stderr.readline()
             assert fetch.poll() is None, "nine are never answered"
             fetch.send_signal(signal.SIGINT)
             _, said = fetch.communicate(timeout=60)
@@ -198,7 +198,7 @@ def test_ctrl_c_works_with_a_blocked_pipe() -> None:
         until_sent(server, 1)
         time.sleep(0.5)
         fetch.send_signal(signal.SIGINT)
-        assert "Finishing what was sent, 1" in fetch.stderr.readline()
+        assert "Finishing 1 in flight" in fetch.stderr.readline()
         printed, _ = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert json.loads(printed)["status"] == 200
