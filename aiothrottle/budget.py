@@ -1,4 +1,4 @@
-"""A budget for retries: when everything fails, retries make it worse."""
+"""A budget for retries, which would overload a failing server further."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -1,4 +1,4 @@
-"""What is given for a number or a word, and is none that will do, is refused by its name."""
+"""Validates numbers and choices. A message has the name, what would be right, and the value."""
 
 import math
 import sys
@@ -8,7 +8,7 @@ from aiothrottle.texts import number
 
 __all__ = ["check_choice", "check_number", "check_whole"]
 
-# To compare with: math.isfinite raises of an int that is more than any float.
+# math.isfinite raises for an int greater than any float, a comparison does not.
 _MOST = sys.float_info.max
 
 
@@ -21,43 +21,44 @@ def check_number(
     above: float | None = None,
     none: str = "",
 ) -> None:
-    """Refuse what is no finite number, or too small.
+    """Reject anything but a finite number that is large enough.
 
     Args:
-        name: What the user knows it by.
-        value: What was given.
-        unit: What it is a number of.
-        least: The least that will do. Minus infinity: any.
-        above: What it has to be more than, in place of `least`.
-        none: What to say of None, where that will do as well.
+        name: The user's name for the value.
+        value: The argument.
+        unit: The unit of the number.
+        least: The smallest valid number. Minus infinity: any.
+        above: An exclusive lower bound, in place of `least`.
+        none: What the message says about None, if None is valid.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is too small, infinite or NaN.
+        TypeError: The value is no number, or a bool.
+        ValueError: The value is too small, infinite or NaN.
 
     >>> check_number("max_hold", 0, "seconds", above=0, none="None")
     Traceback (most recent call last):
-    ValueError: max_hold is a finite number of seconds, above 0, or None, not 0
+    ValueError: max_hold must be a finite number of seconds, above 0, or None, got 0
     """
     if none and value is None:
         return
     error: type[Exception] = TypeError
-    # A tuple and no union: that would be made anew at each call.
+    # A tuple, as a union would be created at each call.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if -_MOST <= value <= _MOST and (value >= least if above is None else value > above):
             return
         error = ValueError
-    raise error(f"{name} is a finite number{_wanted(unit, least, above, none)}, not {shown(value)}")
+    wanted = _wanted(unit, least, above, none)
+    raise error(f"{name} must be a finite number{wanted}, got {shown(value)}")
 
 
 def check_whole(
     name: str, value: object, unit: str = "", *, least: float = 1, none: str = ""
 ) -> None:
-    """Refuse what is no whole number, or too small; arguments as for `check_number`.
+    """Reject anything but a whole number that is large enough; arguments as in `check_number`.
 
     >>> check_whole("max_queue", 0, none="None for no limit")
     Traceback (most recent call last):
-    ValueError: max_queue is a whole number, 1 or more, or None for no limit, not 0
+    ValueError: max_queue must be a whole number, 1 or more, or None for no limit, got 0
     """
     if none and value is None:
         return
@@ -66,22 +67,24 @@ def check_whole(
         if value >= least:
             return
         error = ValueError
-    raise error(f"{name} is a whole number{_wanted(unit, least, None, none)}, not {shown(value)}")
+    wanted = _wanted(unit, least, None, none)
+    raise error(f"{name} must be a whole number{wanted}, got {shown(value)}")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse what is none of the choices.
+    """Reject anything but one of the choices.
 
     >>> check_choice("jitter", "none", ("full", "decorrelated"))
     Traceback (most recent call last):
-    ValueError: jitter is one of 'full', 'decorrelated', not 'none'
+    ValueError: jitter must be one of 'full', 'decorrelated', got 'none'
     """
     if value not in choices:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}, not {shown(value)}")
+        wanted = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {wanted}, got {shown(value)}")
 
 
 def _wanted(unit: str, least: float, above: float | None, none: str) -> str:
-    """Say what a number has to be, after the word for it."""
+    """Return the rest of the message: the unit, the bound and None."""
     of = f" of {unit}" if unit else ""
     bound = f", {number(least)} or more" if least > -math.inf else ""
     if above is not None:

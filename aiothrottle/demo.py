@@ -1,7 +1,6 @@
 """The demo: one server with a limit, crawled with no limiter, with a semaphore, with aiothrottle.
 
-Everything happens on this machine. What the table says was counted by the server, not by the
-crawlers.
+Everything runs on this machine. The server, not the crawlers, counts the numbers of the table.
 """
 
 import asyncio
@@ -30,28 +29,28 @@ from aiothrottle.texts import number
 
 __all__ = ["Run", "Terms", "run_demo"]
 
-# Plain crawlers wait so long before they ask for a refused page again.
+# Seconds that the crawlers without aiothrottle wait before a retry.
 _BACK_OFF = 0.25
 
 _LINK = re.compile(r'href="([^"]+)"')
 
 Fetch: TypeAlias = Callable[[URL], Awaitable[str]]
-"""Gets a page: its text, or "" if it is not to be had."""
+"""Returns the text of a page, or "" if it cannot be fetched."""
 
 Crawler: TypeAlias = Callable[["Terms"], AbstractAsyncContextManager[Fetch]]
-"""Opens what a crawler needs, and gives its way of getting a page."""
+"""Opens what a crawler needs, and yields its function to fetch a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the server allows, and what is asked of the crawlers.
+    """The limits of the server, and the size of the crawl.
 
     Attributes:
-        rate: The server admits so many whole requests in any window of the period.
-        concurrency: It admits so many at once.
-        pages: It has so many pages.
-        page_time: Each of them takes it so many seconds.
-        guard: Seconds by which aiothrottle stretches the period.
+        rate: The rate limit of the server, of whole requests in any window of the period.
+        concurrency: Its limit of concurrent requests.
+        pages: The number of its pages.
+        page_time: Seconds that it takes for each page.
+        guard: Seconds that aiothrottle adds to the period, a safety margin for network jitter.
     """
 
     rate: Rate = field(default=Rate(50))
@@ -61,11 +60,10 @@ class Terms:
     guard: float = 0.02
 
     def least_time(self, pages: int) -> float:
-        """Seconds below which no crawler can get so many pages.
+        """Return the shortest possible time in seconds to crawl this number of pages.
 
-        A full load may go at once, and another one a period later, and so on. The last load,
-        full or not, starts when all periods but its own are over, and its requests still have to
-        share the places.
+        One full batch may start in each period. The last batch, full or not, starts after all
+        other periods, and its requests must share the concurrent places.
         """
         loads = math.ceil(pages / self.rate.limit)
         last = pages - (loads - 1) * self.rate.limit
@@ -73,13 +71,13 @@ class Terms:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a crawl is stopped."""
+        """The timeout of a crawl in seconds."""
         return 10 + 3 * self.least_time(self.pages)
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One crawl: what it found, and what the server saw of it."""
+    """One crawl, with the pages found and the server's audit."""
 
     name: str
     terms: Terms
@@ -90,38 +88,38 @@ class Run:
 
     @property
     def share(self) -> float:
-        """The part of the limits that was used: the least possible time over the time it took."""
+        """The used part of the limits: the shortest possible time divided by the actual time."""
         return self.terms.least_time(len(self.found)) / self.seconds if self.found else 0.0
 
     def complaint(self) -> str | None:
-        """Say what is wrong with a crawl that should have been complete and without a refusal."""
+        """Return what is wrong with a crawl if it is incomplete or was throttled, else None."""
         wrong: list[str] = []
         if missing := self.terms.pages - len(self.found):
             wrong.append(f"{missing} of {self.terms.pages} pages are missing")
         if self.audit.refused:
-            wrong.append(f"{self.audit.refused} of {self.audit.sent} requests were refused")
+            wrong.append(f"{self.audit.refused} of {self.audit.sent} requests were throttled")
         return " and ".join(wrong) or None
 
 
 def run_demo(terms: Terms, picture: Path | None = None, limiter: RateLimiter | None = None) -> int:
-    """Crawl three times, print what the server counted, and give the exit status.
+    """Crawl three times, print the numbers of the server, and return the exit status.
 
     Args:
-        terms: What the server allows.
+        terms: The limits of the server, and the size of the crawl.
         picture: Where to write a picture of the crawls.
-        limiter: In place of the one that keeps to the terms, to see what a wrong one does.
+        limiter: Replaces the limiter that keeps to the terms, to test a wrong one.
 
     Returns:
-        0 if the throttled crawl found every page and was refused nothing, and the picture is
-        there if one was asked for; else 1.
+        0 if aiothrottle's crawl found every page and no request was throttled, and the picture,
+        if any, was written; else 1.
     """
     runs = asyncio.run(_compare(terms, limiter))
     print("\n".join(_table(terms, runs)), flush=True)
     complaint = runs[-1].complaint()
     if complaint is None:
-        print("\nThe throttled crawl is complete: nothing was refused.")
+        print("\naiothrottle's crawl is complete: no request was throttled.")
     else:
-        print(f"\nThe throttled crawl failed: {complaint}.", file=sys.stderr)
+        print(f"\naiothrottle's crawl failed: {complaint}.", file=sys.stderr)
     drawn = picture is None or save(
         [_panel(run) for run in runs], f"The server admits {_words(terms)}", picture
     )
@@ -129,7 +127,7 @@ def run_demo(terms: Terms, picture: Path | None = None, limiter: RateLimiter | N
 
 
 async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
-    # In here Ctrl-C is a cancellation: whoever has read the first line may press it.
+    # Printed inside asyncio.run, where Ctrl-C is a cancellation from the first line on.
     print(_introduction(terms), flush=True)
     keeper = limiter or RateLimiter(
         terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard
@@ -146,7 +144,7 @@ async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
 
 
 async def _measure(name: str, crawler: Crawler, terms: Terms) -> Run:
-    """Let one crawler loose on a fresh server."""
+    """Run one crawler against a new server."""
     run = Run(name, terms)
     pages = linked_pages(terms.pages)
 
@@ -169,7 +167,7 @@ async def _measure(name: str, crawler: Crawler, terms: Terms) -> Run:
 
 
 async def _crawl(start: URL, fetch: Fetch, found: set[URL]) -> None:
-    """Follow every link from `start` on; `found` gets the pages, as they come."""
+    """Follow every link from `start` on; add the pages to `found` as they arrive."""
     seen = {start}
 
     async def visit(url: URL) -> None:
@@ -216,7 +214,7 @@ async def _with_aiothrottle(limiter: RateLimiter) -> AsyncGenerator[Fetch, None]
 
 
 async def _insist(session: aiohttp.ClientSession, url: URL) -> str:
-    """Get a page as a program does that knows nothing of limits: ask until it is there."""
+    """Fetch a page as a program without a limiter does: retry until it succeeds."""
     while True:
         async with session.get(url) as response:
             page = await response.text()
@@ -227,7 +225,7 @@ async def _insist(session: aiohttp.ClientSession, url: URL) -> str:
 
 @contextlib.contextmanager
 def _progress(run: Run, screen: TextIO) -> Generator[None, None, None]:
-    """Tell a person, if one is looking, how far the crawl has come."""
+    """Show the progress of the crawl if the stream is a terminal."""
     if not screen.isatty():
         yield
         return
@@ -243,7 +241,7 @@ def _progress(run: Run, screen: TextIO) -> Generator[None, None, None]:
 async def _tick(run: Run, status: StatusLine) -> None:
     while True:
         line = f"{run.name}: {len(run.found)} of {run.terms.pages} pages"
-        status.show(f"{line}, {run.audit.refused} refused")
+        status.show(f"{line}, {run.audit.refused} throttled")
         await asyncio.sleep(0.1)
 
 
@@ -253,11 +251,11 @@ async def _tick(run: Run, status: StatusLine) -> None:
 def _introduction(terms: Terms) -> str:
     return f"""\
 A server on this machine has {terms.pages} pages that link to each other.
-It admits {_words(terms)}, and refuses the rest with 429.
-A page takes it {number(terms.page_time)} s, so nobody can get them all in less than \
+It admits {_words(terms)}, and rejects the rest with 429.
+A page takes {number(terms.page_time)} s, so crawling them all takes at least \
 {terms.least_time(terms.pages):.2f} s.
-Each crawler follows the links from "/". Those without aiothrottle ask for a refused page
-again after {number(_BACK_OFF)} s. \
+Each crawler follows the links from "/". Those without aiothrottle retry a throttled page
+after {number(_BACK_OFF)} s. \
 A crawl that is not complete after {terms.patience:.0f} s is stopped.
 """
 
@@ -269,10 +267,10 @@ def _words(terms: Terms) -> str:
 
 
 def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:
-    """Give the lines of the table: words to the left, numbers to the right."""
+    """Yield the lines of the table: texts aligned left, numbers right."""
     period = terms.rate.period
     most = f"most in {number(period)} s"
-    head = ("", "pages", "time", "sent", "refused", most, "most at once", "used")
+    head = ("", "pages", "time", "sent", "throttled", most, "most at once", "used")
     limit = ("the limit", "", "", "", "", number(terms.rate.limit), f"{terms.concurrency}", "")
     rows = [head, *(_row(run) for run in runs), limit]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -283,10 +281,10 @@ def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:
         )
         yield "   ".join([first, *others]).rstrip()
     yield ""
-    yield "sent, refused, most: as the server counted, refused requests too."
-    yield "used: how much of the limit; the least time for so many pages / the time it took."
+    yield "sent, throttled, most: counted by the server; most includes throttled requests."
+    yield "used: the used part of the limit, which is the shortest possible time / the time taken."
     guard = number(terms.guard)
-    yield f"aiothrottle had a guard of {guard} s: it took the period for so much longer."
+    yield f"aiothrottle added a guard of {guard} s to the period, for network jitter."
 
 
 def _row(run: Run) -> tuple[str, ...]:
@@ -303,9 +301,9 @@ def _row(run: Run) -> tuple[str, ...]:
 
 
 def _panel(run: Run) -> Panel:
-    """Give what the picture shows of a crawl."""
+    """Return the panel of a crawl in the picture."""
     return Panel(
-        f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {run.audit.refused} refused",
+        f"{run.name}: {len(run.found)} pages in {run.seconds:.2f} s, {run.audit.refused} throttled",
         [(request.arrived_at - run.started_at, request.refused) for request in run.audit.requests],
         run.seconds,
         run.terms.rate,

@@ -1,4 +1,4 @@
-"""The picture of what a server saw: bars of what arrived, and its count against the limit."""
+"""Draws what a server saw: bars of the arrivals, and their count against the limit."""
 
 # matplotlib leaves the types of its keyword arguments open.
 # pyright: reportUnknownMemberType=false
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Panel", "matplotlib_is_missing", "save"]
 
-#: What a picture's name may end with.
+#: The valid endings of a picture's name.
 SUFFIXES = (".png", ".svg")
 
-# Bars per period, and the most in all: more of them nobody could tell apart.
+# Bars per period, and in total: more would be too narrow to see.
 _BARS, _MOST_BARS = 10, 400
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What one server saw of one way to ask it.
+    """The requests of one crawl, as the server saw them.
 
     Attributes:
-        arrivals: When each request arrived, in seconds since the beginning, and whether it was
-            refused.
-        seconds: How long was looked.
-        rate: The server's.
+        arrivals: The time of each arrival, in seconds since the start, and whether the request
+            was throttled.
+        seconds: The length of the crawl.
+        rate: The rate limit of the server.
     """
 
     title: str
@@ -45,7 +45,7 @@ class Panel:
 
     @property
     def width(self) -> float:
-        """Seconds that a bar stands for."""
+        """The width of a bar in seconds."""
         return max(self.rate.period / _BARS, self.seconds / _MOST_BARS)
 
     def bars(self, *, refused: bool) -> list[int]:
@@ -66,7 +66,7 @@ class Panel:
 
 
 def matplotlib_is_missing() -> bool:
-    """Tell whether there is nothing to draw a picture with."""
+    """Return whether matplotlib cannot be imported."""
     try:
         _figure_class()
     except ImportError:
@@ -75,7 +75,7 @@ def matplotlib_is_missing() -> bool:
 
 
 def save(panels: Sequence[Panel], title: str, picture: Path) -> bool:
-    """Draw the panels, one below the other, into the file; say, and tell, how that went."""
+    """Draw the panels below each other into the file; print the result, and return success."""
     figure = _figure_class()(figsize=(10, 1 + 2.7 * len(panels)), layout="constrained")
     rows = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     for panel, axes in zip(panels, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Asks a server about its limits, with no more requests than were agreed: ``aiothrottle probe``."""
+"""Probes the limits of a server, with a bounded number of requests: ``aiothrottle probe``."""
 
 import asyncio
 import time
@@ -15,18 +15,18 @@ from aiothrottle.suggestion import Sighting
 
 __all__ = ["Answer", "Inquiry", "ask", "find_limit", "opened"]
 
-# Limits that are told in a body stand at its beginning, if it is an error.
+# Limits in the body of an error are at its beginning.
 _LONGEST_BODY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """What is asked, and how often at the most.
+    """The request of a probe, and how often it may be sent.
 
     Attributes:
-        most: Requests after the first one, to find where the server refuses.
-        at_once: So many of them.
-        max_time: Seconds for each.
+        most: The most requests after the first one, to find the limit.
+        at_once: The number of concurrent requests.
+        max_time: Seconds for each request.
     """
 
     url: URL
@@ -39,13 +39,13 @@ class Inquiry:
 
     @property
     def profile(self) -> Profile | None:
-        """What is known of the host's vendor."""
+        """The profile of the host's vendor, if there is one."""
         return profile_for(self.url.host or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one request was answered."""
+    """The response to one request."""
 
     status: int
     limits: ServerLimits
@@ -53,7 +53,7 @@ class Answer:
 
 
 def opened(inquiry: Inquiry) -> aiohttp.ClientSession:
-    """Make the session to ask with: it sends what was agreed to, and nothing twice."""
+    """Make the session of a probe, which sends no request twice."""
     return without_resending(
         aiohttp.ClientSession(
             headers={"User-Agent": inquiry.user_agent, **inquiry.headers},
@@ -63,11 +63,11 @@ def opened(inquiry: Inquiry) -> aiohttp.ClientSession:
 
 
 async def ask(inquiry: Inquiry, session: aiohttp.ClientSession) -> Answer:
-    """Send one request, and read what it says about limits.
+    """Send one request, and parse the limits in its response.
 
     Raises:
-        aiohttp.ClientError: There is no answer.
-        TimeoutError: Not in time.
+        aiohttp.ClientError: There is no response.
+        TimeoutError: There is no response in time.
     """
     async with session.request(inquiry.method, inquiry.url, allow_redirects=False) as response:
         body = await response.content.read(_LONGEST_BODY)
@@ -82,12 +82,12 @@ async def ask(inquiry: Inquiry, session: aiohttp.ClientSession) -> Answer:
 
 
 async def find_limit(inquiry: Inquiry, session: aiohttp.ClientSession, began_at: float) -> Sighting:
-    """Go on to ask until the server refuses, or as often as was agreed. Raises what `ask` does.
+    """Send requests until one is throttled, or `inquiry.most` are sent. Raises the errors of `ask`.
 
     Args:
-        inquiry: What was asked once already: that request was admitted too.
-        session: What asks.
-        began_at: When that was, on the clock of `time.monotonic`.
+        inquiry: The probe, whose first request was sent and admitted.
+        session: The session of the probe.
+        began_at: The time of the first request, by `time.monotonic`.
     """
     sent = 0
     while sent < inquiry.most:

@@ -1,7 +1,4 @@
-"""What may be shown of what a user gave: never a password.
-
-The one place that decides it, for messages of errors.
-"""
+"""Hides secrets in the arguments that error messages show. No other module decides this."""
 
 import re
 
@@ -10,20 +7,20 @@ __all__ = ["redact", "shown"]
 _HOST = r"(?:\[[0-9a-f:.]+\]|[\w.%-]+)(?::\d{1,5})?"
 _HOSTS = rf"{_HOST}(?:,{_HOST})*"
 _SCHEME = r"[a-z][a-z0-9+.-]*://"
-# An "@" behind the authority is that of a password with a "/", "?" or "#" in it, or may be.
+# An "@" after the authority may belong to a password with a "/", "?" or "#" in it.
 _ADDRESS = re.compile(
     rf"(?P<scheme>{_SCHEME})(?:[^/?#\s]*@)?(?P<hosts>(?:{_HOSTS})?)(?:[/?#][^@\s]*)?", re.IGNORECASE
 )
 _BARE = re.compile(_HOSTS, re.IGNORECASE)
 _BEGINNING = re.compile(_SCHEME, re.IGNORECASE)
-# Where there may be a secret in a text that is no address.
+# Signs of a possible secret in a text that is no address.
 _SECRETIVE = re.compile(r"://|@|passw|secret", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
-    """Return where an address leads: its scheme and its hosts, and nothing that may be a secret.
+    """Return the scheme and the hosts of an address, and nothing that may be a secret.
 
-    Of an address that does not have the form of one, only the scheme is returned.
+    For a malformed address, only the scheme is returned.
 
     >>> redact("redis://me:secret@example.org:6379/0?password=secret")
     'redis://example.org:6379'
@@ -39,7 +36,7 @@ def redact(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a wrong argument as a message may show it: its `repr`, unless that may tell a secret.
+    """Return the `repr` of an argument for a message, or less if it may contain a secret.
 
     >>> shown(5), shown("redis://:pw@localhost"), shown({"url": "redis://:pw@localhost"})
     ('5', "'redis://localhost'", 'a dict')

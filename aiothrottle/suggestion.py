@@ -1,4 +1,4 @@
-"""From what a server says, or was seen to do, to the limiter that keeps to it. Pure."""
+"""Derives the limiter for a server from its reported or observed limits. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from aiothrottle.texts import number
 
 __all__ = ["Sighting", "announced", "limiter_line", "seen", "usual_guard"]
 
-# What people choose as a period, in seconds.
+# Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
 _NAMES = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
 # Retry-After is in whole seconds, rounded up.
@@ -21,13 +21,13 @@ _REQUESTS = frozenset({None, "requests", "request"})
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What was seen of a server that was asked until it refused.
+    """What was observed of a server.
 
     Attributes:
-        admitted: Requests before the refusal.
-        seconds: From the first of them to the refused one.
-        retry_after: What the refusal said.
-        refused: Whether there was one.
+        admitted: Requests before a throttled one.
+        seconds: From the first request to the throttled one.
+        retry_after: The wait of the throttled response in seconds.
+        refused: Whether a request was throttled.
     """
 
     admitted: int
@@ -37,12 +37,12 @@ class Sighting:
 
 
 def usual_guard(rates: Iterable[Rate]) -> float:
-    """Give a guard that is enough for most networks, and costs no more than a twentieth."""
+    """Return a guard in seconds, enough for most networks, at most 5 % of the shortest period."""
     return min([0.05, *(0.05 * rate.period for rate in rates)])
 
 
 def announced(limits: ServerLimits) -> Iterator[Rate]:
-    """Give the rates of requests that were announced; a window that is not told is guessed.
+    """Yield the rates of requests that the server reports; a missing window is estimated.
 
     >>> list(announced(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
     [Rate(limit=60, period=3600.0)]
@@ -59,10 +59,10 @@ def announced(limits: ServerLimits) -> Iterator[Rate]:
 
 
 def seen(sighting: Sighting) -> Rate | None:
-    """Give the rate that a server seems to keep to, if it said when to come back.
+    """Return the apparent rate of a server; None without a throttled request and its wait.
 
-    So many were admitted in one window, which ends when the server says. A bucket that was full
-    refills more slowly than that.
+    The admitted requests are taken for one window, which ends with the wait. A token bucket that
+    was full refills more slowly.
 
     >>> seen(Sighting(20, 0.1, 1.0, refused=True))
     Rate(limit=20, period=1.0)
@@ -79,7 +79,7 @@ def seen(sighting: Sighting) -> Rate | None:
 
 
 def limiter_line(rates: Sequence[Rate]) -> str:
-    """Write the Python that makes the limiter.
+    """Return the Python expression of the limiter.
 
     >>> limiter_line([Rate(10), Rate(500, 60)])
     'RateLimiter(["10/s", "500/min"], guard=0.05)'
@@ -96,7 +96,7 @@ def _rate_of(policy: Policy) -> Rate | None:
     if policy.window:
         return Rate(policy.quota, policy.window)
     if policy.reset_after:
-        # A window is at least as long as what is left of it.
+        # A window is at least as long as its rest.
         return Rate(policy.quota, _usual_from(policy.reset_after))
     return None
 

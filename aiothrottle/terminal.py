@@ -1,4 +1,4 @@
-"""What is said to a person: nothing a stranger wrote may move the cursor, nor tell a password."""
+"""Output to terminals: untrusted text cannot move the cursor, and passwords are hidden."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ from typing import TextIO
 
 __all__ = ["StatusLine", "printable", "without_credentials"]
 
-# What stands before the "@" of an authority. A "/", "?" or "#" ends the authority.
+# The part before the "@" of an authority, which ends at a "/", "?" or "#".
 _CREDENTIALS = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
 def printable(text: str) -> str:
-    r"""Escape what a terminal could take for a command, or would not show.
+    r"""Escape characters that a terminal could take for a command, or would not show.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -36,9 +36,9 @@ def without_credentials(text: str) -> str:
 
 
 class StatusLine:
-    """The last line of a terminal, written again and again, below all others.
+    """The last line of a terminal, overwritten by each update.
 
-    Nothing is written to what is no terminal.
+    Nothing is written if the stream is no terminal.
     """
 
     def __init__(self, screen: TextIO) -> None:
@@ -46,17 +46,17 @@ class StatusLine:
         self._is_terminal = screen.isatty()
 
     def show(self, line: str) -> None:
-        """Replace the line. One that is too long would leave a trail of its first parts."""
+        """Replace the line, cut off to one row: an update cannot overwrite a wrapped line."""
         if not self._is_terminal:
             return
         # A character in the last column would wrap the line.
         width = max(1, self._columns() - 1)
-        # A terminal echoes Ctrl-C behind the line: it has to fit in, and is overwritten too.
+        # A terminal echoes Ctrl-C after the line: it must fit, and is overwritten too.
         line = line[: max(0, width - len("^C"))]
         print(f"\r{line:<{width}}\r{line}", end="", file=self._screen, flush=True)
 
     def clear(self) -> None:
-        """Take the line away, and what was typed behind it."""
+        """Remove the line, and what was typed after it."""
         self.show("")
 
     def _columns(self) -> int:

@@ -1,4 +1,4 @@
-"""Numbers and durations as messages write them: for people, without exponents."""
+"""Formats numbers and durations for messages: readable, without exponents."""
 
 from decimal import Decimal
 
@@ -6,12 +6,12 @@ __all__ = ["duration", "number"]
 
 # Each unit, its seconds, and the next smaller unit, to whose whole numbers a duration is rounded.
 _UNITS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
-# Seconds. Below it a duration is as good as none.
+# Seconds. A shorter duration is not written exactly.
 _LEAST = 1e-6
 
 
 def number(value: float, digits: int = 12) -> str:
-    """Write a number with so many significant digits at the most, and no exponent.
+    """Format a number with at most `digits` significant digits, and without an exponent.
 
     >>> number(1e7), number(0.1), number(1e-7), number(2 / 3, 3), number(20.0)
     ('10000000', '0.1', '0.0000001', '0.667', '20')
@@ -20,7 +20,7 @@ def number(value: float, digits: int = 12) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration of 0 seconds or more, in its two largest units or with three digits.
+    """Format a duration of 0 seconds or more, in its two largest units or with three digits.
 
     >>> duration(3600), duration(5400), duration(90), duration(2.5), duration(0.25)
     ('1 h', '1 h 30 min', '1 min 30 s', '2.5 s', '250 ms')

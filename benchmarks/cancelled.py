@@ -1,4 +1,4 @@
-"""What it costs to leave a line, and who pays for it: `uv run benchmarks/cancelled.py`.
+"""The cost of cancelling a queued waiter, and who bears it: `uv run benchmarks/cancelled.py`.
 
 A crowd waits for 5,000 per second, of which all has just been spent, and every second one of it is
 cancelled in one turn of the loop. CPU is what one of these costs until it is gone, its task

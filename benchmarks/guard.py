@@ -104,7 +104,7 @@ def count() -> dict[str, float]:
         counted = [_total(dumps[number]) for number in sorted(dumps)]
     named = [(name, rounds) for algorithm in ALGORITHMS for name, _, rounds in phases(algorithm)]
     if len(counted) < 2 * len(named):
-        sys.exit(f"callgrind told of {len(counted)} phases, not of {2 * len(named)}")
+        sys.exit(f"callgrind reported {len(counted)} phases, expected {2 * len(named)}")
     # Before the first phase there is the start, between two of them next to nothing.
     inside = counted[1 : 2 * len(named) : 2]
     found: dict[str, float] = {}
@@ -117,7 +117,7 @@ def count() -> dict[str, float]:
 def _total(dump: Path) -> int:
     match = re.search(r"^(?:totals|summary): (\d+)", dump.read_text(), re.MULTILINE)
     if match is None:
-        sys.exit(f"callgrind told of no total in {dump.name}")
+        sys.exit(f"callgrind reported no total in {dump.name}")
     return int(match[1])
 
 

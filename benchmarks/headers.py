@@ -1,4 +1,4 @@
-"""What it costs to read what a response says about limits: `uv run benchmarks/headers.py`.
+"""The cost of parsing the limits in the headers of a response: `uv run benchmarks/headers.py`.
 
 Each response has fifteen headers that any response has, and those of its kind beside them, in the
 multidict that aiohttp gives. Nothing is remembered but what names and policies mean.

@@ -33,7 +33,7 @@ TASKS = 100
 
 
 class Crawler:
-    """Fetches what it is told, and writes a line for each."""
+    """Fetches URLs, and writes a line for each."""
 
     def __init__(self, session: ThrottledSession, addresses: Iterable[str]) -> None:
         self.session = session
@@ -74,7 +74,7 @@ def limits(per_host: float, total: float) -> KeyedRateLimiter:
 
 @contextlib.asynccontextmanager
 async def own_hosts(per_host: float) -> AsyncGenerator[list[URL]]:
-    """Serve three hosts that refuse what is too much, the first of them slowly."""
+    """Serve three hosts that throttle requests above their limits, the first of them slowly."""
 
     async def slow(_: web.Request) -> web.Response:
         await asyncio.sleep(0.5)
@@ -123,7 +123,7 @@ def read_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Fetch what the file says, or the pages of our own hosts."""
+    """Fetch the URLs of the file, or the pages of the local hosts."""
     options = read_options()
     if options.addresses is None:
         asyncio.run(crawl_own_hosts(options))

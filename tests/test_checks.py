@@ -1,4 +1,4 @@
-"""What is given for a number or a word is looked at in one place, and refused in one wording."""
+"""Specifies the validation of numbers and choices, and the wording of its errors."""
 
 import math
 from typing import Any
@@ -21,34 +21,34 @@ from aiothrottle.checks import check_choice, check_number, check_whole
         (2, {"none": "None for no limit"}),
     ],
 )
-def test_a_number_that_will_do(value: object, options: dict[str, Any]) -> None:
+def test_valid_number_passes(value: object, options: dict[str, Any]) -> None:
     check_number("cost", value, **options)
 
 
 @pytest.mark.parametrize(
     ("value", "options", "error", "message"),
     [
-        (-1, {}, ValueError, "cost is a finite number, 0 or more, not -1"),
-        (math.nan, {}, ValueError, "cost is a finite number, 0 or more, not nan"),
-        (math.inf, {}, ValueError, "cost is a finite number, 0 or more, not inf"),
-        (-math.inf, {"least": -math.inf}, ValueError, "cost is a finite number, not -inf"),
-        (math.nan, {"least": -math.inf}, ValueError, "cost is a finite number, not nan"),
-        (0.5, {"least": 1}, ValueError, "cost is a finite number, 1 or more, not 0.5"),
-        (0, {"above": 0}, ValueError, "cost is a finite number, above 0, not 0"),
-        (math.nan, {"above": 0}, ValueError, "cost is a finite number, above 0, not nan"),
-        ("1", {}, TypeError, "cost is a finite number, 0 or more, not '1'"),
-        (True, {}, TypeError, "cost is a finite number, 0 or more, not True"),
-        (1j, {}, TypeError, "cost is a finite number, 0 or more, not 1j"),
-        (None, {}, TypeError, "cost is a finite number, 0 or more, not None"),
+        (-1, {}, ValueError, "cost must be a finite number, 0 or more, got -1"),
+        (math.nan, {}, ValueError, "cost must be a finite number, 0 or more, got nan"),
+        (math.inf, {}, ValueError, "cost must be a finite number, 0 or more, got inf"),
+        (-math.inf, {"least": -math.inf}, ValueError, "cost must be a finite number, got -inf"),
+        (math.nan, {"least": -math.inf}, ValueError, "cost must be a finite number, got nan"),
+        (0.5, {"least": 1}, ValueError, "cost must be a finite number, 1 or more, got 0.5"),
+        (0, {"above": 0}, ValueError, "cost must be a finite number, above 0, got 0"),
+        (math.nan, {"above": 0}, ValueError, "cost must be a finite number, above 0, got nan"),
+        ("1", {}, TypeError, "cost must be a finite number, 0 or more, got '1'"),
+        (True, {}, TypeError, "cost must be a finite number, 0 or more, got True"),
+        (1j, {}, TypeError, "cost must be a finite number, 0 or more, got 1j"),
+        (None, {}, TypeError, "cost must be a finite number, 0 or more, got None"),
         (
             "1",
             {"unit": "tokens", "above": 0, "none": "None for any"},
             TypeError,
-            "cost is a finite number of tokens, above 0, or None for any, not '1'",
+            "cost must be a finite number of tokens, above 0, or None for any, got '1'",
         ),
     ],
 )
-def test_a_number_that_will_not_do(
+def test_invalid_number_is_rejected(
     value: object, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as refusal:
@@ -56,9 +56,9 @@ def test_a_number_that_will_not_do(
     assert str(refusal.value) == message
 
 
-def test_a_whole_number_that_no_float_can_hold_is_not_finite() -> None:
+def test_int_beyond_floats_is_not_finite() -> None:
     for value in (10**400, -(10**400)):
-        with pytest.raises(ValueError, match="cost is a finite number, not"):
+        with pytest.raises(ValueError, match="cost must be a finite number, got"):
             check_number("cost", value, least=-math.inf)
 
 
@@ -72,27 +72,27 @@ def test_a_whole_number_that_no_float_can_hold_is_not_finite() -> None:
         (None, {"none": "None"}),
     ],
 )
-def test_a_whole_number_that_will_do(value: object, options: dict[str, Any]) -> None:
+def test_valid_whole_number_passes(value: object, options: dict[str, Any]) -> None:
     check_whole("slots", value, **options)
 
 
 @pytest.mark.parametrize(
     ("value", "options", "error", "message"),
     [
-        (0, {}, ValueError, "slots is a whole number, 1 or more, not 0"),
-        (-1, {"least": 0}, ValueError, "slots is a whole number, 0 or more, not -1"),
-        (2.0, {}, TypeError, "slots is a whole number, 1 or more, not 2.0"),
-        (True, {}, TypeError, "slots is a whole number, 1 or more, not True"),
-        (None, {}, TypeError, "slots is a whole number, 1 or more, not None"),
+        (0, {}, ValueError, "slots must be a whole number, 1 or more, got 0"),
+        (-1, {"least": 0}, ValueError, "slots must be a whole number, 0 or more, got -1"),
+        (2.0, {}, TypeError, "slots must be a whole number, 1 or more, got 2.0"),
+        (True, {}, TypeError, "slots must be a whole number, 1 or more, got True"),
+        (None, {}, TypeError, "slots must be a whole number, 1 or more, got None"),
         (
             "2",
             {"unit": "slots", "none": "None for all"},
             TypeError,
-            "slots is a whole number of slots, 1 or more, or None for all, not '2'",
+            "slots must be a whole number of slots, 1 or more, or None for all, got '2'",
         ),
     ],
 )
-def test_a_whole_number_that_will_not_do(
+def test_invalid_whole_number_is_rejected(
     value: object, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as refusal:
@@ -100,8 +100,8 @@ def test_a_whole_number_that_will_not_do(
     assert str(refusal.value) == message
 
 
-def test_a_choice() -> None:
+def test_value_that_is_no_choice_is_rejected() -> None:
     check_choice("algorithm", "b", ("a", "b"))
     for value in ("c", "", None, ["a"]):
-        with pytest.raises(ValueError, match=r"^algorithm is one of 'a', 'b', not "):
+        with pytest.raises(ValueError, match=r"^algorithm must be one of 'a', 'b', got "):
             check_choice("algorithm", value, ("a", "b"))

@@ -27,11 +27,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_demo_runs_as_a_module() -> None:
     ended = run("-m", "aiothrottle", *QUICK)
     assert ended.returncode == 0, ended.stderr
-    assert "The throttled crawl is complete" in ended.stdout
+    assert "aiothrottle's crawl is complete" in ended.stdout
     assert "Warning" not in ended.stderr
 
 
-def test_the_command_that_is_installed_is_main() -> None:
+def test_installed_command_is_main() -> None:
     commands = entry_points(group="console_scripts", name="aiothrottle")
     if not commands:
         pytest.skip("the package is not installed")
@@ -83,19 +83,19 @@ def test_a_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -
         (["demo", "--rate", "nan"], "--rate: rate must be finite and above zero, got nan"),
         (["demo", "--rate", "-5"], "--rate: rate must be finite and above zero, got -5.0"),
         (["demo", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
-        (["demo", "--rate", "0/s"], "--rate: the limit of a rate is a finite number"),
+        (["demo", "--rate", "0/s"], "--rate: the limit of a rate must be a finite number"),
         (["demo", "--rate", "10/fortnight"], "unknown unit 'fortnight'"),
-        (["demo", "--rate", "2.5/s"], "--rate: a server admits whole requests, not '2.5/s'"),
-        (["demo", "--rate", "0.5"], "--rate: a server admits whole requests, not '0.5'"),
+        (["demo", "--rate", "2.5/s"], "--rate: must be a rate of whole requests, got '2.5/s'"),
+        (["demo", "--rate", "0.5"], "--rate: must be a rate of whole requests, got '0.5'"),
         (["demo", "--concurrency", "0"], "--concurrency: must be a whole number from 1 to 100"),
         (["demo", "--concurrency", "101"], "--concurrency: must be a whole number from 1 to 100"),
-        (["demo", "--pages", "-1"], "--pages: must be a whole number from 1 to 100000, not '-1'"),
+        (["demo", "--pages", "-1"], "--pages: must be a whole number from 1 to 100000, got '-1'"),
         (["demo", "--pages", "many"], "--pages: must be a whole number from 1 to 100000"),
         (["demo", "--plot", "crawls.gif"], "--plot: must be a file name in .png or .svg"),
         (["demo", "--plot", "no/such/folder/a.png"], "--plot: there is no folder 'no/such/folder'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_happens(
+def test_invalid_argument_is_rejected_before_the_run(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused_before_anything_happens(
 
 
 @pytest.mark.parametrize("command", ["fetch", "probe", "simulate", "demo"])
-def test_an_unknown_option_is_told_with_the_usage_of_its_command(
+def test_unknown_option_prints_usage_of_its_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -118,7 +118,7 @@ def test_an_unknown_option_is_told_with_the_usage_of_its_command(
     assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in said
 
 
-def test_a_command_does_not_wait_for_what_only_others_need() -> None:
+def test_command_imports_only_what_it_needs() -> None:
     code = (
         "import sys; from aiothrottle.cli import main\n"
         "try: main(['fetch', '--help'])\n"
@@ -160,7 +160,7 @@ def test_the_exit_status_is_that_of_the_demo(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
-def test_ctrl_c_ends_the_demo_at_once_and_without_a_traceback() -> None:
+def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
     code = (
         # Whoever started the tests in the background has switched Ctrl-C off for all of them.
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -1,4 +1,4 @@
-"""Responses as servers send them, each with what is to be read from it: tests/corpus/README.md."""
+"""Responses of real servers give the limits that the corpus expects: tests/corpus/README.md."""
 
 import json
 import math
@@ -78,14 +78,14 @@ def as_told(limits: ServerLimits) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_response_is_read_as_the_corpus_says(case: dict[str, Any]) -> None:
+def test_corpus_response_gives_its_expected_limits(case: dict[str, Any]) -> None:
     found = as_told(parse(case))
     wanted: list[dict[str, Any]] = [case["expect"]]
     wanted += [{**case["expect"], **other} for other in case.get("alt_expect", [])]
     assert any(same(found, readings) for readings in wanted), found
 
 
-def test_neither_the_order_of_lines_nor_the_case_of_names_matters() -> None:
+def test_order_and_case_of_headers_do_not_matter() -> None:
     for case in CASES:
         chance = random.Random(case["id"])
         lines = [
@@ -95,7 +95,7 @@ def test_neither_the_order_of_lines_nor_the_case_of_names_matters() -> None:
         assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
 
 
-def test_ones_own_clock_does_not_matter_where_the_response_has_one() -> None:
+def test_local_clock_does_not_matter_with_a_date() -> None:
     for case in CASES:
         dates = [text for name, text in case["headers"] if name.lower() == "date"]
         if len(dates) == 1 and parse_http_date(dates[0]):
@@ -111,6 +111,6 @@ def test_other_headers_do_not_matter() -> None:
         assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
 
 
-def test_the_corpus_is_all_there() -> None:
+def test_corpus_is_complete() -> None:
     assert len(GIVEN) == 237
     assert len(CASES) == len({case["id"] for case in CASES})

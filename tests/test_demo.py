@@ -46,10 +46,10 @@ def test_a_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) 
         assert float(seconds.removesuffix(" s")) > 0
         assert int(sent) == 40 + int(refused)
     assert table["the limit"] == ["100", "8"]
-    assert "nothing was refused" in printed
+    assert "no request was throttled" in printed
 
 
-def test_the_throttled_crawl_keeps_to_the_limits_where_no_limiter_does_not(
+def test_only_the_throttled_crawl_keeps_the_limits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_demo(THREE_LOADS) == 0
@@ -62,17 +62,17 @@ def test_the_throttled_crawl_keeps_to_the_limits_where_no_limiter_does_not(
     assert 0 < float(used.removesuffix("%")) <= 100
 
 
-def test_a_crawl_with_a_refusal_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_crawl_with_a_throttled_request_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     terms = Terms(rate=Rate(10, 0.5), pages=12)
     assert run_demo(terms, limiter=RateLimiter(concurrency_limit=8)) == 1
     printed, complaint = capsys.readouterr()
     assert rows(printed)["aiothrottle"][0] == "12"
-    assert complaint.startswith("\nThe throttled crawl failed: ")
-    assert "requests were refused" in complaint
-    assert "nothing was refused" not in printed
+    assert complaint.startswith("\naiothrottle's crawl failed: ")
+    assert "requests were throttled" in complaint
+    assert "no request was throttled" not in printed
 
 
-def test_a_crawl_that_is_not_complete_in_time_is_a_failure(
+def test_incomplete_crawl_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Terms, "patience", 0.5)
@@ -84,7 +84,7 @@ def test_a_crawl_that_is_not_complete_in_time_is_a_failure(
     assert "40 of 40 pages are missing" in complaint
 
 
-def test_somebody_at_a_terminal_sees_that_something_happens(
+def test_terminal_shows_progress_of_the_crawls(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal()
@@ -92,7 +92,7 @@ def test_somebody_at_a_terminal_sees_that_something_happens(
     assert run_demo(QUICK) == 0
     shown = [line.strip() for line in terminal.getvalue().split("\r")]
     for name in ("no limiter", "semaphore of 8", "aiothrottle"):
-        assert f"{name}: 0 of 40 pages, 0 refused" in shown
+        assert f"{name}: 0 of 40 pages, 0 throttled" in shown
     assert shown[-1] == "", "the line is not there any more when the table comes"
     assert "of 40 pages" not in capsys.readouterr().out
 
@@ -114,7 +114,7 @@ def test_the_least_time_counts_periods_and_places(pages: int, seconds: float) ->
     assert terms.least_time(pages) == pytest.approx(seconds)
 
 
-def test_the_part_of_the_limit_that_was_used_is_the_least_time_over_the_time() -> None:
+def test_used_share_is_least_time_over_time() -> None:
     run = Run("a crawl", Terms(rate=Rate(10), concurrency=10, page_time=0.0), seconds=4.0)
     assert run.share == 0.0
     run.found = {URL(f"http://a/{number}") for number in range(21)}
@@ -141,7 +141,7 @@ def test_the_bars_count_every_arrival_once() -> None:
     assert panel.bars(refused=True) == [0, 1, 0, 0, 0, 1, 0]
 
 
-def test_a_long_crawl_has_no_more_bars_than_can_be_seen() -> None:
+def test_number_of_bars_is_bounded() -> None:
     panel = dataclasses.replace(crawl_of(0.0, 2999.0), seconds=3000.0)
     assert len(panel.bars(refused=False)) == 401
     assert sum(panel.bars(refused=False)) == 2
@@ -166,7 +166,7 @@ def test_a_png_is_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"The picture is in {picture}." in capsys.readouterr().out
 
 
-def test_an_svg_is_an_svg_and_names_the_crawls(tmp_path: Path) -> None:
+def test_svg_names_the_crawls(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "crawls.svg"
     assert run_demo(QUICK, picture) == 0
@@ -177,7 +177,7 @@ def test_an_svg_is_an_svg_and_names_the_crawls(tmp_path: Path) -> None:
         assert f"<!-- {name}: 40 pages in" in content
 
 
-def test_a_picture_that_cannot_be_written_is_a_failure_and_the_table_is_there(
+def test_unwritable_picture_fails_after_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")

@@ -74,14 +74,14 @@ def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) 
     assert "20 fetched, 0 failed." in said
 
 
-def test_a_url_may_stand_behind_an_option(out: Path) -> None:
+def test_url_may_follow_an_option(out: Path) -> None:
     with background() as server:
         first, second = f"{server.url}a", f"{server.url}b"
         assert main(["fetch", first, "--silent", second, "-o", str(out)]) == 0
     assert set(by_url(out)) == {first, second}
 
 
-def test_a_list_has_bad_lines_and_the_run_goes_on(
+def test_run_continues_after_invalid_lines(
     tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = tmp_path / "urls.txt"
@@ -101,7 +101,7 @@ def test_a_list_has_bad_lines_and_the_run_goes_on(
     assert "2 fetched, 4 failed" in said
 
 
-def test_statuses_of_errors_are_failures_with_their_bodies(out: Path) -> None:
+def test_error_status_is_a_failure_with_its_body(out: Path) -> None:
     handler = answering(gone={"status": 404, "text": "nothing here"})
     with background(handler=handler) as server:
         assert main(["fetch", f"{server.url}gone", "-o", str(out), "-s"]) == 1
@@ -109,7 +109,7 @@ def test_statuses_of_errors_are_failures_with_their_bodies(out: Path) -> None:
     assert (record["status"], record["body"], record["error"]) == (404, "nothing here", None)
 
 
-def test_nobody_at_the_other_end_is_a_failure_and_not_the_end(
+def test_refused_connection_fails_only_its_url(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with background() as server:
@@ -156,14 +156,14 @@ def seconds(*arguments: str) -> float:
         (["20/500ms", "10/50ms"], 0.5),
     ],
 )
-def test_the_rates_are_kept(rates: list[str], least: float, out: Path) -> None:
+def test_run_keeps_its_rates(rates: list[str], least: float, out: Path) -> None:
     limits = [word for rate in rates for word in ("--rate", rate)]
     with background() as server:
         urls = [f"{server.url}{n}" for n in range(30)]
         assert seconds(*urls, "-o", str(out), *limits) >= least
 
 
-def test_each_host_has_its_rate_and_a_slow_one_keeps_no_other_waiting(out: Path) -> None:
+def test_slow_host_delays_no_other_host(out: Path) -> None:
     with background() as slow, background() as fast:
         # The first host has a long line, before the other one has its turn.
         urls = [f"{slow.url}{n}" for n in range(60)] + [f"{fast.url}{n}" for n in range(10)]
@@ -174,14 +174,14 @@ def test_each_host_has_its_rate_and_a_slow_one_keeps_no_other_waiting(out: Path)
     assert len(by_url(out)) == 70
 
 
-def test_all_hosts_together_have_a_rate_too(out: Path) -> None:
+def test_all_hosts_share_the_common_rate(out: Path) -> None:
     with background() as one, background() as other:
         urls = [f"{server.url}{n}" for n in range(8) for server in (one, other)]
         limits = ["--per-host", "100/s", "--rate", "6/300ms"]
         assert seconds(*urls, "-o", str(out), *limits) >= 0.6
 
 
-def test_the_request_is_as_asked(out: Path, tmp_path: Path) -> None:
+def test_request_has_the_given_options(out: Path, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def note(request: web.Request) -> web.Response:
@@ -219,7 +219,7 @@ def test_the_request_is_as_asked(out: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_redirects_are_followed_when_told_and_each_step_pays(out: Path) -> None:
+def test_each_followed_redirect_takes_a_token(out: Path) -> None:
     handler = answering(
         a={"status": 301, "headers": {"Location": "/b"}},
         b={"status": 302, "headers": {"Location": "c"}},
@@ -243,7 +243,7 @@ def test_redirects_are_followed_when_told_and_each_step_pays(out: Path) -> None:
     assert found[urls[2]]["error"] == "redirected to what is no HTTP URL"
 
 
-def test_a_long_body_is_a_failure(out: Path) -> None:
+def test_too_long_body_is_a_failure(out: Path) -> None:
     handler = answering(long={"body": b"x" * 2000}, short={"body": b"x" * 1024})
     with background(handler=handler) as server:
         urls = [f"{server.url}long", f"{server.url}short"]
@@ -253,7 +253,7 @@ def test_a_long_body_is_a_failure(out: Path) -> None:
     assert found[urls[1]]["error"] is None
 
 
-def test_who_does_not_answer_in_time_is_a_failure(out: Path) -> None:
+def test_timeout_is_a_failure(out: Path) -> None:
     with background("1/d", refusal="silence") as server:
         urls = [f"{server.url}{n}" for n in range(2)]
         options = ["--max-time", "0.2", "--concurrency", "1", "--retries", "0", "-s"]
@@ -283,7 +283,7 @@ def test_bodies_go_to_files_and_the_index_names_them(tmp_path: Path) -> None:
         assert content == (b"<p>" if record["url"] == urls[0] else bytes(range(256)) * 1000)
 
 
-def test_half_a_body_is_no_file(tmp_path: Path) -> None:
+def test_incomplete_body_leaves_no_file(tmp_path: Path) -> None:
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -301,7 +301,7 @@ def test_half_a_body_is_no_file(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
 
 
-def test_what_a_killed_run_has_left_is_taken_away(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".part-3").write_bytes(b"half")
     (tmp_path / "mine").write_bytes(b"mine")
     with background() as server:
@@ -313,7 +313,7 @@ def test_what_a_killed_run_has_left_is_taken_away(tmp_path: Path) -> None:
 # ---- going on --------------------------------------------------------------------------------
 
 
-def test_resume_does_the_rest_and_nothing_twice(
+def test_resume_fetches_the_rest_once(
     tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with background() as server:
@@ -334,14 +334,16 @@ def test_resume_does_the_rest_and_nothing_twice(
     assert "5 were done before" in capsys.readouterr().err
 
 
-def test_the_output_of_another_list_is_told(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_another_list_are_reported(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with background() as server:
         for names in (["a", "b", "c"], ["b", "d"]):
             urls = [f"{server.url}{name}" for name in names]
             assert main(["fetch", *urls, "-o", str(out), "--resume"]) == 0
     said = capsys.readouterr().err
     assert "1 fetched, 0 failed, 1 were done before.\n" in said
-    assert said.endswith("The output also has 2 records of what is not in this list.\n")
+    assert said.endswith("The output also has 2 records of URLs that are not in this list.\n")
     assert said.count("The output also has") == 1
 
 
@@ -351,15 +353,15 @@ def test_the_output_of_another_list_is_told(out: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no URLs: name some, or a list by --input-file, or - for standard input"),
+        ([], "no URLs: give some, or a list by --input-file, or - for standard input"),
         (["-i", "no/such/file"], "no/such/file cannot be read: No such file"),
         (["-i", "."], ". cannot be read: it is a folder"),
-        (["-", "-i", "-"], "- is there more than once"),
-        (["http://a/", "--resume"], "--resume goes on with a file"),
+        (["-", "-i", "-"], "- was given more than once"),
+        (["http://a/", "--resume"], "--resume needs a file to continue"),
         (["http://a/", "-o", "no/such/out"], "no/such/out cannot be written: No such file"),
         (["http://a/", "-o", "."], ". cannot be written: Is a directory"),
         (["http://a/", "--output-dir", "/dev/null"], "/dev/null is no folder to write to"),
-        (["http://a/", "-I", "-d", "x"], "--head is a request of its own"),
+        (["http://a/", "-I", "-d", "x"], "--head sets the method"),
         (["http://a/", "-H", "no colon"], "-H/--header: must be 'Name: value'"),
         (["http://a/", "-H", "a: b\r\nc: d"], "-H/--header: must be 'Name: value'"),
         (["http://a/", "-A", "a\nb"], "-A/--user-agent: must be"),
@@ -371,11 +373,11 @@ def test_the_output_of_another_list_is_told(out: Path, capsys: pytest.CaptureFix
         (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
         (["http://a/", "--retries", "-1"], "must be a whole number from 0"),
         (["http://a/", "--max-time", "soon"], "must be a number of seconds"),
-        (["http://a/", "--max-retry-after", "0"], "must be above 0"),
+        (["http://a/", "--max-retry-after", "0"], "must be a number of seconds, above 0"),
         (["http://a/", "--max-filesize", "big"], "must be a number of bytes such as 100k"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_line(
+def test_invalid_options_give_an_error_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -388,10 +390,8 @@ def test_what_makes_no_sense_is_refused_in_a_line(
     assert complaint in error
 
 
-def test_the_list_is_not_taken_for_the_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is not empty, and what is said of an output that is not is to take it away."""
+def test_input_as_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not empty, and the error for such an output says to remove it."""
     listed = tmp_path / "urls.txt"
     listed.write_text("http://127.0.0.1:1/")
     with pytest.raises(SystemExit) as ended:
@@ -410,9 +410,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_shows_a_bar_until_the_end(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with background() as server:
@@ -425,7 +423,7 @@ def test_a_terminal_shows_a_bar_that_is_gone_at_the_end(
     assert not any(line.startswith("[") for line in shown[end:])
 
 
-def test_nothing_a_server_says_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b]0;gotcha\x07\x9b2J\u202e"
     handler = answering(
         a={"text": evil, "status": 500},
@@ -439,7 +437,7 @@ def test_nothing_a_server_says_moves_the_cursor(capsys: pytest.CaptureFixture[st
     assert "status 500" in said
 
 
-def test_many_failures_are_told_in_the_output_alone(
+def test_further_failures_are_in_the_output_only(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fetch", *map(str, range(100)), "-o", str(out)]) == 1
@@ -448,7 +446,7 @@ def test_many_failures_are_told_in_the_output_alone(
     assert said[10] == "There are more failures; all of them are in the output."
 
 
-def test_silent_is_silent(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fetch", "nothing", "-o", str(out), "--silent"]) == 1
     assert capsys.readouterr() == ("", "")
 
@@ -468,7 +466,7 @@ class Sink:
         await asyncio.sleep(0)
 
 
-async def test_a_list_is_read_no_faster_than_it_is_worked_off() -> None:
+async def test_list_is_read_no_faster_than_fetched() -> None:
     asked = 0
 
     def endless(size: int) -> bytes:

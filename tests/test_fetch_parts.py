@@ -26,9 +26,7 @@ from aiothrottle.terminal import printable, without_credentials
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 7), st.integers(0, 12))
-def test_lines_are_the_same_however_they_are_cut(
-    lines: list[bytes], chunk: int, longest: int
-) -> None:
+def test_lines_do_not_depend_on_chunks(lines: list[bytes], chunk: int, longest: int) -> None:
     content = b"\n".join(lines)
     splitter = Splitter("a list", longest)
     found = [
@@ -52,7 +50,7 @@ def test_lines_are_the_same_however_they_are_cut(
     assert sum(line.size for line in found) == len(content)
 
 
-def test_a_long_line_is_not_kept() -> None:
+def test_long_line_is_cut_off() -> None:
     splitter = Splitter("a list", 10)
     for _ in range(1000):
         assert list(splitter.feed(b"x" * 1000)) == []
@@ -66,7 +64,7 @@ def test_a_long_line_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"  \t ", b"# https://example.org/", b"\r"])
-def test_blank_lines_and_comments_ask_for_nothing(line: bytes) -> None:
+def test_blank_lines_and_comments_are_skipped(line: bytes) -> None:
     assert read_address(line) is None
 
 
@@ -95,7 +93,7 @@ def test_a_url_is_read(line: bytes) -> None:
         (b"http://example.org/" + b"x" * LONGEST, f"is longer than {LONGEST} bytes"),
     ],
 )
-def test_what_is_no_url_is_told_and_not_raised(line: bytes, problem: str) -> None:
+def test_invalid_url_gives_its_problem(line: bytes, problem: str) -> None:
     address = read_address(line)
     assert address is not None
     assert address.url is None
@@ -141,7 +139,7 @@ def test_no_password_is_shown(line: bytes) -> None:
         (b"x" * 200, "x" * 200),
     ],
 )
-def test_line_that_is_no_url_is_shown_as_far_as_may_be(line: bytes, shown: str) -> None:
+def test_line_that_is_no_url_is_shown_redacted(line: bytes, shown: str) -> None:
     address = read_address(line)
     assert address is not None
     assert address.shown == shown
@@ -152,12 +150,12 @@ def test_no_error_shows_a_password() -> None:
     assert _described(ValueError()) == "ValueError"
 
 
-def test_what_looks_like_credentials_in_a_path_stays() -> None:
+def test_at_sign_in_a_path_stays() -> None:
     assert without_credentials("https://example.org/@you") == "https://example.org/@you"
 
 
 @given(st.text())
-def test_nothing_printable_moves_a_cursor(text: str) -> None:
+def test_printable_text_cannot_move_the_cursor(text: str) -> None:
     assert printable(text).isprintable()
 
 
@@ -176,7 +174,7 @@ def test_a_record_is_a_line_of_json() -> None:
     }
 
 
-def test_a_record_of_everything_is_one_too() -> None:
+def test_full_record_is_a_line_of_json() -> None:
     said = {
         "url": 'http://a/"\\\n\x1b\u00e9\ud800',
         "status": None,
@@ -194,14 +192,14 @@ def test_a_record_of_everything_is_one_too() -> None:
 
 @given(st.binary(), st.sampled_from([None, "utf-8", "latin-1", "no-such-charset", "utf-16"]))
 @example(b"\x7f\x1b\xc2\x9b", None)
-def test_no_body_harms_a_terminal_or_the_line(body: bytes, charset: str | None) -> None:
+def test_record_with_any_body_is_one_ascii_line(body: bytes, charset: str | None) -> None:
     line = Record(url="http://a/", status=200, body=body, charset=charset).line()
     assert line.count(b"\n") == 1
     assert line[:-1].decode("ascii").isprintable()
     assert set(json.loads(line)) & {"body", "body_base64"}
 
 
-def test_a_body_that_is_no_text_loses_no_byte() -> None:
+def test_binary_body_loses_no_byte() -> None:
     assert json.loads(Record(url="", body=b"\xff\x00").line())["body_base64"] == "/wA="
 
 
@@ -215,7 +213,7 @@ def test_a_body_that_is_no_text_loses_no_byte() -> None:
         (Record(url=""), True),
     ],
 )
-def test_what_is_a_failure(record: Record, *, failed: bool) -> None:
+def test_which_records_are_failures(record: Record, *, failed: bool) -> None:
     assert record.failed is failed
 
 
@@ -233,7 +231,7 @@ def reopened(path: Path) -> Done:
 
 
 @given(st.data())
-def test_wherever_a_line_is_torn_it_is_mended(
+def test_truncated_last_line_is_removed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "out.jsonl"
@@ -245,7 +243,7 @@ def test_wherever_a_line_is_torn_it_is_mended(
     assert [done.take(f"http://a/{n}") for n in (1, 2, 3)] == [True, True, False]
 
 
-def test_what_is_twice_in_the_output_is_taken_twice() -> None:
+def test_url_twice_in_the_output_is_skipped_twice() -> None:
     done = Done(["a", "a", "b"])
     assert len(done) == 3
     assert [done.take("a") for _ in range(3)] == [True, True, False]
@@ -264,7 +262,7 @@ def test_what_is_twice_in_the_output_is_taken_twice() -> None:
         b'{"url": 1}\n',
     ],
 )
-def test_a_file_of_others_is_not_touched(tmp_path: Path, content: bytes) -> None:
+def test_file_with_other_data_is_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "diary"
     path.write_bytes(content)
     with pytest.raises(OutputError, match="no record of fetch"):
@@ -272,10 +270,10 @@ def test_a_file_of_others_is_not_touched(tmp_path: Path, content: bytes) -> None
     assert path.read_bytes() == content
 
 
-def test_an_output_that_has_something_in_it_is_kept(tmp_path: Path) -> None:
+def test_output_that_is_not_empty_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(written("http://a/"))
-    with pytest.raises(OutputError, match="not empty: go on with it by --resume"):
+    with pytest.raises(OutputError, match="not empty: continue it with --resume"):
         open_output(path, resume=False)
     assert path.read_bytes() == written("http://a/")
 
@@ -288,14 +286,14 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
     open_output(tmp_path / "out.jsonl", resume=True).close()
 
 
-async def test_a_full_disk_is_told() -> None:
+async def test_full_disk_is_an_output_error() -> None:
     output: Output = open_output(Path("/dev/full"), resume=False)
     with pytest.raises(OutputError, match="No space left"):
         await output.write(b"a line\n")
     output.close()
 
 
-def test_a_long_line_behind_a_byte_order_mark_stays_too_long_however_it_is_cut() -> None:
+def test_long_line_after_byte_order_mark_stays_long() -> None:
     """Found by tests/fuzz_lines.py: cut in small pieces it was a shorter line, and a URL."""
     splitter = Splitter("a list", 10)
     content = b"\xef\xbb\xbf" + b"x" * 30 + b"\n"
@@ -307,7 +305,7 @@ def test_a_long_line_behind_a_byte_order_mark_stays_too_long_however_it_is_cut()
 
 
 @given(st.text(), st.text())
-def test_no_url_leads_a_file_out_of_its_folder(path: str, query: str) -> None:
+def test_file_name_never_leaves_the_folder(path: str, query: str) -> None:
     name = file_name(URL.build(scheme="http", host="example.org", path=f"/{path}", query=query))
     assert name == Path(name).name
     assert name.isascii()
@@ -327,11 +325,11 @@ def test_no_url_leads_a_file_out_of_its_folder(path: str, query: str) -> None:
         ("http://bücher.example/ü", "", "b_cher.example-*"),
     ],
 )
-def test_a_name_can_be_read(url: str, content_type: str, name: str) -> None:
+def test_file_name_is_readable(url: str, content_type: str, name: str) -> None:
     assert Path(file_name(URL(url), content_type)).match(name)
 
 
-def test_urls_that_differ_have_names_that_differ() -> None:
+def test_different_urls_have_different_names() -> None:
     urls = ["http://a/x", "http://a/X", "http://a/x?1", "http://a/x/", "https://a/x"]
     assert len({file_name(URL(url)).lower() for url in urls}) == len(urls)
 
@@ -366,7 +364,7 @@ POST = Request(
 
 
 @pytest.mark.parametrize("status", [200, 304, 404])
-def test_other_statuses_lead_nowhere(status: int) -> None:
+def test_other_status_is_no_redirect(status: int) -> None:
     assert redirected(POST, status, "http://b/") is None
     assert redirected(POST, 302, None) is None
 
@@ -383,7 +381,7 @@ def test_other_statuses_lead_nowhere(status: int) -> None:
         (308, "POST", "POST"),
     ],
 )
-def test_the_method_changes_as_browsers_change_it(status: int, method: str, becomes: str) -> None:
+def test_method_changes_as_in_browsers(status: int, method: str, becomes: str) -> None:
     request = redirected(Request(method, URL("http://a/"), {}, b"data"), status, "/y")
     assert request is not None
     assert (request.method, request.url) == (becomes, URL("http://a/y"))
@@ -434,12 +432,12 @@ def test_a_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "method"), [(301, "POST"), (302, "POST"), (303, "PUT")])
-def test_a_redirect_that_drops_the_body_leads_anywhere(status: int, method: str) -> None:
+def test_redirect_without_body_may_change_origin(status: int, method: str) -> None:
     request = redirected(Request(method, URL("http://a/x"), PRIVATE, b"secret"), status, "//b/y")
     assert request == Request("GET", URL("http://b/y"), {})
 
 
-def test_the_same_host_is_told_again() -> None:
+def test_same_origin_keeps_the_credentials() -> None:
     request = redirected(POST, 307, "y")
     assert request is not None
     assert request.url == URL("http://me:pw@a/y")
@@ -447,14 +445,14 @@ def test_the_same_host_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("location", ["http://me:[::1]:808.@", "http://xn--le99999999999999999es/"])
-def test_a_redirect_that_cannot_be_read_is_refused(location: str) -> None:
+def test_unreadable_redirect_is_rejected(location: str) -> None:
     for either in (location, location.removeprefix("http:")):
         with pytest.raises(ValueError, match="its host cannot be read"):
             redirected(POST, 302, either)
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/", "javascript:1"])
-def test_a_redirect_to_something_else_is_refused(location: str) -> None:
+def test_redirect_to_another_scheme_is_rejected(location: str) -> None:
     with pytest.raises(ValueError, match="no HTTP URL"):
         redirected(POST, 302, location)
 
@@ -471,7 +469,7 @@ def paced(*marks: tuple[float, int, float]) -> Pace:
     return pace
 
 
-def test_progress_tells_all_that_there_is() -> None:
+def test_progress_line_with_every_part() -> None:
     tally = Tally(done=500, failed=2, throttled=3)
     line = progress_line(tally, paced((0, 0, 0.0), (10, 100, 0.25)), 0.25, (2, 90.0), NOON)
     assert line == (
@@ -480,7 +478,7 @@ def test_progress_tells_all_that_there_is() -> None:
     )
 
 
-def test_progress_is_silent_about_what_it_does_not_know() -> None:
+def test_progress_line_omits_unknown_parts() -> None:
     assert progress_line(Tally(), paced((0, 0, 0.0)), None, (0, 0.0), NOON) == "0 done  0.0/s"
 
 
@@ -493,7 +491,7 @@ def test_the_pace_is_that_of_the_last_half_minute() -> None:
 @pytest.mark.parametrize(
     ("fraction", "told"), [(0.5, "0:10 left"), (0.001, "2:46:30 left"), (0.00005, "2 d 7 h left")]
 )
-def test_the_time_left_is_told_as_clocks_do(fraction: float, told: str) -> None:
+def test_time_left_is_formatted_as_a_clock(fraction: float, told: str) -> None:
     line = progress_line(Tally(), paced((0, 0, 0.0), (10, 1, fraction)), fraction, (0, 0.0), NOON)
     assert line.endswith(told)
 

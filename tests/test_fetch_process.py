@@ -57,12 +57,12 @@ def test_ctrl_c_finishes_what_was_sent_and_writes_it(tmp_path: Path) -> None:
         assert fetch.returncode == 130
         assert server.audit.sent == 5
     assert len(urls_of(out)) == 5
-    assert "Finishing what was sent, 5; once more ends at once." in said
+    assert "Finishing 5 in flight; press Ctrl-C again to abort." in said
     assert "5 fetched, 0 failed" in said
-    assert said.endswith("Interrupted: the same with --resume does the rest.\n")
+    assert said.endswith("Interrupted: the same with --resume fetches the rest.\n")
 
 
-def test_sigterm_does_the_same(tmp_path: Path) -> None:
+def test_sigterm_finishes_and_writes_like_ctrl_c(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     with background(handler=slowly) as server:
         with start("fetch", str(server.url), "-o", str(out)) as fetch:
@@ -131,7 +131,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
             until_sent(server, 10)
             fetch.send_signal(signal.SIGINT)
             assert fetch.stderr is not None
-            assert "Finishing what was sent" in fetch.stderr.readline()
+            assert "press Ctrl-C again to abort" in fetch.stderr.readline()
             assert fetch.poll() is None, "nine are never answered"
             fetch.send_signal(signal.SIGINT)
             _, said = fetch.communicate(timeout=60)
@@ -155,7 +155,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_pipe() -> None:
     assert "Fatal" not in said
 
 
-def test_who_reads_may_have_had_enough() -> None:
+def test_closed_pipe_ends_the_run() -> None:
     with background() as server, start("fetch", "-") as fetch:
         assert fetch.stdin is not None
         assert fetch.stdout is not None
@@ -170,7 +170,7 @@ def test_who_reads_may_have_had_enough() -> None:
         assert fetch.stderr.read() == ""
 
 
-def test_a_slow_reader_holds_back_the_requests_and_loses_nothing() -> None:
+def test_slow_reader_delays_requests_and_loses_nothing() -> None:
     body = "x" * 50_000
 
     async def long(_: web.Request) -> web.Response:
@@ -189,7 +189,7 @@ def test_a_slow_reader_holds_back_the_requests_and_loses_nothing() -> None:
     assert all(record["body"] == body for record in found)
 
 
-def test_a_reader_that_stands_still_does_not_keep_ctrl_c_from_being_heard() -> None:
+def test_ctrl_c_works_with_a_blocked_pipe() -> None:
     async def long(_: web.Request) -> web.Response:
         return web.Response(text="x" * 200_000)
 
@@ -198,7 +198,7 @@ def test_a_reader_that_stands_still_does_not_keep_ctrl_c_from_being_heard() -> N
         until_sent(server, 1)
         time.sleep(0.5)
         fetch.send_signal(signal.SIGINT)
-        assert "Finishing what was sent, 1" in fetch.stderr.readline()
+        assert "Finishing 1 in flight" in fetch.stderr.readline()
         printed, _ = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert json.loads(printed)["status"] == 200
@@ -213,7 +213,7 @@ def test_a_full_disk_ends_the_run() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_wherever_a_run_is_interrupted_resume_loses_and_repeats_nothing(
+def test_resume_after_any_interruption_loses_nothing(
     tmp_path: Path, seed: int, number: signal.Signals
 ) -> None:
     out = tmp_path / "out.jsonl"
@@ -269,7 +269,7 @@ def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 4_000, "KiB"
 
 
-def test_it_can_be_piped_through_a_shell() -> None:
+def test_output_can_be_piped_in_a_shell() -> None:
     with background() as server:
         ended = subprocess.run(
             f"yes {server.url} | {sys.executable} -m aiothrottle fetch - -s | head -n 3",
@@ -283,7 +283,7 @@ def test_it_can_be_piped_through_a_shell() -> None:
     assert ended.stderr == ""
 
 
-def test_redirects_give_no_secret_to_another_origin(tmp_path: Path) -> None:
+def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:
     """Origins that differ in their port alone, as an API and what else runs on its host may."""
     seen: dict[str, tuple[str, dict[str, str], bytes]] = {}
 
@@ -334,7 +334,7 @@ def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("options", [[], ["--resume"]])
-def test_index_that_is_a_link_is_refused(
+def test_index_that_is_a_link_is_rejected(
     tmp_path: Path, options: list[str], *, there: bool
 ) -> None:
     """Another user who can write to the folder could redirect the records to any file."""
@@ -351,7 +351,7 @@ def test_index_that_is_a_link_is_refused(
             _, said = fetch.communicate(timeout=60)
         assert fetch.returncode == 2
         assert server.audit.sent == 0
-    assert f"{index} is a symbolic link: take it away, or name another file by --output" in said
+    assert f"{index} is a symbolic link: remove it, or name another file by --output" in said
     assert precious.exists() is there
     assert not there or precious.read_bytes() == b""
 

@@ -40,7 +40,7 @@ def test_another_key_is_another_rate(valkey: Valkey, tmp_path: Path) -> None:
         assert server.audit.sent == 2
 
 
-def test_without_its_store_a_run_ends_and_goes_on_later(
+def test_run_ends_without_its_store_and_resumes(
     valkey: Valkey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -60,7 +60,7 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
         said = capsys.readouterr().err
         assert " fetched, 0 failed" in said
         assert "the store of the limits fails: " in said
-        assert said.endswith("Broken off: the same with --resume does the rest.\n")
+        assert said.endswith("Broken off: the same with --resume fetches the rest.\n")
         assert 2 <= len(out.read_bytes().splitlines()) < 4
         assert main(arguments) == 0
         assert server.audit.sent == 4
@@ -76,7 +76,7 @@ def test_without_its_store_a_run_ends_and_goes_on_later(
         ("memcached://127.0.0.1:1", "memcached://127.0.0.1:1: memcached: no answer in time"),
     ],
 )
-def test_a_store_that_is_not_there_is_told_before_anything_is_sent(
+def test_missing_store_is_an_error_before_any_request(
     store: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if store.startswith("memcached"):
@@ -129,7 +129,7 @@ def test_no_part_of_a_password_is_printed(scheme: str, rest: str) -> None:
         ("memcached", "emcache", "memcached"),
     ],
 )
-def test_what_a_store_needs_is_told_if_it_is_not_there(
+def test_missing_driver_error_names_the_package(
     scheme: str,
     driver: str,
     extra: str,
@@ -149,23 +149,23 @@ def test_what_a_store_needs_is_told_if_it_is_not_there(
     [
         (
             ["--store", "nonsense://x", "--rate", "1"],
-            "redis://, rediss://, mongodb://, mongodb+srv://, memcached://, not 'nonsense://x'",
+            "redis://, rediss://, mongodb://, mongodb+srv://, memcached://, got 'nonsense://x'",
         ),
-        (["--store", "nowhere", "--rate", "1"], "memcached://, not 'nowhere'"),
-        (["--store", "nonsense://:secret@x", "--rate", "1"], "not 'nonsense://x'"),
+        (["--store", "nowhere", "--rate", "1"], "memcached://, got 'nowhere'"),
+        (["--store", "nonsense://:secret@x", "--rate", "1"], "got 'nonsense://x'"),
         (["--store", "redis://[::1", "--rate", "1"], "redis://*** cannot be read: write redis://"),
         (["--store", "redis://h:port", "--rate", "1"], "redis://*** cannot be read"),
-        (["--store", "redis:/h", "--rate", "1"], "not '***'"),
-        (["--store", "redis://h"], "--store is where a rate is counted: give --rate or --per-host"),
+        (["--store", "redis:/h", "--rate", "1"], "got '***'"),
+        (["--store", "redis://h"], "--store counts a rate: give --rate or --per-host"),
         (
             ["--store", "redis://h", "--rate", "1", "--per-host", "1"],
-            "a store counts all requests, or those of each host: not --rate besides --per-host",
+            "a store counts either all requests or those of each host: ",
         ),
         (["--store-key", "k", "--rate", "1"], "--store-key names the limits in a store"),
         (["--guard", "1"], "--guard stretches the period of a rate"),
     ],
 )
-def test_options_that_make_no_sense_together(
+def test_conflicting_options_are_rejected(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Where a response says a thing twice, or half: which of it counts."""
+"""Specifies which value counts if a response reports a field twice or in part."""
 
 from datetime import UTC, datetime
 
@@ -26,7 +26,7 @@ def both(*lines: tuple[str, str]) -> ServerLimits:
     return said
 
 
-def test_what_one_family_does_not_say_is_taken_from_the_other() -> None:
+def test_missing_field_comes_from_the_other_family() -> None:
     said = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10"))
     assert (said.limit, said.remaining) == (10, 5)
     said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Window", "60"))
@@ -35,7 +35,7 @@ def test_what_one_family_does_not_say_is_taken_from_the_other() -> None:
     assert said.policies == (Policy(None, 10, 1.0, 5), Policy(None, 50, 60.0))
 
 
-def test_of_what_both_families_say_the_first_one_is_believed() -> None:
+def test_first_family_takes_precedence() -> None:
     said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Limit", "20"))
     assert said.limit == 10
     said = both(
@@ -49,7 +49,7 @@ def test_of_what_both_families_say_the_first_one_is_believed() -> None:
     assert [policy.window for policy in said.policies] == [1.0]
 
 
-def test_of_both_families_the_least_is_left_and_the_later_reset_counts() -> None:
+def test_lowest_remainder_and_latest_reset_count() -> None:
     def of(first: tuple[int, int], second: tuple[int, int]) -> tuple[float | None, float | None]:
         said = both(
             ("RateLimit-Remaining", str(first[0])),
@@ -69,12 +69,12 @@ def test_of_both_families_the_least_is_left_and_the_later_reset_counts() -> None
 # --- limits with names ---
 
 
-def test_the_first_window_of_a_limit_with_a_name_is_its_own() -> None:
+def test_named_limit_has_its_first_window() -> None:
     (policy,) = read(("X-RateLimit-Limit-Search", "10;w=60, 100;w=3600")).policies
     assert policy == Policy("search", 10, 60.0)
 
 
-def test_a_limit_that_cannot_be_read_leaves_the_rest_as_it_is_but_for_a_negative_one() -> None:
+def test_only_a_negative_limit_discards_other_fields() -> None:
     left = ("X-RateLimit-Remaining-Search", "5")
     assert read(("X-RateLimit-Limit-Search", "unlimited"), left).policies == (
         Policy("search", remaining=5),
@@ -82,7 +82,7 @@ def test_a_limit_that_cannot_be_read_leaves_the_rest_as_it_is_but_for_a_negative
     assert read(("X-RateLimit-Limit-Search", "-1"), left).policies == ()
 
 
-def test_windows_of_a_profile_are_for_limits_that_name_theirs_and_do_not_say_how_long() -> None:
+def test_profile_windows_fill_only_missing_windows() -> None:
     profile = Profile("Acme", windows=(("cycle", 600.0),))
     lines = [("X-RateLimit-Limit-Cycle", "5"), ("X-RateLimit-Limit-Search", "6")]
     assert read(*lines, profile=profile).policies == (
@@ -93,7 +93,7 @@ def test_windows_of_a_profile_are_for_limits_that_name_theirs_and_do_not_say_how
     assert said.policies == (Policy("cycle", 5, 60.0),)
 
 
-def test_part_of_a_request_is_no_request() -> None:
+def test_fraction_of_a_request_is_rounded_down() -> None:
     said = read(("X-RateLimit-Limit", "10.5"), ("X-RateLimit-Remaining", "4.5"))
     assert (said.limit, said.remaining) == (10, 4)
 
@@ -111,47 +111,47 @@ def test_part_of_a_request_is_no_request() -> None:
         ("r=5;t=0", "t=10"),
     ],
 )
-def test_of_two_partitions_the_tighter_one_in_either_order(one: str, other: str) -> None:
+def test_tighter_of_two_partitions_counts_in_any_order(one: str, other: str) -> None:
     tighter = read(("RateLimit", f'"a";{one}')).policies
     assert read(("RateLimit", f'"a";{one}, "a";{other}')).policies == tighter
     assert read(("RateLimit", f'"a";{other}, "a";{one}')).policies == tighter
 
 
-def test_a_reset_at_once_is_told_from_none() -> None:
+def test_reset_of_zero_differs_from_none() -> None:
     said = read(("RateLimit", '"a";r=5;t=0, "a";r=5'))
     assert said.policies == (Policy("a", remaining=5, reset_after=0.0),)
 
 
-def test_an_item_that_is_wrong_does_not_spoil_those_after_it() -> None:
+def test_invalid_item_leaves_later_items_intact() -> None:
     # Section 3.1 of draft 10 has the parameter "q" be a non-negative integer.
     said = read(("RateLimit-Policy", '"a";q=x, "b";q=-1, "c";q=5;w=60'), ("RateLimit", '"c";r=3'))
     assert said.policies == (Policy("c", 5, 60.0, 3),)
 
 
 @pytest.mark.parametrize("policy", ["5;w=60", "5;Window=60", "5;W=60"])
-def test_policies_of_older_drafts_have_any_number_of_digits_and_either_case(policy: str) -> None:
+def test_older_drafts_allow_long_numbers_and_upper_case(policy: str) -> None:
     assert read(("RateLimit-Policy", policy)).policies == (Policy(None, 5, 60.0),)
 
 
 # --- bodies and words ---
 
 
-def test_a_negative_wait_in_a_body_is_none() -> None:
+def test_negative_wait_in_a_body_is_ignored() -> None:
     assert read(status=429, body='{"retry_after":-0.5}').retry_after is None
     assert read(status=429, body='{"retry_after":0.5}').retry_after == 0.5
 
 
-def test_a_second_to_be_waited_is_one() -> None:
+def test_throttle_seconds_of_one_is_one_second() -> None:
     assert read(status=429, body='{"ThrottleSeconds":1}').retry_after == 1
     assert read(status=429, body='{"ThrottleSeconds":0.5}').retry_after == 0.5
 
 
-def test_a_word_is_at_most_64_characters_long() -> None:
+def test_label_longer_than_64_characters_is_ignored() -> None:
     assert read(("X-RateLimit-Resource", "x" * 64)).reason == "x" * 64
     assert read(("X-RateLimit-Resource", "x" * 65)).reason is None
 
 
-def test_of_what_resets_soon_the_later_one_binds() -> None:
+def test_later_reset_binds_without_remainders() -> None:
     at_once, soon = Policy("at once", reset_after=0.0), Policy("soon", reset_after=0.5)
     assert binding([at_once, soon]) == soon
 
@@ -170,18 +170,16 @@ def test_of_what_resets_soon_the_later_one_binds() -> None:
         (1_000_000_000, 2**31),
     ],
 )
-def test_a_large_number_is_an_instant_if_it_is_near_and_else_no_short_wait(
-    number: int, seconds: float
-) -> None:
+def test_large_number_is_timestamp_or_long_wait(number: int, seconds: float) -> None:
     assert parse_retry_after(str(number), NOW) == seconds
 
 
-def test_a_wait_of_more_than_a_hundred_characters_is_not_read() -> None:
+def test_wait_longer_than_100_characters_is_ignored() -> None:
     assert parse_retry_after("1" * 100, NOW) == 2**31
     assert parse_retry_after("1" * 101, NOW) is None
 
 
-def test_a_year_of_two_digits_is_fifty_years_ahead_at_the_most() -> None:
+def test_two_digit_year_is_at_most_50_ahead() -> None:
     # RFC 9110, section 5.6.7.
     now = datetime(2080, 6, 1, tzinfo=UTC)
     for year, meant in (("30", 2030), ("29", 2129), ("79", 2079), ("81", 2081)):
@@ -202,5 +200,5 @@ def test_a_year_of_two_digits_is_fifty_years_ahead_at_the_most() -> None:
         ("1." + "5" * 19, None),
     ],
 )
-def test_a_limit_has_at_most_eighteen_digits_on_either_side(text: str, limit: float | None) -> None:
+def test_limit_has_at_most_18_digits_per_side(text: str, limit: float | None) -> None:
     assert read(("X-RateLimit-Limit", text)).limit == limit

@@ -102,13 +102,13 @@ def test_every_line_of_a_repeated_name_counts(container: Callable[[Pairs], Any])
 
 
 @every_container
-def test_no_lines_say_nothing(container: Callable[[Pairs], Any]) -> None:
+def test_empty_headers_report_nothing(container: Callable[[Pairs], Any]) -> None:
     assert parse_rate_limit(200, container([]), NOW) == parse_rate_limit(200, (), NOW)
 
 
 @pytest.mark.parametrize("headers", [5, [1], ["ab", "c"], [("a", "b", "c")], "text"])
 def test_other_objects_are_rejected(headers: Headers) -> None:
-    with pytest.raises(TypeError, match="headers are a mapping, or pairs of texts, not "):
+    with pytest.raises(TypeError, match="headers must be a mapping or pairs of str, got "):
         parse_rate_limit(200, headers, NOW)
 
 
@@ -132,7 +132,7 @@ each_unit = pytest.mark.parametrize(
 
 
 @each_unit
-async def test_headers_of_aiohttp_are_read(reset: str, profile: Profile | None) -> None:
+async def test_aiohttp_headers_are_parsed(reset: str, profile: Profile | None) -> None:
     async with (
         serving(answering(reset)) as (url, _),
         aiohttp.ClientSession() as session,

@@ -1,4 +1,4 @@
-"""Headers and bodies at the edges of what is read: one case beside each rule, on either side."""
+"""Specifies the boundaries of the rules for headers and bodies, with a case on either side."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from aiothrottle.headers import (
     ServerLimits,
     profile_for,
 )
-from aiothrottle.headers.fields import TELLING
+from aiothrottle.headers.fields import IS_LIMIT_HEADER
 from aiothrottle.headers.limits import binding
-from aiothrottle.headers.record import Record, Vendor, filled, pick
+from aiothrottle.headers.record import Record, Vendor, fill_template, pick
 from tests.reading import EPOCH, read
 
 # --- bodies ---
@@ -27,12 +27,12 @@ from tests.reading import EPOCH, read
 @pytest.mark.parametrize(
     "body", ['{"retry_after":5}', f"IP banned until {EPOCH + 5}000", '{"x":[{"retry_after":5}]}']
 )
-def test_a_wait_counts_from_status_400_on(body: str) -> None:
+def test_wait_in_body_counts_from_status_400(body: str) -> None:
     assert read(status=400, body=body).retry_after == 5
     assert read(status=399, body=body).retry_after is None
 
 
-def test_a_text_bears_a_mark_from_status_400_on() -> None:
+def test_mark_in_text_counts_from_status_400() -> None:
     assert read(status=400, body="secondary rate limit").throttled
     assert not read(status=399, body="secondary rate limit").throttled
     assert read(status=400, body='{"message":"secondary rate limit"}').throttled
@@ -46,17 +46,17 @@ def test_a_text_bears_a_mark_from_status_400_on() -> None:
         ("retry_after_ms", 0.001), ("retryDelay", 1), ("ThrottleSeconds", 1),
     ],
 )  # fmt: skip
-def test_every_name_of_a_wait_and_its_unit(key: str, unit: float) -> None:
+def test_every_wait_key_has_its_unit(key: str, unit: float) -> None:
     assert read(status=429, body=f'{{"{key}":3000}}').retry_after == 3000 * unit
 
 
-def test_no_wait_at_all_is_a_wait_of_0_but_for_one() -> None:
+def test_zero_wait_counts_except_throttle_seconds() -> None:
     assert read(status=429, body='{"retry_after":0}').retry_after == 0
     assert read(status=429, body='{"ThrottleSeconds":0}').retry_after is None
     assert read(status=429, body='{"ThrottleSeconds":0,"retry_after":2}').retry_after == 2
 
 
-def test_instants_are_told_from_waits_and_measured_by_the_clock_beside_them() -> None:
+def test_timestamps_in_bodies_use_the_clock_beside_them() -> None:
     body = '{{"data":{{"serverTime":{},"retryAfter":{}}}}}'
     # An instant that has passed is no wait; and no wait is ever longer than the cap.
     assert read(status=429, body=body.format(EPOCH * 1000, EPOCH * 1000 - 5)).retry_after == 0
@@ -79,12 +79,12 @@ def test_instants_are_told_from_waits_and_measured_by_the_clock_beside_them() ->
         ('{"error":"not throttled"}', False),
     ],
 )
-def test_codes_are_whole_and_stand_under_their_key(body: str, throttled: bool) -> None:
+def test_codes_match_whole_values_under_their_key(body: str, throttled: bool) -> None:
     assert read(body=body).throttled == throttled
     assert read(status=400, body=body).throttled == throttled
 
 
-def test_headers_in_a_body_are_texts_or_whole_numbers() -> None:
+def test_nested_headers_are_texts_or_whole_numbers() -> None:
     inner = '{"X-RateLimit-Limit":[50],"X-RateLimit-Remaining":4,"X-RateLimit-Reset":null}'
     said = read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}')
     assert (said.limit, said.remaining, said.reset_after) == (None, 4, None)
@@ -92,7 +92,7 @@ def test_headers_in_a_body_are_texts_or_whole_numbers() -> None:
     assert read(status=429, body='{"error":{"metadata":5}}').limit is None
 
 
-def test_what_the_headers_in_a_body_say_of_time_is_not_believed() -> None:
+def test_nested_date_is_ignored() -> None:
     inner = '{"Age":"5","X-RateLimit-Limit":"50"}'
     assert read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}').limit == 50
 
@@ -100,7 +100,7 @@ def test_what_the_headers_in_a_body_say_of_time_is_not_believed() -> None:
 # --- several limits ---
 
 
-def test_a_remainder_without_a_limit_is_of_the_only_one_that_is_listed() -> None:
+def test_remainder_belongs_to_single_listed_limit() -> None:
     left = ("X-RateLimit-Remaining", "3")
     one, two = ("RateLimit-Policy", "10;w=60"), ("RateLimit-Policy", "10;w=60, 100;w=3600")
     said = read(one, ("RateLimit-Remaining", "3"))
@@ -110,7 +110,7 @@ def test_a_remainder_without_a_limit_is_of_the_only_one_that_is_listed() -> None
     assert read(left).limit is None
 
 
-def test_without_a_remainder_the_latest_reset_binds_and_0_is_a_reset() -> None:
+def test_latest_reset_binds_without_remainder() -> None:
     early, late = Policy("early", reset_after=0.0), Policy("late", reset_after=5.0)
     assert binding([early, late]) == late
     assert binding([late, early]) == late
@@ -118,7 +118,7 @@ def test_without_a_remainder_the_latest_reset_binds_and_0_is_a_reset() -> None:
     assert binding([Policy("silent")]) is None
 
 
-def test_the_tighter_one_binds() -> None:
+def test_limit_with_lowest_remaining_share_binds() -> None:
     def first(*policies: Policy) -> str | None:
         found = binding(policies)
         return found and found.name
@@ -133,7 +133,7 @@ def test_the_tighter_one_binds() -> None:
     assert first(used_up._replace(reset_after=None), used_up._replace(name="b")) == "b"
 
 
-def test_what_everybody_reads_and_the_profile_of_one_name_fill_each_other_in() -> None:
+def test_common_and_profile_limits_merge_by_name() -> None:
     profile = Profile(
         "Acme", limits=(Limit("day", "Acme-Day", "Acme-Left", reset="Acme-Reset", window=86400),)
     )
@@ -148,7 +148,7 @@ def test_what_everybody_reads_and_the_profile_of_one_name_fill_each_other_in() -
 # --- what a profile reads ---
 
 
-def test_what_several_headers_say_of_one_limit_is_one_record() -> None:
+def test_headers_of_one_limit_merge_into_one_record() -> None:
     vendor = Vendor()
     vendor.add(Record("a", 10, 5, 3, 7.0, 60.0), named=True)
     vendor.add(Record("a", 8, 6, 4, 9.0, 50.0), named=True)
@@ -162,7 +162,7 @@ def test_what_several_headers_say_of_one_limit_is_one_record() -> None:
     assert vendor.unnamed == Policy(quota=1)
 
 
-def test_no_more_limits_are_kept_than_anybody_has() -> None:
+def test_number_of_vendor_limits_is_bounded() -> None:
     vendor = Vendor()
     for number in range(300):
         vendor.add(Record(str(number), 1), named=True)
@@ -171,20 +171,20 @@ def test_no_more_limits_are_kept_than_anybody_has() -> None:
     assert vendor.policies[-1].quota == 0
 
 
-def test_either_number_may_be_missing() -> None:
+def test_pick_accepts_missing_numbers() -> None:
     table = [(None, None, None), (1.0, None, 1.0), (None, 2.0, 2.0), (1.0, 2.0, 2.0)]
     assert [pick(max, one, other) for one, other, _ in table] == [found for _, _, found in table]
 
 
-def test_a_name_with_a_word_missing_is_none() -> None:
-    assert filled("of {a} and {0}", {"a": "x", "0": "y"}.get) == "of x and y"
-    assert filled("of {a} and {b}", {"a": "x"}.get) == ""
+def test_name_with_a_missing_value_is_empty() -> None:
+    assert fill_template("of {a} and {0}", {"a": "x", "0": "y"}.get) == "of x and y"
+    assert fill_template("of {a} and {b}", {"a": "x"}.get) == ""
 
 
-def test_braces_in_a_word_are_not_filled() -> None:
+def test_braces_in_a_value_are_not_expanded() -> None:
     """A server could let each word name the next one twice: 600 bytes made gigabytes."""
     words = {"a": "{b}{b}", "b": "{a}{a}"}
-    assert filled("{a}", words.get) == "{b}{b}"
+    assert fill_template("{a}", words.get) == "{b}{b}"
     members: dict[str, object] = {name: f"{{{chr(ord(name) + 1)}}}" * 21 for name in "abcde"}
     usage = {"1": [{"type": "{a}" * 21, **members, "call_count": 1}]}
     header = ("X-Business-Use-Case-Usage", json.dumps(usage))
@@ -210,7 +210,7 @@ def acme(text: str, row: Json = JSON, *, status: int = 200) -> ServerLimits:
     return read(("Acme", text), status=status, profile=Profile("Acme", limits=(row,)))
 
 
-def test_an_object_tells_a_limit() -> None:
+def test_json_object_gives_a_limit() -> None:
     said = acme('{"x":{"kind":"k","limits":{"max":9,"used":2,"spent":3,"reset":5,"window":60}}}')
     assert said.policies == (Policy("k x", 9, 60.0, 6, 5.0),)
     assert acme('[{"kind":"k","limits":{"left":3}}]').policies == (Policy("k 0", remaining=3),)
@@ -220,14 +220,14 @@ def test_an_object_tells_a_limit() -> None:
     assert acme('{"x":{"kind":"k","limits":{"window":1e300,"left":1}}}').policies[0].window is None
 
 
-def test_the_longest_wait_in_an_object_counts() -> None:
+def test_longest_wait_in_json_counts() -> None:
     text = '{"x":{"limits":{"wait":2000}},"y":{"limits":{"wait":5000}},"z":{"limits":{"wait":0}}}'
     assert acme(text).retry_after == 5
     assert acme('{"x":{"limits":{"wait":1e300}}}').retry_after == 2**31
     assert acme('{"x":{"limits":{"wait":0}}}').retry_after is None
 
 
-def test_json_that_is_none_or_too_long_says_nothing() -> None:
+def test_invalid_or_too_long_json_is_ignored() -> None:
     text = '{"x":{"kind":"k","limits":{"left":3}},"y":"'
     longest = text + "y" * (8190 - len(text)) + '"}'
     assert acme(longest).policies
@@ -235,13 +235,13 @@ def test_json_that_is_none_or_too_long_says_nothing() -> None:
         assert acme(wrong).policies == ()
 
 
-def test_a_fixed_limit_counts_only_with_what_was_used_of_it() -> None:
+def test_fixed_limit_counts_only_with_a_used_part() -> None:
     row = Json("", header="Acme", name="call", limit=100, remaining="left", used=("used",))
     assert acme('{"used":30}', row).policies == (Policy("call", 100, None, 70),)
     assert acme('{"left":30}', row).policies == (Policy("call", None, None, 30),)
 
 
-def test_who_could_not_pay_waits_until_it_can() -> None:
+def test_throttled_request_waits_for_its_cost() -> None:
     row = Json("", header="Acme", remaining="left", cost="cost", rate="rate")
     text = '{{"cost":{},"left":{},"rate":{}}}'
     assert acme(text.format(50, 20, 10), row, status=429).retry_after == 3
@@ -251,7 +251,7 @@ def test_who_could_not_pay_waits_until_it_can() -> None:
     assert acme(text.format(1e18, 0, 1), row, status=429).retry_after == 2**31
 
 
-def test_windows_and_counts_by_position() -> None:
+def test_items_take_windows_and_names_by_position() -> None:
     row = Items("acme", r"(?P<used>\d+)", name=("second", "day"), window=(1, 86400), remaining=7)
     said = read(("Acme", "3, 40, 500"), profile=Profile("Acme", limits=(row,)))
     assert said.policies == (
@@ -260,7 +260,7 @@ def test_windows_and_counts_by_position() -> None:
     )
 
 
-def test_the_unit_of_a_window_is_in_its_name() -> None:
+def test_window_header_name_gives_its_unit() -> None:
     for header, seconds in (("Acme-Milliseconds", 1.5), ("Acme-W-MS", 1.5), ("Acme-W", 1500)):
         profile = Profile("Acme", limits=(Limit("a", "Acme", window=header),))
         assert read(("Acme", "5"), (header, "1500"), profile=profile).window == seconds or (
@@ -269,22 +269,22 @@ def test_the_unit_of_a_window_is_in_its_name() -> None:
 
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
-    ({"hosts": "api.acme.example"}, "hosts of a Profile is a tuple"),
-    ({"hosts": (1,)}, "hosts of a Profile are each a str"),
-    ({"aliases": ["a"]}, "aliases of a Profile is a tuple"),
-    ({"limits": (Limit("a"), "b")}, "limits of a Profile are each a Limit, Items or Json"),
-    ({"milliseconds": {"Retry-After"}}, "milliseconds of a Profile is a frozenset"),
-    ({"refusals": [499]}, "refusals of a Profile is a frozenset"),
+    ({"hosts": "api.acme.example"}, "hosts of a Profile must be a tuple"),
+    ({"hosts": (1,)}, "hosts of a Profile must each be a str"),
+    ({"aliases": ["a"]}, "aliases of a Profile must be a tuple"),
+    ({"limits": (Limit("a"), "b")}, "limits of a Profile must each be a Limit, Items or Json"),
+    ({"milliseconds": {"Retry-After"}}, "milliseconds of a Profile must be a frozenset"),
+    ({"refusals": [499]}, "refusals of a Profile must be a frozenset"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "text"), WRONG)
-def test_a_profile_of_the_wrong_kinds_is_refused(arguments: Mapping[str, Any], text: str) -> None:
+def test_profile_with_wrong_types_is_rejected(arguments: Mapping[str, Any], text: str) -> None:
     with pytest.raises(TypeError, match=text):
         Profile("Acme", **arguments)
 
 
-def test_which_headers_tell() -> None:
+def test_which_headers_can_be_about_limits() -> None:
     profile = Profile("Acme", limits=(Limit("a", "Acme-Max"), Items("acme-.*", "x")))
     for name, everybodys, its in (
         ("Acme-Max", False, True),
@@ -295,7 +295,7 @@ def test_which_headers_tell() -> None:
         ("Date", False, False),
         ("Server", False, False),
     ):
-        assert (TELLING[name], profile.telling[name]) == (everybodys, its), name
+        assert (IS_LIMIT_HEADER[name], profile.is_limit_header[name]) == (everybodys, its), name
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_which_headers_tell() -> None:
         ({"windows": (("day", 86400.0),)}, True),
     ],
 )
-def test_a_profile_that_says_nothing_is_none(arguments: Mapping[str, Any], says: bool) -> None:
-    assert Profile("Acme", **arguments).says_something == says
+def test_profile_without_rules_has_no_effect(arguments: Mapping[str, Any], says: bool) -> None:
+    assert Profile("Acme", **arguments).has_effect == says
 
 
 @pytest.mark.parametrize(
@@ -321,19 +321,17 @@ def test_a_profile_that_says_nothing_is_none(arguments: Mapping[str, Any], says:
         ("month", None),
     ],
 )  # fmt: skip
-def test_the_last_word_of_a_name_says_how_long_its_window_is(
-    name: str, seconds: float | None
-) -> None:
+def test_last_word_of_a_name_gives_its_window(name: str, seconds: float | None) -> None:
     (policy,) = read((f"X-RateLimit-Limit-Calls-{name}", "5")).policies
     assert policy.window == seconds
 
 
-def test_xml_bears_a_mark_only_in_an_error() -> None:
+def test_xml_mark_counts_only_in_an_error() -> None:
     assert not read(body="<List><Code>SlowDown</Code></List>").throttled
     assert not read(body="<Error><Code>Other</Code></Error>").throttled
 
 
-def test_used_up_without_a_reset_is_less_than_one_that_resets_at_once() -> None:
+def test_used_up_limit_without_reset_binds_first() -> None:
     silent, told = Policy("silent", 10, remaining=0), Policy("told", 10, None, 0, 0.0)
     assert binding([silent, told]) == told
 

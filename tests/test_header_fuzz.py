@@ -1,6 +1,6 @@
-"""Whatever a server sends: no exception, nothing unsound, and time in proportion to its length.
+"""Any input from a server: no exception, only sound limits, and linear time.
 
-`tests/fuzz_headers.py` does the same guided by coverage, for as long as you like.
+`tests/fuzz_headers.py` does the same guided by coverage, for any length of time.
 """
 
 import itertools
@@ -100,7 +100,7 @@ BODY = st.one_of(
     body=BODY,
     profile=st.one_of(st.none(), st.sampled_from(list(PROFILES.values()))),
 )
-def test_whatever_comes_is_read_soundly(
+def test_any_response_gives_sound_limits(
     status: int,
     headers: list[tuple[str, str]],
     now: datetime,
@@ -113,7 +113,7 @@ def test_whatever_comes_is_read_soundly(
 
 
 @given(VALUE, st.datetimes(timezones=st.just(UTC)))
-def test_one_value_is_read_soundly(value: str, now: datetime) -> None:
+def test_any_single_value_gives_sound_limits(value: str, now: datetime) -> None:
     assert_seconds(parse_retry_after(value, now))
     moment = parse_http_date(value, now)
     assert moment is None or moment.tzinfo is not None
@@ -184,7 +184,7 @@ def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_long_value_takes_time_in_proportion(shape: str) -> None:
+def test_long_value_takes_linear_time(shape: str) -> None:
     def work(length: int) -> Callable[[], object]:
         headers = [(field, SHAPES[shape](length)) for field in FIELDS]
         return lambda: [
@@ -195,7 +195,7 @@ def test_a_long_value_takes_time_in_proportion(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_long_body_takes_time_in_proportion(shape: str) -> None:
+def test_long_body_takes_linear_time(shape: str) -> None:
     def work(length: int) -> Callable[[], object]:
         body = '{"error": ["' + SHAPES[shape](length) + '"]}'
         return lambda: parse_rate_limit(400, [], NOW, body)
@@ -207,7 +207,7 @@ def test_a_long_body_takes_time_in_proportion(shape: str) -> None:
 @pytest.mark.parametrize(
     "profile", [None, *PROFILED[:2]], ids=lambda profile: profile.name if profile else "none"
 )
-def test_many_lines_take_time_in_proportion(name: str, profile: Profile | None) -> None:
+def test_many_lines_take_linear_time(name: str, profile: Profile | None) -> None:
     numbers = itertools.count()
 
     def work(length: int) -> Callable[[], object]:
@@ -220,7 +220,7 @@ def test_many_lines_take_time_in_proportion(name: str, profile: Profile | None) 
     assert_linear(work)
 
 
-def test_the_depth_of_a_body_is_no_danger() -> None:
+def test_deeply_nested_body_does_not_raise() -> None:
     for opening in ("[", '{"error":'):
         check(parse_rate_limit(429, {}, NOW, opening * 100_000))
         check(parse_rate_limit(429, {}, NOW, opening * 900 + "1" + "]" * 900))

@@ -1,4 +1,4 @@
-"""What is remembered of headers is bounded, whatever names and values a server makes up."""
+"""The caches of header names and policies are bounded for any names and values."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ def size(keys: Iterable[Sequence[str]]) -> int:
     return sum(sum(map(len, key)) for key in keys)
 
 
-def test_a_memo_remembers_no_more_than_it_may() -> None:
+def test_memo_is_bounded_in_number_and_length() -> None:
     lengths = Memo[str, int](len, most=2, longest=3)
     assert [lengths[word] for word in ("a", "bb", "long")] == [1, 2, 4]
     assert set(lengths) == {"a", "bb"}
@@ -23,7 +23,7 @@ def test_a_memo_remembers_no_more_than_it_may() -> None:
     assert set(lengths) == {"ccc"}
 
 
-def test_a_server_with_other_names_each_time_fills_no_memory() -> None:
+def test_changing_header_names_fill_no_memory() -> None:
     for i in range(1000):
         headers = {f"X-RateLimit-Limit-{i}": "1", f"X-{i}-{'x' * (8000 if i % 2 else 4000)}": "1"}
         assert parse_rate_limit(200, headers, NOW).policies[0].name == str(i)
@@ -32,7 +32,7 @@ def test_a_server_with_other_names_each_time_fills_no_memory() -> None:
     assert size(LAYOUTS) <= 256 * 4096
 
 
-def test_a_server_with_another_policy_each_time_fills_no_memory() -> None:
+def test_changing_policies_fill_no_memory() -> None:
     for i in range(1100):
         headers = {"RateLimit-Policy": f'"a";q={i};w=1', "RateLimit": '"a";r=0'}
         assert parse_rate_limit(200, headers, NOW).limit == i

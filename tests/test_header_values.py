@@ -1,4 +1,4 @@
-"""One value of a header, in every form: waits, resets, dates, and by which clock."""
+"""Specifies the parsing of one value: waits, resets and dates, and the clock they count from."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ def wait(*values: str) -> float | None:
         ("\x0b5", None),
     ],
 )
-def test_one_wait(value: str, seconds: float | None) -> None:
+def test_single_wait_in_every_form(value: str, seconds: float | None) -> None:
     assert wait(value) == seconds
 
 
@@ -59,7 +59,7 @@ def test_one_wait(value: str, seconds: float | None) -> None:
         (("30, Friday, 20-Nov-26 12:00:40 GMT",), 40),
     ],
 )
-def test_of_several_waits_the_longest(values: Iterable[str], seconds: float) -> None:
+def test_longest_of_several_waits_counts(values: Iterable[str], seconds: float) -> None:
     assert wait(*values) == seconds
 
 
@@ -81,7 +81,9 @@ def test_of_several_waits_the_longest(values: Iterable[str], seconds: float) -> 
         ([("X-RateLimit-Delay", "9"), ("Beta-Retry-After", "9")], None),
     ],
 )
-def test_the_headers_beside_it(lines: list[tuple[str, str]], seconds: float | None) -> None:
+def test_headers_similar_to_retry_after(
+    lines: list[tuple[str, str]], seconds: float | None
+) -> None:
     assert read(*lines, status=429).retry_after == seconds
 
 
@@ -145,12 +147,12 @@ def reset(*values: str, name: str = "X-RateLimit-Reset") -> float | None:
         ("", None),
     ],
 )
-def test_a_reset_is_read_by_its_value(name: str, value: str, seconds: float | None) -> None:
+def test_reset_is_parsed_by_its_value(name: str, value: str, seconds: float | None) -> None:
     found = reset(value, name=name)
     assert found == (seconds if seconds is None else pytest.approx(seconds, abs=1e-6))
 
 
-def test_of_repeated_resets_the_later_and_of_others_the_least() -> None:
+def test_latest_reset_and_lowest_numbers_count() -> None:
     said = read(
         ("X-RateLimit-Limit", "50"),
         ("X-RateLimit-Limit", "40"),
@@ -182,7 +184,7 @@ def test_of_repeated_resets_the_later_and_of_others_the_least() -> None:
         ("Saturday, 20-Nov-76 12:00:01 GMT", (1976, 11, 20, 12, 0, 1)),
     ],
 )
-def test_a_date_in_any_form(text: str, moment: tuple[int, int, int, int, int, int]) -> None:
+def test_date_in_any_form(text: str, moment: tuple[int, int, int, int, int, int]) -> None:
     assert parse_http_date(text, NOW) == datetime(*moment, tzinfo=UTC)
 
 
@@ -206,11 +208,11 @@ def test_a_date_in_any_form(text: str, moment: tuple[int, int, int, int, int, in
         "Sun, 06 Nov 1994 08:49:37 GMT (" + "x" * 100 + ")",
     ],
 )
-def test_what_is_no_date(text: str) -> None:
+def test_invalid_date_is_none(text: str) -> None:
     assert parse_http_date(text, NOW) is None
 
 
-def test_a_year_of_two_digits_around_the_turn_of_a_century() -> None:
+def test_two_digit_year_around_a_new_century() -> None:
     then = datetime(2099, 6, 1, tzinfo=UTC)
     found = parse_http_date("Friday, 01-Jan-01 00:00:00 GMT", then)
     assert found == datetime(2101, 1, 1, tzinfo=UTC)
@@ -229,14 +231,14 @@ def test_a_year_of_two_digits_around_the_turn_of_a_century() -> None:
         ([("Date", "Fri, 20 Nov 2026 11:59:00 GMT"), ("Age", "-3")], 120),
     ],
 )
-def test_an_instant_is_measured_by_the_clock_that_made_it(
+def test_timestamp_counts_from_the_server_clock(
     stamps: list[tuple[str, str]], seconds: float
 ) -> None:
     said = read(*stamps, ("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT"))
     assert said.retry_after == seconds
 
 
-def test_what_a_cache_gives_is_stale_but_for_the_wait() -> None:
+def test_cached_response_reports_only_its_wait() -> None:
     lines = [("X-RateLimit-Limit", "9"), ("x-ratelimit-limit-day", "9"), ("Retry-After", "5")]
     assert read(*lines, ("Age", "1")) == ServerLimits(retry_after=5.0)
 

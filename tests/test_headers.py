@@ -1,4 +1,4 @@
-"""Retry-After in every form that RFC 9110 knows, and in those that servers send anyway."""
+"""Specifies `parse_retry_after` and `parse_http_date`: the forms of RFC 9110, and common others."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -47,18 +47,18 @@ def test_retry_after_is_read_as_seconds_or_date(value: str, expected: float | No
 
 
 @given(st.text())
-def test_no_text_raises_or_gives_what_is_no_duration(value: str) -> None:
+def test_any_text_gives_a_duration_or_none(value: str) -> None:
     seconds = parse_retry_after(value, NOW)
     assert seconds is None or 0.0 <= seconds < float("inf")
 
 
 @given(st.timedeltas(timedelta(seconds=0), timedelta(days=3650)))
-def test_a_date_ahead_is_the_seconds_to_it(ahead: timedelta) -> None:
+def test_future_date_gives_seconds_until_it(ahead: timedelta) -> None:
     value = (NOW + ahead).strftime("%a, %d %b %Y %H:%M:%S GMT")
     assert parse_retry_after(value, NOW) == int(ahead.total_seconds())
 
 
-def test_a_date_is_aware_whatever_its_form() -> None:
+def test_date_in_any_form_is_aware() -> None:
     assert parse_http_date("Fri Nov 20 12:00:00 2026") == NOW
     eastern = datetime(2026, 11, 20, 7, 0, 0, tzinfo=timezone(timedelta(hours=-5)))
     assert parse_http_date("Fri, 20 Nov 2026 07:00:00 EST") == eastern

@@ -1242,7 +1242,11 @@ def test_it_tells_its_limiter_and_no_secrets(lib: Lib) -> None:
         ({"queue_timeout": -1}, ValueError, "queue_timeout"),
         ({"queue_timeout": "1"}, TypeError, "queue_timeout"),
         ({"max_hold": float("nan")}, ValueError, "max_hold"),
-        ({"max_hold": 0}, ValueError, "max_hold is a finite number of seconds, above 0, or None"),
+        (
+            {"max_hold": 0},
+            ValueError,
+            "max_hold must be a finite number of seconds, above 0, or None",
+        ),
         ({"max_hold": True}, TypeError, "max_hold"),
     ],
     ids=str,

@@ -203,9 +203,9 @@ def rejects_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called 
     with pytest.raises(TypeError, match="name of a limiter must be a string, got None"):
         watch(RateLimiter(1), None)
     for keys in ("20", True, 1.5):
-        with pytest.raises(TypeError, match="keys is a whole number"):
+        with pytest.raises(TypeError, match="keys must be a whole number"):
             watch(KeyedRateLimiter(1), "api", keys=keys)
-    with pytest.raises(ValueError, match="0 or more, not -1"):
+    with pytest.raises(ValueError, match="0 or more, got -1"):
         watch(KeyedRateLimiter(1), "api", keys=-1)
 
 

@@ -244,5 +244,5 @@ async def test_a_decorated_function_is_itself_and_nothing_else_can_be_decorated(
         decorate(double)
     with pytest.raises(TypeError, match="decorates an async function, not <built-in function len>"):
         decorate()(len)
-    with pytest.raises(ValueError, match="timeout is a finite number"):
+    with pytest.raises(ValueError, match="timeout must be a finite number"):
         decorate(timeout=-1)

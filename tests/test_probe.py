@@ -43,8 +43,8 @@ def test_one_request_is_announced_and_sent(capsys: pytest.CaptureFixture[str]) -
         assert said == f"This sends one GET request to {server.url}.\n"
     assert printed == (
         "Status 200.\n"
-        "It announces:\n"
-        "  burst: 10 requests, in 1 s, 9 left, reset in 1 s\n"
+        "It reports:\n"
+        "  burst: 10 requests, in 1 s, 9 remaining, reset in 1 s\n"
         "  day: 5000 requests, in 86400 s\n"
         "\n"
         "Use:\n"
@@ -52,7 +52,7 @@ def test_one_request_is_announced_and_sent(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_nothing_is_sent_to_who_cannot_be_asked(
+def test_nothing_is_sent_without_terminal_or_yes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
@@ -60,7 +60,7 @@ def test_nothing_is_sent_to_who_cannot_be_asked(
         main(["probe", str(server.url)])
     assert ended.value.code == 2
     assert server.audit.sent == 0
-    assert "nobody is there to agree: say --yes" in capsys.readouterr().err
+    assert "so nobody can agree: give --yes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "sent"), [("y\n", 1), ("YES\n", 1), ("\n", 0), ("", 0)])
@@ -76,7 +76,7 @@ def test_a_person_is_asked(
     assert ("Nothing was sent." in said) is not sent
 
 
-def test_the_limit_is_found_with_no_more_requests_than_were_agreed(
+def test_limit_is_found_within_max_requests(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with background("20/s") as server:
@@ -88,25 +88,25 @@ def test_the_limit_is_found_with_no_more_requests_than_were_agreed(
     assert printed.endswith('RateLimiter("20/s", guard=0.05)\n')
 
 
-def test_a_limit_that_is_not_found_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_that_is_not_found_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with background() as server:
         options = ["--find-limit", "--max-requests", "10", "--concurrency", "3"]
         assert main(["probe", str(server.url), "--yes", *options]) == 0
         assert server.audit.sent == 11
         assert server.audit.greatest_concurrency <= 3
     printed = capsys.readouterr().out
-    assert "It refused none of 11 requests" in printed
+    assert "It throttled none of 11 requests" in printed
     assert "No limit is known" in printed
 
 
-def test_who_refuses_already_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_throttling_server_gets_no_more_requests(capsys: pytest.CaptureFixture[str]) -> None:
     with background(handler=saying(429, Retry_After="30")) as server:
         assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
         assert server.audit.sent == 1
-    assert "It refuses requests now, for 30 s." in capsys.readouterr().out
+    assert "It throttles requests now, for 30 s." in capsys.readouterr().out
 
 
-def test_a_server_that_cuts_the_connection_is_not_asked_twice(
+def test_dropped_connection_is_not_retried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[str] = []
@@ -123,7 +123,7 @@ def test_a_server_that_cuts_the_connection_is_not_asked_twice(
     assert "disconnected" in capsys.readouterr().err
 
 
-def test_nobody_at_the_other_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with background() as server:
         url = str(server.url).replace("//", "//me:secret@")
     assert main(["probe", url, "--yes"]) == 1
@@ -133,7 +133,7 @@ def test_nobody_at_the_other_end_is_told(capsys: pytest.CaptureFixture[str]) -> 
     assert "secret" not in said
 
 
-def test_what_a_server_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     policy = '"\x9b2J\u202e";q=10;w=1'
     with background(handler=saying(302, RateLimit_Policy=policy, Location="\x9b2J")) as server:
         assert main(["probe", str(server.url), "--yes"]) == 0
@@ -185,9 +185,7 @@ def test_what_makes_no_sense_is_refused(
         ),
     ],
 )
-def test_what_is_announced_is_a_rate_if_it_counts_requests(
-    limits: ServerLimits, rates: list[Rate]
-) -> None:
+def test_reported_limit_of_requests_is_a_rate(limits: ServerLimits, rates: list[Rate]) -> None:
     assert list(announced(limits)) == rates
 
 
@@ -203,9 +201,7 @@ def test_what_is_announced_is_a_rate_if_it_counts_requests(
         (Sighting(0, 0.1, 1.0, refused=True), None),
     ],
 )
-def test_what_was_seen_is_a_rate_if_the_server_said_when_to_return(
-    sighting: Sighting, rate: Rate | None
-) -> None:
+def test_observed_limit_with_retry_after_is_a_rate(sighting: Sighting, rate: Rate | None) -> None:
     found = seen(sighting)
     if rate is None:
         assert found is None

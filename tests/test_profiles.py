@@ -1,4 +1,4 @@
-"""What has to be known of one vendor: as data, chosen by host, one of your own too."""
+"""Specifies vendor profiles: lookup by host, the reading of each kind, and your own profiles."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def acme(*lines: tuple[str, str], status: int = 200) -> ServerLimits:
     return read(*lines, status=status, profile=ACME)
 
 
-def test_a_profile_of_ones_own_reads_each_kind_of_header() -> None:
+def test_own_profile_reads_each_kind_of_header() -> None:
     said = acme(
         ("acme-max", "10"),
         ("ACME-LEFT", "4"),
@@ -57,25 +57,25 @@ def test_a_profile_of_ones_own_reads_each_kind_of_header() -> None:
     assert (said.limit, said.remaining, said.retry_after) == (100, 0, 4)
 
 
-def test_a_profile_says_which_status_refuses_and_which_numbers_are_milliseconds() -> None:
+def test_profile_sets_throttled_statuses_and_milliseconds() -> None:
     assert acme(("Retry-After", "1500"), status=499) == ServerLimits(True, 1.5)
     assert acme(("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT")).retry_after == 60
     assert acme(("Server", "x"), status=499).throttled
     assert not read(status=499).throttled
 
 
-def test_a_profile_reads_nothing_where_nothing_is() -> None:
+def test_profile_reads_nothing_from_empty_values() -> None:
     assert acme(("Server", "x")) == ServerLimits()
     assert acme(("Acme-Json", "{"), ("Acme-Max", "x"), ("Acme-Of-User", "x")) == ServerLimits()
 
 
 @pytest.mark.parametrize("value", ["-3/9", "3.5/9", "3/9.5", "x3/9", "3/9x", "3/", "/9"])
-def test_a_part_of_a_broken_item_is_no_item(value: str) -> None:
+def test_part_of_a_broken_item_is_ignored(value: str) -> None:
     assert acme(("Acme-Of-User", value)) == ServerLimits()
     assert acme(("Acme-Of-User", f"{value}, 4/9;")).policies == (Policy("of user", 9, None, 5),)
 
 
-def test_what_can_not_be_read_keeps_its_place_in_a_list() -> None:
+def test_unreadable_item_keeps_its_position() -> None:
     item = Items("places", r"(?P<limit>\d+)|[^,]+", name=("first", "second", "third"))
     said = read(("Places", "1,many,3"), profile=Profile("Places", limits=(item,)))
     assert said.policies == (Policy("first", 1), Policy("third", 3))
@@ -101,7 +101,7 @@ def test_a_profile_is_chosen_by_host(host: str, name: str | None) -> None:
     assert (profile.name if profile else None) == name
 
 
-def test_ones_own_profiles_come_first() -> None:
+def test_own_profiles_take_precedence() -> None:
     mine = Profile("Mine", hosts=("*.github.com",))
     assert profile_for("api.github.com", also=[mine]) is mine
     assert profile_for("x.acme.example", also=(ACME,)) is ACME
@@ -109,12 +109,12 @@ def test_ones_own_profiles_come_first() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
-def test_a_profile_is_found_by_each_of_its_hosts(profile: Profile) -> None:
+def test_profile_is_found_by_each_of_its_hosts(profile: Profile) -> None:
     for host in profile.hosts:
         assert profile_for(host.replace("*", "any")) is profile
 
 
-def test_the_profiles_can_not_be_changed() -> None:
+def test_profiles_are_read_only() -> None:
     with pytest.raises(TypeError):
         PROFILES["GitHub"] = ACME  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
 
@@ -230,14 +230,14 @@ VENDORS: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_vendors_of_whom_the_corpus_has_no_such_response(vendor: str) -> None:
+def test_vendor_responses_missing_from_the_corpus(vendor: str) -> None:
     lines, wanted = VENDORS[vendor]
     said = read(*lines, profile=PROFILES[vendor])
     found = {key: getattr(said, key) for key in wanted}
     assert same(found, wanted), said
 
 
-def test_the_names_of_policies_come_from_the_vendor() -> None:
+def test_policy_names_come_from_the_vendor() -> None:
     def names(vendor: str) -> set[str | None]:
         said = read(*VENDORS[vendor][0], profile=PROFILES[vendor])
         return {policy.name for policy in said.policies}

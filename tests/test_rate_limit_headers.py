@@ -41,15 +41,15 @@ def test_a_naive_now_is_an_error_that_says_what_to_give() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"status": "429"}, "status is a number"),
-        ({"now": 1700000000}, "now is a datetime"),
-        ({"body": {"retry_after": 3}}, "body is a text.* of type dict"),
-        ({"profile": 3}, "profile is a Profile"),
-        ({"headers": 3}, "headers are a mapping, or pairs of texts"),
-        ({"headers": [("Retry-After", "3", "s")]}, "headers are a mapping, or pairs of texts"),
-        ({"headers": [(b"Retry-After", b"3")]}, r"in text, not b'Retry-After'.*decode"),
-        ({"headers": {"Retry-After": 3}}, "names and values in text, not 3"),
-        ({"headers": {3: "3"}}, "names and values in text, not 3"),
+        ({"status": "429"}, "status must be an int"),
+        ({"now": 1700000000}, "now must be a datetime"),
+        ({"body": {"retry_after": 3}}, "body must be str or bytes, got a dict"),
+        ({"profile": 3}, "profile must be a Profile"),
+        ({"headers": 3}, "headers must be a mapping or pairs of str"),
+        ({"headers": [("Retry-After", "3", "s")]}, "headers must be a mapping or pairs of str"),
+        ({"headers": [(b"Retry-After", b"3")]}, r"must be str, got b'Retry-After'.*decode"),
+        ({"headers": {"Retry-After": 3}}, "headers must be str, got 3"),
+        ({"headers": {3: "3"}}, "headers must be str, got 3"),
     ],
 )
 def test_an_argument_of_a_wrong_kind_is_told_with_what_would_be_right(

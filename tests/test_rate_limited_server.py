@@ -566,22 +566,22 @@ async def test_a_server_is_started_once(session: aiohttp.ClientSession) -> None:
         (
             {"rate": 5, "algorithm": "leaky"},
             ValueError,
-            "algorithm is one of 'sliding-window-log', .*'leaky'",
+            "algorithm must be one of 'sliding-window-log', .*'leaky'",
         ),
-        ({"refusal": "418"}, ValueError, "refusal is one of '429-seconds', .*'418'"),
+        ({"refusal": "418"}, ValueError, "refusal must be one of '429-seconds', .*'418'"),
         ({"rate": 5, "burst": 5}, ValueError, "burst belongs to .*token-bucket"),
         ({"algorithm": "token-bucket", "burst": 5}, ValueError, "burst belongs to a rate"),
         (
             {"rate": 5, "algorithm": "token-bucket", "burst": 0.5},
             ValueError,
-            "burst is .*, 1 or more",
+            "burst must be .*, 1 or more",
         ),
         (
             {"rate": 5, "algorithm": "token-bucket", "burst": "5"},
             TypeError,
-            "burst is a finite number",
+            "burst must be a finite number",
         ),
-        ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst is .*, 1 or more"),
+        ({"rate": 0.5, "algorithm": "token-bucket"}, ValueError, "burst must be .*, 1 or more"),
         ({"rate": 5, "phase": 0.5}, ValueError, "phase belongs to .*fixed-window"),
         ({"algorithm": "fixed-window", "phase": 0.5}, ValueError, "phase belongs to a rate"),
         (
@@ -592,16 +592,16 @@ async def test_a_server_is_started_once(session: aiohttp.ClientSession) -> None:
         (
             {"rate": 5, "algorithm": "fixed-window", "phase": -1},
             ValueError,
-            "phase is .*, 0 or more",
+            "phase must be .*, 0 or more",
         ),
-        ({"concurrency_limit": 0}, ValueError, "concurrency_limit is .*1 or more, .*not 0"),
-        ({"concurrency_limit": 1.5}, TypeError, "concurrency_limit is a whole .*, not 1.5"),
-        ({"concurrency_limit": True}, TypeError, "concurrency_limit is a whole number"),
-        ({"latency": -0.1}, ValueError, "latency is .*seconds, 0 or more"),
-        ({"latency": "1s"}, TypeError, "latency is .* of seconds, .*not '1s'"),
-        ({"jitter": math.inf}, ValueError, "jitter is a finite .*not inf"),
-        ({"jitter": math.nan}, ValueError, "jitter is a finite .*not nan"),
-        ({"seed": "x"}, TypeError, "seed is a whole number, not 'x'"),
+        ({"concurrency_limit": 0}, ValueError, "concurrency_limit must be .*1 or more, .*got 0"),
+        ({"concurrency_limit": 1.5}, TypeError, "concurrency_limit must be a whole .*, got 1.5"),
+        ({"concurrency_limit": True}, TypeError, "concurrency_limit must be a whole number"),
+        ({"latency": -0.1}, ValueError, "latency must be .*seconds, 0 or more"),
+        ({"latency": "1s"}, TypeError, "latency must be .* of seconds, .*got '1s'"),
+        ({"jitter": math.inf}, ValueError, "jitter must be a finite .*got inf"),
+        ({"jitter": math.nan}, ValueError, "jitter must be a finite .*got nan"),
+        ({"seed": "x"}, TypeError, "seed must be a whole number, got 'x'"),
         ({"handler": "/"}, TypeError, "handler must be an aiohttp handler, not '/'"),
     ],
 )
@@ -633,5 +633,5 @@ async def test_all_linked_pages_can_be_found(session: aiohttp.ClientSession, cou
 
 @pytest.mark.parametrize(("count", "error"), [(0, ValueError), (2.0, TypeError)])
 def test_a_site_has_a_whole_number_of_pages(count: int, error: type[Exception]) -> None:
-    with pytest.raises(error, match="count is a whole number of pages, 1 or more"):
+    with pytest.raises(error, match="count must be a whole number of pages, 1 or more"):
         linked_pages(count)

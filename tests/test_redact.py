@@ -1,4 +1,4 @@
-"""What is shown of an address: where it leads, and no secret, however malformed it is."""
+"""Specifies `redact`: it returns scheme and hosts, and no secret, for malformed addresses too."""
 
 import pytest
 from hypothesis import given
@@ -61,7 +61,7 @@ parts = st.text("s/?#@:[]%, .1", max_size=6)
 
 
 @given(st.sampled_from(["redis://", "mongodb://", ""]), parts, parts, parts, parts)
-def test_no_password_is_shown_wherever_it_has_been_cut(
+def test_truncated_password_is_never_shown(
     scheme: str, user: str, before: str, after: str, tail: str
 ) -> None:
     shown = redact(f"{scheme}{user}:{before}SECRET{after}@host{tail}")

@@ -1,4 +1,4 @@
-"""What messages show of a wrong argument: never a password."""
+"""No error message shows a password of a wrong argument."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ SECRET = "redis://ann:sesame@localhost"
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("password", PASSWORDS)
-def test_no_part_of_a_password_is_shown(address: str, password: str) -> None:
+def test_message_shows_no_part_of_a_password(address: str, password: str) -> None:
     for text in (redact(address.format(password)), shown(address.format(password))):
         assert "ses" not in text
         assert "ame" not in text
@@ -59,11 +59,11 @@ def test_no_part_of_a_password_is_shown(address: str, password: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, 5, "evenly", "10/s", ["a", 1], SlidingWindowLog("10/s")], ids=repr
 )
-def test_what_is_no_secret_is_shown_as_it_is(value: object) -> None:
+def test_harmless_value_is_shown_unchanged(value: object) -> None:
     assert shown(value) == repr(value)
 
 
-def test_of_others_the_type_is_shown() -> None:
+def test_other_secretive_value_shows_its_type() -> None:
     assert shown({"password": "sesame"}) == "a dict"
     assert shown([SECRET]) == "a list"
     assert shown(SECRET.encode()) == "a bytes"
@@ -111,6 +111,6 @@ async def test_no_constructor_shows_a_password(make: Callable[[Any], object]) ->
         assert "sesame" not in str(caught.value)
 
 
-def test_the_host_is_there_to_find_the_mistake() -> None:
+def test_message_shows_the_host() -> None:
     with pytest.raises(TypeError, match=r"not 'redis://localhost'$"):
         RedisStore(SECRET)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

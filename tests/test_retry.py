@@ -137,7 +137,7 @@ def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
         ({"statuses": ["429"]}, TypeError, "statuses"),
         ({"methods": None}, TypeError, "methods"),
         ({"methods": [429]}, TypeError, "methods"),
-        ({"pause_jitter": -0.1}, ValueError, "pause_jitter is a finite number, 0 or more"),
+        ({"pause_jitter": -0.1}, ValueError, "pause_jitter must be a finite number, 0 or more"),
         ({"jitter": "none"}, ValueError, "jitter"),
         ({"budget": 500}, TypeError, "budget"),
         ({"should_retry": True}, TypeError, "should_retry"),

@@ -74,19 +74,21 @@ async def test_profiles_are_a_list(make: Callable[..., Any], profiles: object) -
 
 @pytest.mark.parametrize("now", [None, 5.0, "2026-11-22"])
 def test_the_time_is_a_datetime(now: Any) -> None:  # noqa: ANN401
-    with pytest.raises(TypeError, match=r"now is a datetime, as datetime\.now\(UTC\), not"):
+    with pytest.raises(
+        TypeError, match=r"now must be a datetime such as datetime\.now\(UTC\), got"
+    ):
         parse_rate_limit(429, {}, now)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hosts": "acme.example"}, "hosts of a Profile is a tuple, not 'acme.example'"),
-        ({"hosts": (5,)}, "hosts of a Profile are each a str, not 5"),
-        ({"aliases": ["x"]}, "aliases of a Profile is a tuple"),
-        ({"limits": (None,)}, "limits of a Profile are each a Limit, Items or Json, not None"),
-        ({"milliseconds": "Retry-After"}, "milliseconds of a Profile is a frozenset"),
-        ({"refusals": 418}, "refusals of a Profile is a frozenset, not 418"),
+        ({"hosts": "acme.example"}, "hosts of a Profile must be a tuple, got 'acme.example'"),
+        ({"hosts": (5,)}, "hosts of a Profile must each be a str, got 5"),
+        ({"aliases": ["x"]}, "aliases of a Profile must be a tuple"),
+        ({"limits": (None,)}, "limits of a Profile must each be a Limit, Items or Json, got None"),
+        ({"milliseconds": "Retry-After"}, "milliseconds of a Profile must be a frozenset"),
+        ({"refusals": 418}, "refusals of a Profile must be a frozenset, got 418"),
     ],
 )
 def test_a_profile_is_checked(arguments: dict[str, Any], message: str) -> None:

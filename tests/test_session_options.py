@@ -127,7 +127,11 @@ def test_a_key_needs_a_limiter_with_keys() -> None:
         ({"queue_timeout": -1}, ValueError, "queue_timeout"),
         ({"max_hold": float("nan")}, ValueError, "max_hold"),
         ({"max_hold": True}, TypeError, "max_hold"),
-        ({"max_hold": 0}, ValueError, "max_hold is a finite number of seconds, above 0, or None"),
+        (
+            {"max_hold": 0},
+            ValueError,
+            "max_hold must be a finite number of seconds, above 0, or None",
+        ),
         ({"retry": 5}, TypeError, "retry"),
         ({"session": "https://example.org"}, TypeError, "session"),
     ],

@@ -871,12 +871,12 @@ def test_store_without_a_key_is_rejected(
         (
             ("1/s",),
             {"max_reservation": -1},
-            "max_reservation is a finite number of seconds, 0 or more",
+            "max_reservation must be a finite number of seconds, 0 or more",
         ),
         (
             ("1/s",),
             {"max_reservation": math.nan},
-            "max_reservation is a finite number of seconds, 0 or more",
+            "max_reservation must be a finite number of seconds, 0 or more",
         ),
     ],
 )

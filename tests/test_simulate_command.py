@@ -114,14 +114,14 @@ def test_a_picture_that_cannot_be_written_is_a_failure(
     ("arguments", "complaint"),
     [
         (["--algorithm", "guesswork"], "--algorithm: invalid choice: 'guesswork'"),
-        (["--rate", "0.5"], "--rate: a server admits whole requests"),
+        (["--rate", "0.5"], "--rate: must be a rate of whole requests"),
         (["--server-burst", "5"], "--server-burst is of a token bucket: give --server-algorithm"),
         (["--workers", "3", "--demand", "5"], "--demand is in place of the workers"),
         (["--burst", "50"], "burst=50.0 is more than the limit ever admits"),
         (["--burst", "0"], "--burst: must be a number above 0"),
         (["--clients", "0"], "--clients: must be a whole number"),
         (["--jitter", "-1"], "--jitter: must be a number of seconds, 0 or more"),
-        (["--seconds", "0"], "--seconds: must be above 0"),
+        (["--seconds", "0"], "--seconds: must be a number of seconds, above 0"),
         (["--plot", "a.gif"], "--plot: must be a file name in .png or .svg"),
     ],
 )

@@ -361,20 +361,20 @@ def test_a_server_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "rolling"}, "algorithm is one of 'sliding-window-log', "),
-        ({"retry_after": "soon"}, "retry_after is one of 'seconds', "),
+        ({"algorithm": "rolling"}, "algorithm must be one of 'sliding-window-log', "),
+        ({"retry_after": "soon"}, "retry_after must be one of 'seconds', "),
         ({"burst": 3}, "burst belongs to algorithm='token-bucket'"),
         (
             {"algorithm": "token-bucket", "burst": 0.5},
-            "burst is a finite number of requests, 1 or more",
+            "burst must be a finite number of requests, 1 or more",
         ),
         ({"phase": 0.5}, "phase belongs to algorithm='fixed-window'"),
         (
             {"algorithm": "fixed-window", "phase": -0.5},
-            "phase is a finite number of seconds, 0 or more",
+            "phase must be a finite number of seconds, 0 or more",
         ),
         ({"algorithm": "fixed-window", "phase": 1.0}, "phase is below the period"),
-        ({"rate": "20/1e-9s"}, "the period of a server is a .* of seconds, 0.000001 or more"),
+        ({"rate": "20/1e-9s"}, "the period of a server must be a .* of seconds, 0.000001 or more"),
     ],
 )
 def test_a_server_that_makes_no_sense(options: dict[str, Any], message: str) -> None:
@@ -385,14 +385,14 @@ def test_a_server_that_makes_no_sense(options: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"clients": 0}, ValueError, "clients is a whole number, 1 or more"),
-        ({"clients": 1.5}, TypeError, "clients is a whole number"),
-        ({"workers": True}, TypeError, "workers is a whole number"),
-        ({"demand": 0}, ValueError, "demand is .* of requests per second, above 0, or None"),
-        ({"latency": 0}, ValueError, "latency is a finite number of seconds, above 0"),
-        ({"jitter": -1}, ValueError, "jitter is a finite number of seconds, 0 or more"),
-        ({"seconds": math.inf}, ValueError, "seconds is a finite number, above 0"),
-        ({"seconds": "60"}, TypeError, "seconds is a finite number"),
+        ({"clients": 0}, ValueError, "clients must be a whole number, 1 or more"),
+        ({"clients": 1.5}, TypeError, "clients must be a whole number"),
+        ({"workers": True}, TypeError, "workers must be a whole number"),
+        ({"demand": 0}, ValueError, "demand must be .* of requests per second, above 0, or None"),
+        ({"latency": 0}, ValueError, "latency must be a finite number of seconds, above 0"),
+        ({"jitter": -1}, ValueError, "jitter must be a finite number of seconds, 0 or more"),
+        ({"seconds": math.inf}, ValueError, "seconds must be a finite number, above 0"),
+        ({"seconds": "60"}, TypeError, "seconds must be a finite number"),
     ],
 )
 def test_a_simulation_that_makes_no_sense(

@@ -518,20 +518,20 @@ async def test_the_limit_may_change() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     unchecked: Unchecked = SharedConcurrency
-    with pytest.raises(TypeError, match="limit is a whole number"):
+    with pytest.raises(TypeError, match="limit must be a whole number"):
         unchecked(2.5)
-    with pytest.raises(TypeError, match="limit is a whole number"):
+    with pytest.raises(TypeError, match="limit must be a whole number"):
         unchecked(True)
-    with pytest.raises(TypeError, match="per_process is a whole number"):
+    with pytest.raises(TypeError, match="per_process must be a whole number"):
         unchecked(2, per_process="2")
-    with pytest.raises(ValueError, match="limit is a whole number of slots, 1 or more, not 0"):
+    with pytest.raises(ValueError, match="limit must be a whole number of slots, 1 or more, got 0"):
         unchecked(0)
-    with pytest.raises(ValueError, match="per_process is a whole number of slots, 1 or"):
+    with pytest.raises(ValueError, match="per_process must be a whole number of slots, 1 or"):
         unchecked(2, per_process=0)
-    with pytest.raises(TypeError, match="lease is a finite number of seconds, above 0"):
+    with pytest.raises(TypeError, match="lease must be a finite number of seconds, above 0"):
         unchecked(2, "30")
     for lease in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="lease is a finite number"):
+        with pytest.raises(ValueError, match="lease must be a finite number"):
             unchecked(2, lease)
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter(10, concurrency_limit=SharedConcurrency(2))

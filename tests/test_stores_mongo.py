@@ -216,5 +216,5 @@ def test_what_is_no_asynchronous_client_is_refused() -> None:
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
 async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
     async with AsyncMongoClient[Any](connect=False) as client:
-        with pytest.raises((TypeError, ValueError), match=r"timeout is a .*number of seconds"):
+        with pytest.raises((TypeError, ValueError), match=r"timeout must be a .*number of seconds"):
             MongoStore(client, timeout=timeout)

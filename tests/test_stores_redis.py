@@ -366,7 +366,7 @@ def test_what_is_no_asynchronous_client_is_refused() -> None:
 async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
     client: Any = Redis()
     async with client:
-        with pytest.raises((TypeError, ValueError), match=r"timeout is a .*number of seconds"):
+        with pytest.raises((TypeError, ValueError), match=r"timeout must be a .*number of seconds"):
             RedisStore(client, timeout=timeout)
 
 

@@ -77,7 +77,7 @@ def test_ctrl_c_twice_leaves_no_trace_on_the_screen(tmp_path: Path) -> None:
             while server.audit.sent < 5:
                 time.sleep(0.01)
             screen.press(CTRL_C)
-            screen.wait(lambda: "once more ends at once." in screen.written)
+            screen.wait(lambda: "press Ctrl-C again to abort." in screen.written)
             written = len(screen.written)
             screen.wait(lambda: "done" in screen.written[written:])
             screen.press(CTRL_C)

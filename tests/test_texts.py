@@ -1,4 +1,4 @@
-"""Numbers and durations in messages: read by people, so without exponents."""
+"""Specifies numbers and durations in messages: rounded, with units, without exponents."""
 
 import ast
 import math

@@ -327,7 +327,7 @@ LISTED = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 
 def rows() -> Iterator[str]:
     for profile in PROFILES.values():
-        own = "yes" if profile.says_something else ""
+        own = "yes" if profile.has_effect else ""
         source = re.sub(r"^https://[^,\s]+", r"<\g<0>>", profile.source)
         yield f"| {profile.name} | {own} | {profile.note} | {source} | {profile.read} |\n"
 

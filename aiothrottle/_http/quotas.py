@@ -16,7 +16,7 @@ from aiothrottle.headers import (
     parse_rate_limit,
     profile_for,
 )
-from aiothrottle.headers.fields import TELLING, Headers
+from aiothrottle.headers.fields import IS_LIMIT_HEADER, Headers
 from aiothrottle.headers.memo import Memo
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
@@ -49,7 +49,7 @@ class ServerQuotas:
         own = tuple(profiles)
         self._use: ServerQuotaUse = use
         self._longest = longest
-        reporting = [it for it in (*PROFILES.values(), *own) if it.says_something]
+        reporting = [it for it in (*PROFILES.values(), *own) if it.has_effect]
         self._may_report = Memo(partial(_may_report, reporting)).__getitem__
         self._profiles = Memo[str, Profile | None](partial(profile_for, also=own))
 
@@ -91,7 +91,7 @@ class ServerQuotas:
 
 def _may_report(profiles: Iterable[Profile], name: str) -> bool:
     """Return whether a header of that name may be about limits, for any server."""
-    return TELLING[name] or any(profile.telling[name] for profile in profiles)
+    return IS_LIMIT_HEADER[name] or any(profile.is_limit_header[name] for profile in profiles)
 
 
 def body_may_report(status: int, limits: ServerLimits) -> bool:

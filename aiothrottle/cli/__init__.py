@@ -1,4 +1,4 @@
-"""The command line: ``aiothrottle COMMAND``. A module for each command: its arguments, its run."""
+"""The command line, ``aiothrottle COMMAND``, with one module for each command."""
 
 import argparse
 import sys
@@ -9,22 +9,22 @@ from aiothrottle import __version__
 
 __all__ = ["main"]
 
-# Each is a module here: `fill` gives a parser its arguments, `execute` does what they say.
+# Each is a module here: `fill` adds its arguments to a parser, `execute` runs it.
 _COMMANDS = {
     "fetch": "fetch lists of URLs, under limits",
-    "probe": "ask a server for its limits, and get the line of Python that keeps to them",
-    "simulate": "see how an algorithm and a guard get on with a server, before anything is sent",
+    "probe": "ask a server for its limits, and print the limiter that keeps to them",
+    "simulate": "try an algorithm and a guard against a simulated server, without any request",
     "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
 }
-# What a shell reports of a program that Ctrl-C has ended: 128 and the number of SIGINT.
+# The exit status of a program that Ctrl-C ended: 128 and the number of SIGINT.
 _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit status; `arguments` are by default the program's.
+    """Run the command line and return the exit status; by default with the program's arguments.
 
     Raises:
-        SystemExit: The arguments ask for help or the version (0), or make no sense (2).
+        SystemExit: The arguments ask for help or the version (0), or are invalid (2).
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _make_parser()
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name is None:
             parser.print_help()
             return 0
-        # Only now: fetch is not to wait until all that simulate needs has been read.
+        # Imported late, so that fetch does not load what only simulate needs.
         module = import_module(f"{__name__}.{name}")
         command = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
         module.fill(command)
-        # Intermixed: a URL may also stand behind an option, as it may with curl.
+        # Intermixed: a URL may follow an option, as with curl.
         return int(module.execute(command, command.parse_intermixed_args(arguments[1:])))
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    """Make the parser of what stands before the arguments of a command."""
+    """Make the parser of the arguments before those of a command."""
     parser = argparse.ArgumentParser(
         prog="aiothrottle", description="Stay under the limits of the APIs you call."
     )

@@ -1,4 +1,4 @@
-"""Readers of arguments: each gives a value, or says in a line what is wrong."""
+"""Parsers of arguments: each returns a value, or raises an error of one line."""
 
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ _HEADER = re.compile(rf"({_NAME})\s*:\s*+([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
 def rate(text: str) -> Rate:
-    """Read a rate: a number is one per second."""
+    """Parse a rate; a bare number is per second."""
     given: RateLike = text
     with contextlib.suppress(ValueError):
         given = float(text)
@@ -42,25 +42,25 @@ def rate(text: str) -> Rate:
 
 
 def rates(text: str) -> list[Rate]:
-    """Read one rate or several, with commas or semicolons between."""
+    """Parse one rate or several, separated by commas or semicolons."""
     return [rate(part) for part in split_rates(text)]
 
 
 def whole_rate(text: str) -> Rate:
-    """Read a rate that a server can keep to in whole requests."""
+    """Parse a rate of whole requests."""
     read = rate(text)
     if read.limit < 1 or read.limit != math.floor(read.limit):
         raise argparse.ArgumentTypeError(
-            f"a server admits whole requests, not {text!r}; one in two seconds is 1/2s"
+            f"must be a rate of whole requests, got {text!r}; for one in two seconds write 1/2s"
         )
     return read
 
 
 def whole_number(greatest: int, least: int = 1) -> Callable[[str], int]:
-    """Make a reader of whole numbers from `least` to `greatest`."""
+    """Make a parser of whole numbers from `least` to `greatest`."""
 
     def read(text: str) -> int:
-        message = f"must be a whole number from {least} to {greatest}, not {text!r}"
+        message = f"must be a whole number from {least} to {greatest}, got {text!r}"
         try:
             whole = int(text)
         except ValueError:
@@ -73,61 +73,61 @@ def whole_number(greatest: int, least: int = 1) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Read a duration, 0 or more."""
+    """Parse a duration, 0 or more."""
     try:
         read = float(text)
     except ValueError:
         read = math.nan
     if not 0 <= read < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, got {text!r}")
     return read
 
 
 def some_seconds(text: str) -> float:
-    """Read a duration above 0."""
+    """Parse a duration above 0."""
     read = seconds(text)
     if not read:
-        raise argparse.ArgumentTypeError("must be above 0 seconds")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, above 0, got {text!r}")
     return read
 
 
 def number(text: str) -> float:
-    """Read a number above 0."""
+    """Parse a number above 0."""
     try:
         read = float(text)
     except ValueError:
         read = math.nan
     if not 0 < read < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
     return read
 
 
 def method(text: str) -> str:
-    """Read the name of a method."""
+    """Parse an HTTP method."""
     if not _METHOD.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"must be a method such as GET, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a method such as GET, got {text!r}")
     return text.upper()
 
 
 def header(text: str) -> tuple[str, str]:
-    """Read a header as curl does. Nothing in it may begin another one."""
+    """Parse a header as curl does. No line break is accepted: it would inject another header."""
     match = _HEADER.fullmatch(text.strip())
     if match is None:
-        raise argparse.ArgumentTypeError(f"must be 'Name: value', not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be 'Name: value', got {text!r}")
     return match[1], match[2]
 
 
 def header_value(text: str) -> str:
-    """Read the value of a header."""
+    """Parse the value of a header."""
     return header(f"X: {text}")[1]
 
 
 def picture(text: str) -> Path:
-    """Read the name of a picture, and see that it can be drawn: afterwards it is too late."""
+    """Parse the path of a picture, and check before the run that it can be drawn."""
     path = Path(text)
     if path.suffix.lower() not in SUFFIXES:
         raise argparse.ArgumentTypeError(
-            f"must be a file name in {' or '.join(SUFFIXES)}, not {text!r}"
+            f"must be a file name in {' or '.join(SUFFIXES)}, got {text!r}"
         )
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")

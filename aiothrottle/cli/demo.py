@@ -1,4 +1,4 @@
-"""``aiothrottle demo``: what it takes, and its run."""
+"""``aiothrottle demo``: its arguments and its run."""
 
 import argparse
 
@@ -10,12 +10,12 @@ __all__ = ["execute", "fill"]
 
 # A plain aiohttp session opens no more connections: above it, no crawler would notice the limit.
 _MOST_AT_ONCE = 100
-# All of them are kept in memory, with the requests.
+# All pages and requests are kept in memory.
 _MOST_PAGES = 100_000
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments, and what the help says of them."""
+    """Add the arguments and their help."""
     defaults = Terms()
     parser.description = (
         "Start a server with a limit on this machine and crawl it three times: with no "
@@ -26,21 +26,21 @@ def fill(parser: argparse.ArgumentParser) -> None:
         type=whole_rate,
         default=defaults.rate,
         metavar="RATE",
-        help="what the server admits: 50 (per second), 50/s, 300/min, 5/100ms (default: 50/s)",
+        help="rate limit of the server: 50 (per second), 50/s, 300/min, 5/100ms (default: 50/s)",
     )
     parser.add_argument(
         "--concurrency",
         type=whole_number(_MOST_AT_ONCE),
         default=defaults.concurrency,
         metavar="N",
-        help="how many requests it admits at once (default: %(default)s)",
+        help="its limit of concurrent requests (default: %(default)s)",
     )
     parser.add_argument(
         "--pages",
         type=whole_number(_MOST_PAGES),
         default=defaults.pages,
         metavar="N",
-        help="how many pages it has (default: %(default)s)",
+        help="number of its pages (default: %(default)s)",
     )
     parser.add_argument(
         "--plot",
@@ -51,6 +51,6 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do what the arguments say, and give the exit status."""
+    """Run the command, and return the exit status."""
     terms = Terms(rate=options.rate, concurrency=options.concurrency, pages=options.pages)
     return run_demo(terms, options.plot)

@@ -1,4 +1,4 @@
-"""``aiothrottle fetch``: what it takes, and what that means for a run."""
+"""``aiothrottle fetch``: its arguments, and the settings of the run made from them."""
 
 import argparse
 import asyncio
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["execute", "fill"]
 
 _DESCRIPTION = """\
-Fetch lists of URLs under limits. What became of each is a line of JSON:
+Fetch lists of URLs under limits. The output has one line of JSON for each URL:
 
   {"url": ..., "status": 200, "body": ..., "attempts": 1, "waited": 0.1, "error": null}
 
-A list has a URL on each line; blank lines and those that begin with # are passed over. It is
-read as its URLs are fetched, however long it is. A line that is no URL is told in the output.
-Throttled requests (429, or 503 with Retry-After) are retried when the server says so.
+A list has one URL on each line; blank lines and lines that begin with # are skipped. It is read
+while its URLs are fetched, so it may have any length. A line that is no URL becomes a record with
+an error. Throttled requests (429, or 503 with Retry-After) are retried when the server allows it.
 """
 
 _EPILOG = """\
@@ -40,12 +40,12 @@ exit status:
   0  every URL was fetched, with a status below 400
   1  the run is complete, but some URLs failed: their records have an "error", or a status of
      400 or more
-  2  the arguments make no sense, or input, output or store cannot be opened; nothing was sent
-  3  the run broke off, since the list, the output (a full disk, say) or the store failed
-  130, 143  interrupted, by Ctrl-C or SIGTERM; 141: who read the output went away
+  2  the arguments are invalid, or input, output or store cannot be opened; nothing was sent
+  3  the run broke off, since the list, the output (such as a full disk) or the store failed
+  130, 143  interrupted, by Ctrl-C or SIGTERM; 141: the reader of the output has closed it
 
-Ctrl-C once ends the run when what was sent is answered and written; twice ends it at once.
-After that, and after any other end, the same command with --resume does the rest.
+Press Ctrl-C once to finish the requests in flight and stop, twice to abort.
+After any end, the same command with --resume fetches the rest.
 
 examples:
   aiothrottle fetch https://example.org/ https://example.org/about
@@ -54,12 +54,12 @@ examples:
   zcat urls.gz | aiothrottle fetch - -o answers.jsonl --resume
 """
 
-# A record is in memory as a whole.
+# A whole record is kept in memory.
 _LONGEST_BODY = 16 << 20
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments, and what the help says of them."""
+    """Add the arguments and their help."""
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -68,18 +68,18 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do what the arguments say, and give the exit status."""
+    """Run the command, and return the exit status."""
     if not options.urls and options.input_file is None:
-        parser.error("no URLs: name some, or a list by --input-file, or - for standard input")
+        parser.error("no URLs: give some, or a list by --input-file, or - for standard input")
     if options.resume and options.output is None and options.output_dir is None:
-        parser.error("--resume goes on with a file: give --output or --output-dir")
+        parser.error("--resume needs a file to continue: give --output or --output-dir")
     if [*options.urls, options.input_file].count("-") > 1:
-        parser.error("- is there more than once, but standard input can be read only once")
+        parser.error("- was given more than once, but standard input can be read only once")
     if options.output and options.input_file and _same(options.output, options.input_file):
-        parser.error("--input-file and --output are the same file: give the output one of its own")
+        parser.error("--input-file and --output are the same file: name another output")
     _check_limits(parser, options)
     if options.head and (options.method is not None or options.data is not None):
-        parser.error("--head is a request of its own: leave out --request and --data")
+        parser.error("--head sets the method: leave out --request and --data")
     try:
         settings = _settings(options)
     except (OutputError, ValueError) as error:
@@ -95,7 +95,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def _same(output: Path, list_: str) -> bool:
     try:
         return output.samefile(list_)
-    except OSError:  # one of them is not there, or not yet
+    except OSError:  # one of them does not exist
         return False
 
 
@@ -133,7 +133,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse limits that would have no effect, or none that can be had."""
+    """Reject limits without effect, and impossible combinations."""
     if options.guard is not None and not (options.rate or options.per_host):
         parser.error("--guard stretches the period of a rate: give --rate or --per-host")
     if options.store is None:
@@ -141,10 +141,11 @@ def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) 
             parser.error("--store-key names the limits in a store: give --store")
         return
     if not (options.rate or options.per_host):
-        parser.error("--store is where a rate is counted: give --rate or --per-host")
+        parser.error("--store counts a rate: give --rate or --per-host")
     if options.rate and (options.per_host or options.per_host_concurrency):
         parser.error(
-            "a store counts all requests, or those of each host: not --rate besides --per-host"
+            "a store counts either all requests or those of each host: "
+            "give either --rate or --per-host"
         )
 
 
@@ -164,13 +165,13 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 
 def _sources(options: argparse.Namespace) -> list[Source]:
-    """Give what the URLs are read from: the arguments in their order, then the file."""
+    """Return the sources of URLs: the arguments in their order, then the file."""
     sources: list[Source] = []
     for url in options.urls:
         if url == "-":
             sources.append(_file("-"))
         else:
-            # What the shell could not decode comes back as it was.
+            # Restores bytes that Python could not decode.
             line = os.fsencode(url) + b"\n"
             sources.append(Source("", io.BytesIO(line).read, len(line)))
     if options.input_file is not None:
@@ -184,7 +185,7 @@ def _file(name: str) -> Source:
     if stat.S_ISDIR(about.st_mode):
         raise IsADirectoryError(21, "it is a folder", name)
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
-    # Without a buffer of Python's, which a thread would keep locked when the program ends.
+    # Unbuffered: a thread that reads would keep a buffer locked when the program ends.
     read = partial(os.read, descriptor)
     return Source("standard input" if name == "-" else name, read, size)
 

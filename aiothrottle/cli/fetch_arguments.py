@@ -1,4 +1,4 @@
-"""The arguments of ``aiothrottle fetch``, in groups, and what each may be."""
+"""The arguments of ``aiothrottle fetch``, in groups, with their validation."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ _SIZE = re.compile(r"(\d+)([kmg]?)", re.IGNORECASE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+    """Add all arguments."""
     parser.add_argument("urls", nargs="*", metavar="URL", help="what to fetch; - is standard input")
     parser.add_argument(
         "-i", "--input-file", metavar="FILE", help="a list of URLs; - is standard input"
@@ -41,47 +41,47 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         type=rates,
         action="extend",
         metavar="RATE",
-        help="all requests: 10 (per second), 10/s, 500/min, 1/250ms; several hold at once: "
-        "10/s,500/min, or the option more than once",
+        help="rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all "
+        "kept: 10/s,500/min, or repeat the option",
     )
     group.add_argument(
         "--concurrency",
         type=whole_number(_MOST_AT_ONCE),
         default=10,
         metavar="N",
-        help="all requests in flight (default: %(default)s)",
+        help="limit of concurrent requests (default: %(default)s)",
     )
     group.add_argument(
         "--per-host",
         type=rates,
         action="extend",
         metavar="RATE",
-        help="the requests to each host; several hold at once",
+        help="rate limit of each host; several are all kept",
     )
     group.add_argument(
         "--per-host-concurrency",
         type=whole_number(_MOST_AT_ONCE),
         metavar="N",
-        help="the requests in flight to each host",
+        help="limit of concurrent requests to each host",
     )
     group.add_argument(
         "--guard",
         type=seconds,
         metavar="SECONDS",
-        help="stretch the periods of all rates, since the network delays one request more than the "
-        "next (default: 5%% of the shortest, at most 0.05)",
+        help="safety margin added to the periods of all rates, since network delays vary "
+        "(default: 5%% of the shortest, at most 0.05)",
     )
     group.add_argument(
         "--store",
         type=_store,
         metavar="URL",
-        help="count the rates there, together with all who do: redis://HOST:PORT, rediss://, "
+        help="share the rates with other runs through this store: redis://HOST:PORT, rediss://, "
         "mongodb://, memcached://",
     )
     group.add_argument(
         "--store-key",
         metavar="NAME",
-        help="who names the same one shares the rates (default: fetch)",
+        help="runs with the same name share their rates (default: fetch)",
     )
 
 
@@ -96,7 +96,7 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         help="(default: GET, or POST with --data)",
     )
     group.add_argument(
-        "-I", "--head", action="store_true", help="ask for the headers only, by HEAD"
+        "-I", "--head", action="store_true", help="request only the headers, by HEAD"
     )
     group.add_argument(
         "-H",
@@ -105,14 +105,14 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header to send; several may be given",
+        help="a header to send; may be repeated",
     )
     group.add_argument(
         "-d",
         "--data",
         type=_data,
         metavar="DATA",
-        help="a body to send, by POST unless -X says otherwise; @FILE is what is in the file",
+        help="a body to send, by POST unless -X says otherwise; @FILE sends the content of a file",
     )
     group.add_argument(
         "-A",
@@ -126,15 +126,15 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         "-L",
         "--location",
         action="store_true",
-        help="follow redirects; each step keeps to the limits of its host, and another origin is "
-        "sent no body and no header that may be secret",
+        help="follow redirects; each step keeps to the limits of its host, and another origin gets "
+        "no body and no header that may be secret",
     )
     group.add_argument(
         "--max-redirs",
         type=whole_number(1000),
         default=50,
         metavar="N",
-        help="at most so many for a URL (default: %(default)s)",
+        help="maximum number of redirects for a URL (default: %(default)s)",
     )
     group.add_argument(
         "--retries",
@@ -142,14 +142,14 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         type=whole_number(1000, least=0),
         default=4,
         metavar="N",
-        help="try again so often (default: %(default)s)",
+        help="maximum number of retries for a URL (default: %(default)s)",
     )
     group.add_argument(
         "--max-retry-after",
         type=some_seconds,
         default=3600.0,
         metavar="SECONDS",
-        help="give up a URL when the server asks for a longer wait (default: %(default)g)",
+        help="give up a URL if the server asks for a longer wait (default: %(default)g)",
     )
     group.add_argument(
         "-m",
@@ -157,14 +157,15 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         type=seconds,
         default=300.0,
         metavar="SECONDS",
-        help="for one request with its answer, not counting waits; 0: any (default: %(default)g)",
+        help="timeout of one request with its response, without waits; 0: none "
+        "(default: %(default)g)",
     )
     group.add_argument(
         "--connect-timeout",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for the connection; 0: any (default: %(default)g)",
+        help="timeout of connecting; 0: none (default: %(default)g)",
     )
 
 
@@ -174,20 +175,19 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write the records there, and not to standard output",
+        help="write the records to this file, not to standard output",
     )
     group.add_argument(
         "--output-dir",
         type=Path,
         metavar="FOLDER",
-        help="write each body to a file there; the records name it, and are in index.jsonl there "
-        "unless -o says otherwise",
+        help="write each body to a file in this folder; the records name it, and are written to "
+        "index.jsonl there unless -o is given",
     )
     group.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the output: what it has a record of, also of a failure, is not "
-        "fetched again",
+        help="continue the output: URLs with a record, failures too, are not fetched again",
     )
     group.add_argument(
         "--save-header",
@@ -195,18 +195,18 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="keep that header of the answers; * is all; several may be given",
+        help="keep this header of the responses; * keeps all; may be repeated",
     )
     group.add_argument(
         "--max-filesize",
         type=_size,
         metavar="BYTES",
-        help="a longer body is a failure; 1k, 1m, 1g (default: 16m, and any with --output-dir)",
+        help="a longer body is a failure; 1k, 1m, 1g (default: 16m, unlimited with --output-dir)",
     )
     group.add_argument(
         "--dashboard",
         action="store_true",
-        help="serve a live page of the run, on this machine only; where is told at the start",
+        help="serve a live page of the run, on this machine only; its URL is printed at the start",
     )
     group.add_argument(
         "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
@@ -232,5 +232,5 @@ def _store(text: str) -> StoreAddress:
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"must be a number of bytes such as 100k, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of bytes such as 100k, got {text!r}")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]

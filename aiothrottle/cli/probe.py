@@ -1,4 +1,4 @@
-"""``aiothrottle probe``: what it takes, what it says first, and what it has found."""
+"""``aiothrottle probe``: its arguments, its question before the run, and its results."""
 
 import argparse
 import asyncio
@@ -23,9 +23,9 @@ __all__ = ["execute", "fill"]
 
 _EPILOG = """\
 exit status:
-  0  the server answered
+  0  the server responded
   1  it did not, or you did not agree
-  2  the arguments make no sense; nothing was sent
+  2  the arguments are invalid; nothing was sent
 
 examples:
   aiothrottle probe https://api.github.com/
@@ -37,34 +37,34 @@ _USUAL = 100
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments, and what the help says of them."""
+    """Add the arguments and their help."""
     parser.description = (
-        "Ask a server what it says about its limits, by one request; with --find-limit "
-        "also see where it refuses. What is sent is told first, and only sent if you agree."
+        "Send one request, and print the limits that the response reports; with --find-limit, "
+        "send more until one is throttled. Nothing is sent before you agree."
     )
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "aiothrottle probe [options] URL"
-    parser.add_argument("url", type=_url, metavar="URL", help="what to ask for")
+    parser.add_argument("url", type=_url, metavar="URL", help="the URL to request")
     parser.add_argument(
-        "-y", "--yes", action="store_true", help="you agree: send it, without a question"
+        "-y", "--yes", action="store_true", help="agree in advance: send without a question"
     )
     parser.add_argument(
         "--find-limit",
         action="store_true",
-        help="go on until a request is refused, or until --max-requests",
+        help="send requests until one is throttled, or until --max-requests",
     )
     parser.add_argument(
         "--max-requests",
         type=whole_number(_MOST),
         metavar="N",
-        help=f"send no more than so many for --find-limit (default: {_USUAL})",
+        help=f"maximum number of requests for --find-limit (default: {_USUAL})",
     )
     parser.add_argument(
         "--concurrency",
         type=whole_number(100),
         metavar="N",
-        help="so many of them at once (default: one after the other)",
+        help="number of concurrent requests (default: one after the other)",
     )
     parser.add_argument(
         "-X",
@@ -83,7 +83,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header to send; several may be given",
+        help="a header to send; may be repeated",
     )
     parser.add_argument(
         "-A",
@@ -99,7 +99,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
         type=some_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for one request (default: %(default)g)",
+        help="timeout of one request (default: %(default)g)",
     )
 
 
@@ -112,7 +112,7 @@ def _url(text: str) -> URL:
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do what the arguments say, and give the exit status."""
+    """Run the command, and return the exit status."""
     if not options.find_limit and (options.max_requests or options.concurrency):
         parser.error("--max-requests and --concurrency are for --find-limit: give it as well")
     inquiry = Inquiry(
@@ -127,7 +127,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     print(_intention(inquiry, find=options.find_limit), file=sys.stderr)
     if not options.yes:
         if not sys.stdin.isatty():
-            parser.error("nobody is there to agree: say --yes")
+            parser.error("standard input is no terminal, so nobody can agree: give --yes")
         if not _agreed():
             print("Nothing was sent.", file=sys.stderr)
             return 1
@@ -135,15 +135,15 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _intention(inquiry: Inquiry, *, find: bool) -> str:
-    """Say what is going to be sent."""
+    """Return the announcement of the requests."""
     url = printable(without_credentials(str(inquiry.url)))
     one = f"This sends one {inquiry.method} request to {url}"
     if not find:
         return f"{one}."
     pace = "one after the other" if inquiry.at_once == 1 else f"{inquiry.at_once} at once"
     return (
-        f"{one},\nand then up to {inquiry.most} more, {pace}, as fast as it answers, "
-        "until one is refused."
+        f"{one},\nand then up to {inquiry.most} more, {pace}, as fast as it responds, "
+        "until one is throttled."
     )
 
 
@@ -168,15 +168,15 @@ async def _probe(inquiry: Inquiry, *, find: bool) -> int:
         except (aiohttp.ClientError, OSError, ValueError, ExceptionGroup) as error:
             if isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
-            said = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-            print(f"aiothrottle probe: {printable(without_credentials(said))}", file=sys.stderr)
+            problem = "no response in time" if isinstance(error, TimeoutError) else str(error)
+            print(f"aiothrottle probe: {printable(without_credentials(problem))}", file=sys.stderr)
             return 1
     _print(_conclusion(rates))
     return 0
 
 
 def _new(rate: Rate | None, rates: list[Rate]) -> list[Rate]:
-    """Give a rate that was seen, unless one of those that were announced explains it."""
+    """Return the observed rate, unless a reported one explains it."""
     if rate is None or any(rate.limit / rate.period >= r.limit / r.period for r in rates):
         return []
     return [rate]
@@ -188,21 +188,22 @@ def _print(lines: Iterator[str]) -> None:
 
 
 def _announcement(inquiry: Inquiry, answer: Answer) -> Iterator[str]:
-    vendor = f", read as {inquiry.profile.name} means it" if inquiry.profile else ""
+    vendor = f", read by the profile of {inquiry.profile.name}" if inquiry.profile else ""
     yield f"Status {answer.status}{vendor}."
     if answer.location is not None:
-        yield f"It redirects to {without_credentials(answer.location)}: you may want to ask there."
+        target = without_credentials(answer.location)
+        yield f"It redirects to {target}: you may want to probe that URL."
     limits = answer.limits
     if limits.throttled:
         when = "" if limits.retry_after is None else f", for {number(limits.retry_after, 6)} s"
-        yield f"It refuses requests now{when}."
+        yield f"It throttles requests now{when}."
     policies = limits.policies or _only(limits)
-    yield "It announces:" if policies else "It announces no limit."
+    yield "It reports:" if policies else "It reports no limit."
     yield from (f"  {_words(policy)}" for policy in policies)
 
 
 def _only(limits: ServerLimits) -> tuple[Policy, ...]:
-    """Give the limit that has no name, if there is one."""
+    """Return the limit without a name, if there is one."""
     numbers = (limits.limit, limits.window, limits.remaining, limits.reset_after)
     if all(number is None for number in numbers):
         return ()
@@ -216,7 +217,7 @@ def _words(policy: Policy) -> str:
     if policy.window is not None:
         parts.append(f"in {number(policy.window)} s")
     if policy.remaining is not None:
-        parts.append(f"{number(policy.remaining)} left")
+        parts.append(f"{number(policy.remaining)} remaining")
     if policy.reset_after is not None:
         parts.append(f"reset in {number(policy.reset_after, 6)} s")
     return f"{f'{policy.name}: ' if policy.name else ''}{', '.join(parts)}"
@@ -225,11 +226,12 @@ def _words(policy: Policy) -> str:
 def _seen(sighting: Sighting) -> Iterator[str]:
     many = f"{sighting.admitted} requests in {sighting.seconds:.2f} s"
     if not sighting.refused:
-        yield f"It refused none of {many}: the limit, if there is one, is above that."
+        yield f"It throttled none of {many}: the limit, if there is one, is above that."
     elif sighting.retry_after is None:
-        yield f"It admitted {many}, then it refused, and did not say for how long."
+        yield f"It admitted {many}, then throttled one, without a Retry-After."
     else:
-        yield f"It admitted {many}, then it refused for {number(sighting.retry_after, 6)} s."
+        wait = number(sighting.retry_after, 6)
+        yield f"It admitted {many}, then throttled one, with a Retry-After of {wait} s."
 
 
 def _conclusion(rates: list[Rate]) -> Iterator[str]:
@@ -238,5 +240,5 @@ def _conclusion(rates: list[Rate]) -> Iterator[str]:
         yield "Use:"
         yield f"  {limiter_line(rates)}"
     else:
-        yield "No limit is known. Begin slowly, and read the server's documentation:"
+        yield "No limit is known. Start slowly, and read the server's documentation:"
         yield '  RateLimiter("1/s", concurrency_limit=1)'

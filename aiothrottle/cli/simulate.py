@@ -1,4 +1,4 @@
-"""``aiothrottle simulate``: what it takes, the table, the picture."""
+"""``aiothrottle simulate``: its arguments, its table and its picture."""
 
 import argparse
 from functools import partial
@@ -33,9 +33,9 @@ __all__ = ["execute", "fill"]
 
 _NO_LIMITER = "none"
 _WORKERS = 20
-# A picture shows so many periods: of more of them one would see none.
+# Periods in a picture: more would be too narrow to see.
 _SHOWN = 12
-# In a single period no algorithm differs from another.
+# Algorithms differ only after the first period.
 _LEAST_SECONDS, _LEAST_PERIODS = 60.0, 5
 _ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "sliding-window-log": SlidingWindowLog,
@@ -46,13 +46,13 @@ _ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = """\
-Let clients ask a server that has a limit, on a clock that waits for nobody, and see how many
-requests are refused, under each algorithm and with each guard.
+Simulate clients of a server with a limit, in virtual time, and count the requests that it
+throttles, for each algorithm and each guard.
 """
 
 _EPILOG = """\
 used: admitted requests, as a part of the most that the server could have admitted.
-in a period: the most requests, refused or not, in any window of the server's period.
+in a period: the most requests, throttled or not, in any window of the server's period.
 fairness: 1 if all clients got the same, 1/n if one of n got everything.
 
 examples:
@@ -63,7 +63,7 @@ examples:
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments, and what the help says of them."""
+    """Add the arguments and their help."""
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -74,10 +74,14 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=some_seconds,
         metavar="SECONDS",
-        help="how long to watch (default: 60, and at least five of the server's periods)",
+        help="simulated time (default: 60, and at least five of the server's periods)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of all chance (default: %(default)s)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of all random numbers (default: %(default)s)",
     )
     parser.add_argument(
         "--plot",
@@ -93,25 +97,25 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
         type=whole_rate,
         default=Rate(20),
         metavar="RATE",
-        help="what it admits: 20 (per second), 20/s, 300/min (default: 20/s)",
+        help="its rate limit: 20 (per second), 20/s, 300/min (default: 20/s)",
     )
     group.add_argument(
         "--server-algorithm",
         choices=get_args(AlgorithmName),
         default="sliding-window-log",
-        help="how it counts (default: %(default)s)",
+        help="its algorithm (default: %(default)s)",
     )
     group.add_argument(
         "--server-burst",
         type=whole_number(1_000_000),
         metavar="N",
-        help="how many requests its token bucket holds (default: the limit)",
+        help="the size of its token bucket (default: the limit)",
     )
     group.add_argument(
         "--retry-after",
         choices=get_args(RetryAfter),
         default="seconds",
-        help="what it says when it refuses: whole seconds, the exact ones, nothing "
+        help="the Retry-After of its 429: whole seconds, exact ones, or none "
         "(default: %(default)s)",
     )
     group.add_argument(
@@ -119,14 +123,14 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
         type=some_seconds,
         default=0.05,
         metavar="SECONDS",
-        help="how long a request takes at the least, and its answer too (default: %(default)g)",
+        help="minimum network delay of a request, and of its response (default: %(default)g)",
     )
     group.add_argument(
         "--jitter",
         type=seconds,
         default=0.01,
         metavar="SECONDS",
-        help="at most so much longer, by chance (default: %(default)g)",
+        help="maximum random delay added to the latency (default: %(default)g)",
     )
 
 
@@ -135,48 +139,46 @@ def _add_clients(group: "argparse._ArgumentGroup") -> None:
         "--algorithm",
         choices=[*_ALGORITHMS, _NO_LIMITER],
         action="append",
-        help="how they count; several are compared (default: sliding-window-log)",
+        help="their algorithm; may be repeated, to compare (default: sliding-window-log)",
     )
     group.add_argument(
         "--guard",
         type=seconds,
         action="append",
         metavar="SECONDS",
-        help="stretches their period; several are compared (default: 0, and 5%% of the period or "
-        "0.05)",
+        help="safety margin added to their period; may be repeated, to compare (default: 0, and "
+        "5%% of the period or 0.05)",
     )
     group.add_argument(
         "--client-rate",
         type=rate,
         metavar="RATE",
-        help="what each of them keeps to (default: what the server admits)",
+        help="rate limit of each client (default: that of the server)",
     )
-    group.add_argument(
-        "--burst", type=number, metavar="N", help="so many go back to back at the most"
-    )
+    group.add_argument("--burst", type=number, metavar="N", help="the most requests in a row")
     group.add_argument(
         "--clients",
         type=whole_number(1000),
         default=1,
         metavar="N",
-        help="how many there are; they know nothing of each other (default: %(default)s)",
+        help="number of independent clients (default: %(default)s)",
     )
     group.add_argument(
         "--workers",
         type=whole_number(10_000),
         metavar="N",
-        help=f"tasks of each that ask again and again (default: {_WORKERS})",
+        help=f"tasks of each client, each sending one request after another (default: {_WORKERS})",
     )
     group.add_argument(
         "--demand",
         type=number,
         metavar="N",
-        help="in place of the workers: so many requests per second of each, at random times",
+        help="in place of the workers: requests per second of each client, at random times",
     )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do what the arguments say, and give the exit status."""
+    """Run the command, and return the exit status."""
     if options.seconds is None:
         options.seconds = max(_LEAST_SECONDS, _LEAST_PERIODS * options.rate.period)
     try:
@@ -193,10 +195,10 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
     if options.server_burst and options.server_algorithm != "token-bucket":
         raise ValueError(
-            "--server-burst is of a token bucket: give --server-algorithm token-bucket"
+            "--server-burst needs a token bucket: give --server-algorithm token-bucket"
         )
     if options.workers and options.demand:
-        raise ValueError("--demand is in place of the workers: leave out --workers")
+        raise ValueError("--demand replaces the workers: leave out --workers")
     server = Server(
         options.rate,
         options.server_algorithm,
@@ -220,7 +222,7 @@ def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:
 
 
 def _limiters(options: argparse.Namespace) -> "dict[str, partial[RateLimiter]]":
-    """Give what makes each of the limiters that are compared."""
+    """Return a factory for each of the compared limiters."""
     kept_to: Rate = options.client_rate or options.rate
     guards = options.guard or [0.0, usual_guard([kept_to])]
     limiters: dict[str, partial[RateLimiter]] = {}

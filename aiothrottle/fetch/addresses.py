@@ -1,4 +1,4 @@
-"""One line of a list of URLs: what it asks for. Pure."""
+"""Parses one line of a list of URLs. Pure."""
 
 import re
 from typing import NamedTuple
@@ -9,26 +9,26 @@ from aiothrottle.terminal import without_credentials
 
 __all__ = ["LONGEST", "Address", "read_address", "url_of"]
 
-#: Bytes. Most servers take no more than 8,000.
+#: Bytes. Most servers accept no more than 8,000.
 LONGEST = 1 << 16
 
-# Characters of a line that is no URL.
+# Characters shown of a line that is no URL.
 _SHOWN = 200
 _UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Address(NamedTuple):
-    """What a line asks for; or, without a URL, what is wrong with it."""
+    """The URL of a line, or the problem with it."""
 
-    #: As it may be told to anybody. In the output, it is what `--resume` knows it by.
+    #: The line without credentials. In the output, `--resume` identifies it by this text.
     shown: str
     url: URL | None
     problem: str | None = None
 
 
 def read_address(line: bytes) -> Address | None:
-    """Read a line; None: it is blank, or a comment.
+    """Parse a line; return None if it is blank or a comment.
 
     >>> read_address(b" https://me:secret@example.org/ ").shown
     'https://***@example.org/'
@@ -46,17 +46,17 @@ def read_address(line: bytes) -> Address | None:
 
 
 def url_of(text: str) -> URL:
-    """Read a URL of a stranger's, of which the host can be read.
+    """Parse an untrusted URL, and check that its host can be decoded.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is no URL, or has no readable host.
     """
     try:
         url = URL(text)
-        _ = url.host  # decoded when it is first asked for, and kept
+        _ = url.host  # decoded at its first use, and cached
     except (IndexError, OverflowError, UnicodeError):
-        # So say yarl 1.25 of "http://[::1]:8.@", and Python of "http://xn--le99999999999999es", the
-        # last one up to 3.12.
+        # yarl 1.25 raises IndexError for "http://[::1]:8.@", and Python up to 3.12 OverflowError
+        # for "http://xn--le99999999999999es".
         raise ValueError("its host cannot be read") from None
     return url
 
@@ -79,7 +79,7 @@ def _url(text: str) -> URL:
         url = url_of(text)
         host = url.host
     except ValueError as error:
-        # The error may quote what it takes for the port, which may be a part of a password.
+        # The error may quote a part of the password as the port.
         wrong = "its host or port cannot be read" if "@" in text else error
         raise ValueError(f"is no URL: {wrong}") from None
     if not host:
@@ -88,7 +88,7 @@ def _url(text: str) -> URL:
 
 
 def _shown(line: bytes) -> str:
-    """Give the beginning of what is no URL; what could be a password in it is hidden."""
+    """Return the beginning of a line that is no URL, without a possible password."""
     text = line.decode(errors="backslashreplace")
     before, at, after = text.rpartition("@")
     if at:

@@ -1,4 +1,4 @@
-"""A run: so many workers over one list, the way to stop them, and how things stand."""
+"""A crawl: several workers on one list, how to stop them, and their progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,15 +25,15 @@ __all__ = ["Crawl"]
 
 
 class Crawl:
-    """Fetches what the lines say, and writes what became of it. It is used once.
+    """Fetches the URLs of all lines, and writes their records. Runs once.
 
     Args:
-        job: What is asked of each URL.
-        sender: What asks.
+        job: The request for each URL.
+        sender: Sends the requests.
         lines: The list.
-        output: Gets a record of every URL.
-        folder: Gets the bodies; None: they are in the records.
-        on_failure: Is told every record of a failure.
+        output: Receives a record of every URL.
+        folder: Receives the bodies; None: they are in the records.
+        on_failure: Called with the record of every failure.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Crawl:
         self._ended_by: StoreUnavailable | None = None
 
     async def run(self, workers: int) -> None:
-        """Fetch all with so many tasks: there are never more URLs in memory.
+        """Fetch all URLs with this number of tasks, each with one URL in memory.
 
         Raises:
-            OSError: The list cannot be read any further.
-            OutputError: The output cannot be written any more.
-            StoreUnavailable: The limits cannot be kept any more.
+            OSError: Reading the list failed.
+            OutputError: Writing the output failed.
+            StoreUnavailable: The store of the limits failed.
         """
         self._workers = [Worker(self, number) for number in range(workers)]
         try:
@@ -81,7 +81,7 @@ class Crawl:
             raise self._ended_by
 
     def stop(self) -> None:
-        """Send nothing more, but let come to an end what has been sent."""
+        """Send nothing more, and finish the requests in flight."""
         self.stopping = True
         self.lines.close()
         for worker in self._workers:
@@ -89,30 +89,30 @@ class Crawl:
                 worker.cancel()
 
     def end(self, error: StoreUnavailable) -> None:
-        """Stop, since nothing may be sent any more; `run` raises the error at its end."""
+        """Stop because the store failed; `run` raises the error at its end."""
         self._ended_by = error
         self.stop()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once, and cancel the requests in flight."""
         self.stop()
         for worker in self._workers:
             worker.cancel()
 
     @property
     def in_flight(self) -> int:
-        """How many requests are on their way, or their answers."""
+        """The number of requests in flight."""
         return sum(worker.busy for worker in self._workers)
 
     @property
     def pauses(self) -> Pauses:
-        """How many limiters are paused, and how long the longest pause goes on."""
+        """The number of paused limiters, and the seconds left of the longest pause."""
         limiter = self.sender.limiter
         if isinstance(limiter, RateLimiter):
             seconds = limiter.statistics().paused_for
             return int(seconds > 0), seconds
-        # Only hosts that throttled are paused. There may be millions of hosts, so the others are
-        # not asked, and who is not paused any more is forgotten.
+        # Only hosts that throttled are paused. There may be millions of hosts, so only those are
+        # checked, and dropped when their pause ends.
         pauses = {
             host: limiter.statistics(host).paused_for
             for host in self._throttling
@@ -127,7 +127,7 @@ class Crawl:
         self._throttling[origin_of("", url)] = None
 
     def count(self, record: Record) -> None:
-        """Count a URL that is done."""
+        """Count a finished URL."""
         self.tally.count(record)
         if record.failed:
             self._on_failure(record)

@@ -1,4 +1,4 @@
-"""A folder of bodies: a file for each, under a name that no URL can abuse."""
+"""Writes bodies to a folder, each to a file with a safe name."""
 
 import contextlib
 import mimetypes
@@ -14,7 +14,7 @@ from aiothrottle.fetch.output import OutputError
 
 __all__ = ["Folder", "file_name"]
 
-# Long names are no use, and 255 bytes is where file systems end.
+# Readable, and well below the 255 bytes of file systems.
 _LONGEST = 80
 _UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
 _DOTS = re.compile(r"[_.]{2,}")
@@ -23,9 +23,9 @@ _PART = ".part-"
 
 
 def file_name(url: URL, content_type: str = "") -> str:
-    """Give the name for what is at that URL: readable, its own, in letters that all systems know.
+    """Return a file name for a URL: readable, unique and portable.
 
-    Of host and path, in letters of which none leads anywhere; the end is a digest of all the URL.
+    It has the host and the path, without separators, and a digest of the whole URL.
 
     >>> file_name(URL("https://example.org/../../etc/passwd?user=me"), "text/html")
     'example.org_etc_passwd-bd637d580a.html'
@@ -40,10 +40,10 @@ def file_name(url: URL, content_type: str = "") -> str:
 
 
 class Folder:
-    """Keeps bodies. One that is not complete has a name of its own, and is gone at the end.
+    """Stores bodies. An incomplete one has a temporary name, and is removed at the end.
 
     Raises:
-        OutputError: There is no such folder, and it cannot be made.
+        OutputError: The folder does not exist, and cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,31 +54,31 @@ class Folder:
             raise OutputError(f"{path} is no folder to write to: {error.strerror}") from error
 
     def tidy(self) -> None:
-        """Take away what a killed run has left. Nobody else may be at work here."""
+        """Remove the temporary files of a killed run. No other run may use the folder."""
         for part in self._path.glob(f"{_PART}*"):
             part.unlink(missing_ok=True)
 
     async def keep(self, name: str, worker: int, chunks: AsyncIterator[bytes]) -> str:
-        """Write a body to a file, which it becomes at its end. Gives the name, which may differ.
+        """Write a body to a file; return the name of the file, which may differ from `name`.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
         part = self._path / f"{_PART}{worker}"
         try:
-            with self._telling():
-                file = part.open("xb", buffering=0)  # what can fail fails where it is written
+            with self._output_errors():
+                file = part.open("xb", buffering=0)  # unbuffered: a write fails here, not on close
             with file:
                 async for chunk in chunks:
-                    with self._telling():
+                    with self._output_errors():
                         _write(file, chunk)
-            with self._telling():
+            with self._output_errors():
                 return self._become(part, name)
         finally:
             part.unlink(missing_ok=True)
 
     def _become(self, part: Path, name: str) -> str:
-        """Give the file its name, or one like it: nothing is overwritten."""
+        """Rename the file to its name, or a similar one: no file is overwritten."""
         stem, dot, suffix = name.rpartition(".")
         number = 1
         free = name
@@ -89,8 +89,8 @@ class Folder:
         return free
 
     @contextlib.contextmanager
-    def _telling(self) -> Generator[None, None, None]:
-        """Tell a disk that fails from a network that does."""
+    def _output_errors(self) -> Generator[None, None, None]:
+        """Convert an OSError of the disk, to distinguish it from one of the network."""
         try:
             yield
         except OSError as error:

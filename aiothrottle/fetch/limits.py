@@ -1,4 +1,4 @@
-"""The limits of a run, and the store in which several runs count together."""
+"""The limits of a run, and the store through which several runs share them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,13 +14,13 @@ from aiothrottle.stores import Store
 
 __all__ = ["Limiters", "Limits"]
 
-# So many URLs are looked at ahead, if some of them wait for their host.
+# URLs read ahead while others wait for their host.
 _AHEAD = 1000
 _ALL, _HOSTS = "all requests", "each host"
 
 
 class Limiters(NamedTuple):
-    """The limiters of a run: the one that each request waits for, and all with their names."""
+    """The limiters of a run: the one that each request acquires, and all by name."""
 
     to_wait_for: AnyLimiter
     named: dict[str, AnyLimiter]
@@ -28,16 +28,16 @@ class Limiters(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a run keeps to.
+    """The limits of a run.
 
     Attributes:
-        rates: Of all requests.
-        concurrency: All requests in flight.
-        per_host: Rates of each host.
-        per_host_concurrency: The requests in flight to each host; None: any.
-        guard: Seconds by which all periods are stretched.
-        store: Where the rates are counted; None: in this process.
-        key: Names the limits in the store.
+        rates: Rate limits of all requests.
+        concurrency: The limit of concurrent requests.
+        per_host: Rate limits of each host.
+        per_host_concurrency: The limit of concurrent requests to each host; None: none.
+        guard: Seconds added to all periods, a safety margin for network jitter.
+        store: The store that counts the rates; None: this process does.
+        key: The name of the limits in the store.
     """
 
     rates: Sequence[Rate] = ()
@@ -55,17 +55,17 @@ class Limits:
 
     @property
     def workers(self) -> int:
-        """How many URLs are looked at ahead."""
-        # With a store the hosts have no limiter over them: so many workers are the limit then.
+        """The number of workers, each with one URL."""
+        # With a store the hosts have no parent limiter: the number of workers is the limit then.
         ahead = self.keyed and self.store is None
         return max(self.concurrency, _AHEAD) if ahead else self.concurrency
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Limiters]:
-        """Give the limiters, with their store, and close them.
+        """Open the limiters with their store, yield them, and close them.
 
         Raises:
-            StoreUnavailable: The store does not answer.
+            StoreUnavailable: The store does not respond.
         """
         async with AsyncExitStack() as stack:
             store = None

@@ -1,7 +1,7 @@
-"""The lines of files, pipes and terminals, as they come, however many and however long they are.
+"""Reads lines of files, pipes and terminals as they come, of any number and length.
 
 A thread reads, since no event loop can wait for a file, and a pipe may be silent for hours. It
-reads no further than one chunk ahead of who takes the lines.
+reads at most one chunk ahead of the tasks that take the lines.
 """
 
 import asyncio
@@ -13,33 +13,33 @@ from typing import NamedTuple, Self
 __all__ = ["Line", "Lines", "Source", "Splitter"]
 
 _CHUNK = 1 << 16
-# What some editors begin a file with. It is no part of the line.
+# The byte order mark of UTF-8, which some editors write. It is no part of the line.
 _MARK = b"\xef\xbb\xbf"
 
 
 class Source(NamedTuple):
-    """Where lines come from."""
+    """A source of lines."""
 
-    #: Told with what is wrong in it; "" goes without saying.
+    #: Shown in error messages; "" is not shown.
     name: str
     #: Gives at most so many bytes, as soon as there are some; none at the end.
     read: Callable[[int], bytes]
-    #: All bytes, where that is known.
+    #: The size in bytes, if it is known.
     size: int | None = None
 
 
 class Line(NamedTuple):
-    """A line of a source; of one that is too long, its beginning."""
+    """A line of a source, cut off if it is too long."""
 
     source: str
     number: int
     text: bytes
-    #: Bytes that it took in the source.
+    #: Its bytes in the source.
     size: int
 
 
 class Splitter:
-    """Cuts chunks into lines, and keeps no more than `longest` bytes (and one) of any. Pure."""
+    """Splits chunks into lines, each cut off one byte after `longest`. Pure."""
 
     def __init__(self, source: str, longest: int) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class Splitter:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
-        """Give the lines that the chunk completes; an empty chunk is the end, and completes all."""
+        """Yield the lines that the chunk completes; an empty chunk is the end of the source."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         self._rest = b""
         for line in lines:
@@ -71,10 +71,10 @@ class Splitter:
 
 
 class Lines:
-    """The lines of all sources, one after the other, for any number of tasks that take them.
+    """The lines of all sources in order, for any number of tasks to iterate over.
 
     Raises:
-        OSError: On taking: a source could not be read any further.
+        OSError: During iteration: reading a source failed.
     """
 
     def __init__(self, sources: Sequence[Source], longest: int) -> None:
@@ -89,12 +89,12 @@ class Lines:
         self._ended = False
         self._wanted = threading.Semaphore(1)
         loop = asyncio.get_running_loop()
-        # As a daemon: a read that waits for a silent pipe keeps nobody from leaving.
+        # A daemon: a read from a silent pipe must not block the exit of the process.
         threading.Thread(target=self._pump, args=(loop, sources), daemon=True).start()
 
     @property
     def fraction(self) -> float | None:
-        """How much of all is finished, from 0 to 1; None: nobody knows how much there is."""
+        """The finished part of all lines, from 0 to 1; None if the size is unknown."""
         if self._size is None:
             return None
         return min(1.0, self._finished / self._size) if self._size else 1.0
@@ -104,10 +104,10 @@ class Lines:
         self._finished += line.size
 
     def close(self) -> None:
-        """Give no more lines."""
+        """End the iteration."""
         self._ended = True
         self._lines.clear()
-        self._wanted.release()  # for the thread to see it
+        self._wanted.release()  # wakes the thread, which ends
 
     def __aiter__(self) -> Self:
         return self
@@ -146,7 +146,7 @@ class Lines:
 
 
 def _read(sources: Sequence[Source]) -> Iterator[tuple[str, bytes] | OSError | None]:
-    """Give the chunks of each source, an empty one at its end, None at the end of all."""
+    """Yield the chunks of each source, an empty one at its end, and None at the end of all."""
     try:
         for source in sources:
             while chunk := source.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""Where records go: a file that an interrupted run leaves in order, or a pipe that may be slow."""
+"""Writes records to a file that survives an interrupted run, or to a pipe that may be slow."""
 
 import asyncio
 import json
@@ -21,24 +21,24 @@ except ImportError:  # Windows
 __all__ = ["Done", "Output", "OutputError", "open_output"]
 
 _STANDARD_OUTPUT = 1
-# Windows has no such flag, and lets none but administrators make links.
+# Windows has no such flag, and lets only administrators create links.
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-# A pipe that is ready takes so much at once without making anybody wait (POSIX's PIPE_BUF).
+# A pipe that is ready accepts this much without blocking (POSIX's PIPE_BUF).
 _PIECE: int = getattr(select, "PIPE_BUF", 512)
 
 
 class OutputError(Exception):
-    """The output cannot be used, or not any more."""
+    """The output cannot be opened or written."""
 
 
 class Done:
-    """What the output has already. Knows a URL by 16 bytes, for there may be millions."""
+    """The URLs in the output, by digests of 16 bytes, as there may be millions."""
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
         self._counts = Counter(map(_digest, urls))
 
     def take(self, url: str) -> bool:
-        """Tell whether it is there; what is twice in a list has to be there twice."""
+        """Return whether the URL is in the output, and remove one occurrence."""
         if not self._counts:
             return False
         digest = _digest(url)
@@ -54,21 +54,21 @@ class Done:
 
 
 class Output:
-    """Takes lines. Every one is with the operating system when `write` returns."""
+    """Writes lines. When `write` returns, the operating system has the whole line."""
 
     def __init__(self, descriptor: int, done: Done) -> None:
         self.done = done
         self._descriptor = descriptor
         self._turn = asyncio.Lock()
         self._at_once = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        # Also into a file, the standard output is nothing that --resume could read.
+        # Even if it is a file, --resume cannot read the standard output.
         self.can_resume: bool = self._at_once and descriptor != _STANDARD_OUTPUT
 
     async def write(self, line: bytes) -> None:
-        """Write a line, after those that came before.
+        """Write a line, in the order of the calls.
 
         Raises:
-            OutputError: It cannot be written: the disk is full, the reader is gone.
+            OutputError: The line cannot be written: the disk is full, or the reader is gone.
         """
         rest = memoryview(line)
         try:
@@ -77,13 +77,13 @@ class Output:
                     while rest and not self._at_once:
                         await self._ready()
                         rest = rest[os.write(self._descriptor, rest[:_PIECE]) :]
-            while rest:  # without an await: no other line comes between
+            while rest:  # without an await, so that lines do not interleave
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             raise OutputError(f"the output cannot be written: {error.strerror}") from error
 
     async def _ready(self) -> None:
-        """Wait until a pipe has room, and let the requests go on meanwhile."""
+        """Wait until a pipe has room, without blocking the requests."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         try:
@@ -97,7 +97,7 @@ class Output:
             loop.remove_writer(self._descriptor)
 
     def close(self) -> None:
-        """Close it, unless it is the standard output."""
+        """Close the file, unless it is the standard output."""
         if self._descriptor != _STANDARD_OUTPUT:
             os.close(self._descriptor)
 
@@ -105,16 +105,16 @@ class Output:
 def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Output:
     """Open the file, or the standard output.
 
-    With `resume` its records are read, and a last line that a crash has cut off is taken away.
+    With `resume` its records are read, and a last line that a crash cut off is removed.
 
     Args:
         path: The file; None: the standard output.
-        resume: Whether it may have records in it.
-        follow: Whether it may be a symbolic link; it must not be where the user has not named it.
+        resume: Whether the file may have records.
+        follow: Whether the file may be a symbolic link, which is safe only if the user named it.
 
     Raises:
-        OutputError: It cannot be written; or it has something in it, and `resume` is not said; or
-            it has something in it that is none of ours.
+        OutputError: The file cannot be written; or it is not empty, without `resume`; or it
+            contains other data than records.
     """
     if path is None:
         return Output(_STANDARD_OUTPUT, Done())
@@ -124,7 +124,7 @@ def open_output(path: Path | None, *, resume: bool, follow: bool = True) -> Outp
     except OSError as error:
         if not follow and path.is_symlink():
             raise OutputError(
-                f"{path} is a symbolic link: take it away, or name another file by --output"
+                f"{path} is a symbolic link: remove it, or name another file by --output"
             ) from None
         raise OutputError(f"{path} cannot be written: {error.strerror}") from error
     try:
@@ -139,7 +139,7 @@ def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
     if not os.fstat(descriptor).st_size:
         return Done()
     if not resume:
-        raise OutputError(f"{path} is not empty: go on with it by --resume, or take it away")
+        raise OutputError(f"{path} is not empty: continue it with --resume, or remove it")
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
         done = Done(_urls(file, path))
@@ -149,7 +149,7 @@ def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """See to it that no two runs write to one file."""
+    """Lock the file, so that no two runs write to it."""
     if fcntl is None:
         return
     try:
@@ -161,7 +161,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _urls(file: BinaryIO, path: Path) -> Iterable[str]:
-    """Give the URL of each record, and leave the file behind the last whole one."""
+    """Yield the URL of each record; leave the position after the last complete one."""
     number = 0
     while line := file.readline():
         number += 1
@@ -173,7 +173,7 @@ def _urls(file: BinaryIO, path: Path) -> Iterable[str]:
             file.seek(-len(line), os.SEEK_CUR)
             return
         else:
-            raise OutputError(f"line {number} of {path} is no record of fetch: not touched")
+            raise OutputError(f"line {number} of {path} is no record of fetch; nothing was changed")
 
 
 def _url(line: bytes) -> str | None:

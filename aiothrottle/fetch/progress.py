@@ -1,4 +1,4 @@
-"""How far a run has come, in a line. Pure: the time is an argument."""
+"""Formats the progress of a run as a line. Pure: the time is an argument."""
 
 from collections import deque
 from datetime import datetime
@@ -7,23 +7,23 @@ from aiothrottle.fetch.tally import Tally
 
 __all__ = ["Pace", "Pauses", "progress_line"]
 
-# Seconds that a speed is the average of: a pause shows, a single slow answer does not.
+# Seconds over which the speed is averaged: a pause shows, a single slow response does not.
 _REMEMBERED = 30.0
 _BAR = 20
 _DAY = 86400
 
-#: How many limiters are paused, and for how many seconds the longest pause goes on.
+#: The number of paused limiters, and the seconds left of the longest pause.
 Pauses = tuple[int, float]
 
 
 class Pace:
-    """How fast it goes now, and how long it takes at that speed."""
+    """Measures the current speed, and estimates the time left."""
 
     def __init__(self) -> None:
         self._marks = deque[tuple[float, int, float]]()
 
     def mark(self, now: float, done: int, fraction: float | None) -> None:
-        """Note how far it has come."""
+        """Record the progress at a time."""
         self._marks.append((now, done, fraction or 0.0))
         while self._marks[0][0] < now - _REMEMBERED:
             self._marks.popleft()
@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """Seconds until all is done; None: nobody knows."""
+        """Seconds until all is done; None if unknown."""
         (since, _, before), (now, _, fraction) = self._marks[0], self._marks[-1]
         if not fraction > before:
             return None
@@ -46,7 +46,7 @@ class Pace:
 def progress_line(
     tally: Tally, pace: Pace, fraction: float | None, pauses: Pauses, now: datetime
 ) -> str:
-    """Say how far it has come."""
+    """Return the progress as a line."""
     parts = [] if fraction is None else [_bar(fraction)]
     parts += [f"{tally.done} done", f"{pace.speed:.1f}/s"]
     if tally.failed:
@@ -69,7 +69,7 @@ def _bar(fraction: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Write it as clocks do.
+    """Format a duration as a clock does.
 
     >>> _duration(59), _duration(3661), _duration(200_000)
     ('0:59', '1:01:01', '2 d 7 h')

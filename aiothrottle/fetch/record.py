@@ -1,4 +1,4 @@
-"""What became of one URL, and the line of JSON that says so. Pure."""
+"""The result of one URL, and its line of JSON. Pure."""
 
 import base64
 import json
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 __all__ = ["BEGINNING", "Record"]
 
-#: How every line begins. By it, one that a crash has cut off is told from a stranger's.
+#: The beginning of every line. It distinguishes a line that a crash cut off from other data.
 BEGINNING = b'{"url": "'
 
-# To give the encoder a whole record takes more than twice as long.
+# Encoding a whole record as a dict takes more than twice as long.
 _quoted = json.encoder.encode_basestring_ascii
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What became of one URL.
+    """The result of one URL.
 
     Attributes:
-        url: As it stood in the list, without credentials.
-        status: Of the last response; None: there was none.
-        final_url: Where redirects have led, if they have been followed.
-        headers: Those that were asked for; None: none were asked for.
-        body: What was answered, unless it went to a file.
-        charset: In which the body says it is written.
-        file: The name of the file that holds the body.
-        attempts: How often it was asked for; a redirect that was followed is no attempt.
-        waited: Seconds that it waited for its turn, or to be tried again.
-        error: Why there is no answer, or none of use.
+        url: The URL in the list, without credentials.
+        status: The status of the last response; None: there was none.
+        final_url: The URL after redirects, if any were followed.
+        headers: The kept headers of the response; None: none are kept.
+        body: The body of the response, unless it is in a file.
+        charset: The charset that the response declares.
+        file: The name of the file with the body.
+        attempts: The number of attempts; a followed redirect is no attempt.
+        waited: Seconds in the queue and before retries.
+        error: Why there is no complete response.
     """
 
     url: str
@@ -44,28 +44,28 @@ class Record:
 
     @property
     def failed(self) -> bool:
-        """Whether it was not answered, or with a status that means an error."""
+        """Whether there is no response, or one with a status of an error."""
         return self.error is not None or self.status is None or self.status >= 400
 
     def line(self) -> bytes:
-        """Write it as a line of JSON, in ASCII: nothing in it moves a terminal's cursor."""
+        """Return the record as a line of JSON, in ASCII, so that it is safe for terminals."""
         status = "null" if self.status is None else self.status
-        said = [f'"url": {_quoted(self.url)}, "status": {status}']
+        parts = [f'"url": {_quoted(self.url)}, "status": {status}']
         if self.final_url is not None:
-            said.append(f'"final_url": {_quoted(self.final_url)}')
+            parts.append(f'"final_url": {_quoted(self.final_url)}')
         if self.headers is not None:
-            said.append(f'"headers": {json.dumps(self.headers)}')
+            parts.append(f'"headers": {json.dumps(self.headers)}')
         if self.body is not None:
-            said.append(_body(self.body, self.charset))
+            parts.append(_body(self.body, self.charset))
         if self.file is not None:
-            said.append(f'"file": {_quoted(self.file)}')
+            parts.append(f'"file": {_quoted(self.file)}')
         error = "null" if self.error is None else _quoted(self.error)
-        said.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
-        return f"{{{', '.join(said)}}}\n".encode()
+        parts.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
+        return f"{{{', '.join(parts)}}}\n".encode()
 
 
 def _body(body: bytes, charset: str | None) -> str:
-    """Give the body as text if it is one, and else so that no byte is lost."""
+    """Return the body as text if it can be decoded, else in Base64."""
     try:
         return f'"body": {_quoted(body.decode(charset or "utf-8"))}'
     except (LookupError, ValueError):

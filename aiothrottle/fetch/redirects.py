@@ -1,7 +1,7 @@
-"""Where a redirect leads, and what may be sent there. Pure.
+"""Follows redirects, and decides what may be sent to their target. Pure.
 
-Each step of a chain is a request like any other: it pays its token, at its own host. So they are
-followed here and not by aiohttp, to which a chain is one request.
+Each step of a chain is a request of its own, and takes a token of its host. So redirects are
+followed here and not by aiohttp, which treats a chain as one request.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from aiothrottle.fetch.addresses import url_of
 __all__ = ["Request", "redirected"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# The only headers that another origin is sent. Any other may be a secret, under whatever name
+# The only headers that are sent to another origin. Any other may be a secret, under any name
 # (X-Api-Key, Cookie), or is about the first server alone (Host, If-None-Match).
 _HARMLESS = frozenset(
     {
@@ -32,7 +32,7 @@ _OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
 
 
 class Request(NamedTuple):
-    """What is sent."""
+    """A request to send."""
 
     method: str
     url: URL
@@ -41,12 +41,12 @@ class Request(NamedTuple):
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:
-    """Give the request that a redirect asks for; None: it is no redirect.
+    """Return the request for the target of a redirect; None if the response is no redirect.
 
-    Another origin (scheme, host or port) is sent no body, and no header but harmless ones.
+    Another origin (scheme, host or port) gets no body, and only harmless headers.
 
     Raises:
-        ValueError: It leads to what is no HTTP URL, or wants the body to be sent to another origin.
+        ValueError: The target is no HTTP URL, or the body would be sent to another origin.
     """
     if status not in _REDIRECTS or not location:
         return None
@@ -56,12 +56,12 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     becomes_get = (status == 303 and request.method != "HEAD") or (
         status in {301, 302} and request.method == "POST"
     )
-    # RFC 9110 (15.4), and as all clients do
+    # RFC 9110 (15.4), and the practice of all clients
     method, data = ("GET", None) if becomes_get else (request.method, request.data)
     headers = request.headers
     if _origin(url) != _origin(request.url):
         if data is not None:
-            # Without its body it would be another request, and one that may do harm.
+            # Without its body it would be a different request, possibly a harmful one.
             place = f"{url.origin()}, another origin"
             raise ValueError(f"redirected ({status}) to {place}: the body is not sent there")
         return Request(method, url, _only(headers, _HARMLESS))
@@ -73,7 +73,7 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
 
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:
-    """Give what has to be the same; `URL.origin()` takes a port that is named for another one."""
+    """Return scheme, host and port; `URL.origin()` treats an explicit default port as another."""
     return url.scheme, url.host, url.port
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: failures, how far it has come, how it ended."""
+"""Prints failures, progress and the summary of a run."""
 
 import asyncio
 import time
@@ -13,19 +13,19 @@ from aiothrottle.terminal import StatusLine, printable
 
 __all__ = ["Report"]
 
-# So many failures are told one by one. All are in the output.
-_TOLD = 10
-# Seconds between two looks: of a person, and of somebody who reads a log.
+# Failures printed one by one. All are in the output.
+_PRINTED = 10
+# Seconds between two updates: on a terminal, and in a log.
 _GLANCE, _LOG = 0.2, 10.0
 
 
 class Report:
-    """Tells a person what happens.
+    """Prints what happens.
 
     Args:
-        screen: Where to write. On a terminal there is a bar that moves, elsewhere a line now and
-            then.
-        quiet: Tell only what goes wrong with the run itself.
+        screen: The stream. On a terminal there is a progress bar, elsewhere a line every ten
+            seconds.
+        quiet: Print only failures of the run itself.
     """
 
     def __init__(self, screen: TextIO, *, quiet: bool = False) -> None:
@@ -38,22 +38,22 @@ class Report:
         self._began_at = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Write a line above the progress, whatever is in it."""
+        """Print a line above the progress bar, with control characters escaped."""
         self._status.clear()
         print(printable(text), file=self._screen, flush=True)
 
     def failure(self, record: Record) -> None:
-        """Tell of a URL that failed, unless there were many."""
+        """Print the failure of a URL, unless there were many."""
         self._failures += 1
-        if self._quiet or self._failures > _TOLD + 1:
+        if self._quiet or self._failures > _PRINTED + 1:
             return
-        if self._failures > _TOLD:
+        if self._failures > _PRINTED:
             self.say("There are more failures; all of them are in the output.")
         else:
             self.say(f"{record.url}: {record.error or f'status {record.status}'}")
 
     async def watch(self, crawl: Crawl) -> None:
-        """Tell how far the run has come, until this is cancelled."""
+        """Print the progress of the run until cancelled."""
         if self._quiet:
             return
         self._line(crawl)
@@ -69,7 +69,7 @@ class Report:
             self._status.clear()
 
     def facts(self, crawl: Crawl) -> dict[str, str]:
-        """Tell how far the run has come, in figures with their names."""
+        """Return the progress of the run as numbers with their names."""
         tally, fraction = crawl.tally, crawl.lines.fraction
         facts = {"URLs done": f"{tally.done:,}", "failed": f"{tally.failed:,}"}
         if fraction is not None:
@@ -77,16 +77,17 @@ class Report:
         return facts
 
     def ended(self, crawl: Crawl) -> None:
-        """Sum up."""
+        """Print the summary."""
         if not self._quiet:
             for line in crawl.tally.summary(time.monotonic() - self._began_at):
                 self.say(line)
 
     def besides(self, records: int) -> None:
-        """Tell of what the output had that the list does not name: it may be that of another."""
+        """Print the number of records without a URL in the list, which may be another list's."""
         if records and not self._quiet:
             self.say(
-                f"The output also has {counted(records, 'record')} of what is not in this list."
+                f"The output also has {counted(records, 'record')} of URLs that are not in this "
+                "list."
             )
 
     def _line(self, crawl: Crawl) -> str:

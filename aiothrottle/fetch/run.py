@@ -1,4 +1,4 @@
-"""A run from its settings to its exit status: the session, the signals, the end."""
+"""Runs a crawl from its settings to its exit status, with the session and the signals."""
 
 import asyncio
 import contextlib
@@ -29,23 +29,23 @@ __all__ = ["Settings", "Status", "run"]
 
 
 class Status(IntEnum):
-    """How a run ended, for scripts."""
+    """The exit status of a run."""
 
     FETCHED = 0
     FAILURES = 1
     NOTHING_SENT = 2
     BROKEN_OFF = 3
-    BROKEN_PIPE = 128 + 13  # as a shell reports of a program that SIGPIPE has ended
+    BROKEN_PIPE = 128 + 13  # as of a program that SIGPIPE ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run is asked to do.
+    """The settings of a run.
 
     Attributes:
-        max_time: Seconds for a request, without its waiting; None: any.
-        connect_timeout: Seconds until a connection has to be there; None: any.
-        dashboard: Whether there is a live page.
+        max_time: Seconds for a request, without waits; None: no timeout.
+        connect_timeout: Seconds for connecting; None: no timeout.
+        dashboard: Whether to serve a live page.
     """
 
     job: Job
@@ -62,7 +62,7 @@ class Settings:
 
 
 async def run(settings: Settings, screen: TextIO) -> int:
-    """Fetch everything, and give the exit status."""
+    """Fetch all URLs, and return the exit status."""
     report = Report(screen, quiet=settings.quiet)
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -93,19 +93,19 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             with _signals(crawl, report, caught):
                 await crawl.run(settings.limits.workers)
         except OutputError as error:
-            if isinstance(error.__cause__, BrokenPipeError):  # who reads has had enough
+            if isinstance(error.__cause__, BrokenPipeError):  # the reader closed the output
                 return Status.BROKEN_PIPE
             report.say(f"aiothrottle fetch: {error}")
             return Status.BROKEN_OFF
         except StoreUnavailable as error:
             trouble = f"the store of the limits fails: {without_credentials(str(error))}"
         except OSError as error:
-            trouble = f"the list cannot be read any further: {error.strerror}"
+            trouble = f"the list cannot be read: {error.strerror}"
         finally:
             watch.cancel()
             await asyncio.wait([watch])
         report.ended(crawl)
-    rest = ": the same with --resume does the rest" if settings.output.can_resume else ""
+    rest = ": the same with --resume fetches the rest" if settings.output.can_resume else ""
     if trouble is not None:
         report.say(f"aiothrottle fetch: {trouble}")
         report.say(f"Broken off{rest}.")
@@ -131,7 +131,7 @@ async def _page(
 
 def _client(settings: Settings) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        # The limiter bounds the connections; and a jar of a million hosts would be a large one.
+        # The limiter bounds the connections; and a jar for a million hosts would be large.
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": settings.user_agent},
@@ -143,7 +143,7 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
 
 @contextlib.contextmanager
 def _signals(crawl: Crawl, report: Report, caught: list[int]) -> Generator[None, None, None]:
-    """End a run well at the first signal, and at once at the second. Notes those that came."""
+    """Stop the crawl at the first signal, abort it at the second; append both to `caught`."""
     loop = asyncio.get_running_loop()
 
     def interrupt(number: int) -> None:
@@ -151,11 +151,11 @@ def _signals(crawl: Crawl, report: Report, caught: list[int]) -> Generator[None,
         if len(caught) == 1:
             crawl.stop()
             if crawl.in_flight:
-                report.say(f"Finishing what was sent, {crawl.in_flight}; once more ends at once.")
+                report.say(f"Finishing {crawl.in_flight} in flight; press Ctrl-C again to abort.")
         else:
             crawl.abort()
 
-    # Who is started in the background has Ctrl-C switched off, and it is to stay so.
+    # A shell starts background jobs with Ctrl-C ignored, and it must stay ignored.
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A store by its URL, as a command line names it."""
+"""Opens a store by its URL, for command lines."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,14 +15,14 @@ __all__ = ["StoreAddress"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreAddress:
-    """Where a store is.
+    """The address of a store.
 
     Args:
         url: ``redis://``, ``rediss://`` (with TLS), ``mongodb://``, ``mongodb+srv://`` or
-            ``memcached://``, and what their drivers take after it.
+            ``memcached://``, with the options of their drivers.
 
     Raises:
-        ValueError: It is no URL of a store.
+        ValueError: The URL is not that of a store.
     """
 
     url: str
@@ -30,16 +30,18 @@ class StoreAddress:
     def __post_init__(self) -> None:
         if self._scheme not in _OPENERS:
             known = ", ".join(f"{name}://" for name in _OPENERS)
-            raise ValueError(f"a store is one of {known}, not {str(self)!r}")
+            raise ValueError(
+                f"the URL of a store must begin with one of {known}, got {str(self)!r}"
+            )
         if str(self).endswith("***"):
-            # A driver would take a part of the password for the host, and name it in its error.
+            # A driver would take a part of the password for the host, and show it in its error.
             raise ValueError(
                 f"{self} cannot be read: write {self._scheme}://USER:PASSWORD@HOST:PORT, "
                 "with / ? # @ in the password as %2F %3F %23 %40"
             )
 
     def __str__(self) -> str:
-        """Return what is no secret of it."""
+        """Return the address without its secrets."""
         return redact(self.url)
 
     @property
@@ -48,11 +50,11 @@ class StoreAddress:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Store]:
-        """Give the store, once it has answered, and close it.
+        """Connect, check that the store responds, yield it, and close it.
 
         Raises:
-            ImportError: Its driver is not installed.
-            StoreUnavailable: It does not answer.
+            ImportError: The driver is not installed.
+            StoreUnavailable: The store does not respond.
             ValueError: The driver cannot read the URL.
         """
         async with _OPENERS[self._scheme](self.url) as store:
@@ -62,14 +64,14 @@ class StoreAddress:
 
 @asynccontextmanager
 async def _redis(url: str) -> AsyncGenerator[Store]:
-    from aiothrottle.stores.redis import RedisStore  # first: it says what to install
+    from aiothrottle.stores.redis import RedisStore  # first: its error says what to install
 
     # isort: split
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 
     try:
-        client: Redis = cast("Any", Redis).from_url(url)  # its types are half unknown
+        client: Redis = cast("Any", Redis).from_url(url)  # partly untyped
     except RedisError as error:
         raise ValueError(str(error)) from error
     async with client:

@@ -1,4 +1,4 @@
-"""What a run has done so far, in figures, and the lines that sum it up."""
+"""Counts what a run has done, and formats its summary."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ __all__ = ["Tally", "counted"]
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done so far.
+    """The counts of a run so far.
 
     Attributes:
         statuses: URLs by the status of their last response.
-        failed: URLs of which there is no answer, or none of use, or an error.
-        skipped: URLs that the output had already.
-        requests: What was sent: attempts, and redirects.
+        failed: URLs without a complete response, or with the status of an error.
+        skipped: URLs that had a record in the output.
+        requests: Requests sent: attempts and redirects.
         throttled: Requests that the server throttled.
         waited: Seconds, of all URLs together.
     """
@@ -31,7 +31,7 @@ class Tally:
     waited: float = 0.0
 
     def count(self, record: Record) -> None:
-        """Count a URL that is done."""
+        """Count a finished URL."""
         self.done += 1
         self.failed += record.failed
         self.waited += record.waited
@@ -39,7 +39,7 @@ class Tally:
             self.statuses[record.status] += 1
 
     def summary(self, seconds: float) -> Iterator[str]:
-        """Give the lines to end with."""
+        """Yield the lines of the summary."""
         speed = f", {self.requests / seconds:.1f} requests/s" if seconds >= 1 else ""
         skipped = f", {self.skipped} were done before" if self.skipped else ""
         yield (
@@ -52,11 +52,11 @@ class Tally:
                 f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
             )
         none = self.done - self.statuses.total()
-        told = [f"{status}: {count}" for status, count in sorted(self.statuses.items())]
+        statuses = [f"{status}: {count}" for status, count in sorted(self.statuses.items())]
         if self.failed:
-            yield f"By status: {', '.join([*told, f'none: {none}'] if none else told)}."
+            yield f"By status: {', '.join([*statuses, f'none: {none}'] if none else statuses)}."
 
 
 def counted(count: int, noun: str) -> str:
-    """Say how many, of one or more."""
+    """Return the count with its noun, in the plural if needed."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""Fetches one URL after the other, and knows at any time whether it may be interrupted."""
+"""Fetches one URL after the other; `busy` says whether cancelling would lose a response."""
 
 import asyncio
 import time
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Worker"]
 
 _CHUNK = 1 << 16
-# Whatever one URL or its server can do wrong. The next one has nothing to do with it.
+# Failures of one URL or its server, which do not concern the next URL.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is asked of every URL, and what is kept of the answer.
+    """The request for every URL, and what is kept of its response.
 
     Attributes:
-        redirects: How many are followed.
-        kept_headers: Names of the response's, in small letters; ``"*"`` is all.
-        longest_body: Bytes; None: any.
+        redirects: The most redirects to follow.
+        kept_headers: Names of response headers, in lower case; ``"*"`` keeps all.
+        longest_body: Bytes; None: no limit.
     """
 
     method: str = "GET"
@@ -55,7 +55,7 @@ class Job:
 
 
 class Host(Protocol):
-    """What a worker works for: a `Crawl`."""
+    """What a worker needs of its `Crawl`."""
 
     job: Job
     sender: "Sender"
@@ -71,19 +71,19 @@ class Host(Protocol):
         ...
 
     def count(self, record: Record) -> None:
-        """Count a URL that is done."""
+        """Count a finished URL."""
         ...
 
     def end(self, error: StoreUnavailable) -> None:
-        """Stop, as nothing may be sent any more."""
+        """Stop because the store failed."""
         ...
 
 
 class Worker:
-    """A task of a crawl, and what its URL has been through.
+    """A task of a crawl, with the state of its current URL.
 
     Attributes:
-        busy: A request is on its way, or its answer on the way to the output.
+        busy: Whether a request is in flight, or its response is being written.
     """
 
     __slots__ = (
@@ -109,11 +109,11 @@ class Worker:
         self.busy: bool = False
 
     async def run(self) -> None:
-        """Take lines until there are none.
+        """Fetch lines until there are none.
 
         Raises:
-            OSError: They cannot be read any further.
-            OutputError: The output cannot be written any more.
+            OSError: Reading the list failed.
+            OutputError: Writing the output failed.
         """
         self._task = asyncio.current_task()
         lines = self._crawl.lines
@@ -123,14 +123,14 @@ class Worker:
             lines.finish(line)
 
     def cancel(self) -> None:
-        """Stop at once, whatever is under way."""
+        """Cancel the task, even if it is busy."""
         if self._task is not None:
             self._task.cancel()
 
     # ---- one attempt
 
     async def _ask(self, _: object) -> ClientResponse:
-        """Send the request. It has had its turn."""
+        """Send the request, for which the limiter has granted a permit."""
         request = self._request
         self.busy = True
         self._attempts += 1
@@ -151,7 +151,7 @@ class Worker:
         return response
 
     def _answered(self, response: ClientResponse) -> None:
-        """An answer has begun; if it is one that is tried again, a wait has."""
+        """Handle the headers of a response; one that is retried begins a wait."""
         retry = self._crawl.retry
         if response.status in retry.statuses:
             # A Retry-After of any value makes a 503 a throttled request.
@@ -162,7 +162,7 @@ class Worker:
             self._rest()
 
     def _rest(self) -> None:
-        """Nothing is under way: it waits for its turn, or to be tried again."""
+        """Begin a wait, in the queue or before a retry."""
         self._since = time.monotonic()
         self.busy = False
         if self._crawl.stopping:
@@ -190,7 +190,7 @@ class Worker:
         crawl.count(record)
 
     async def _fetch(self, address: Address, request: Request) -> Record:
-        """Fetch one URL, and follow its redirects."""
+        """Fetch one URL, and follow its redirects; return its record."""
         self._attempts, self._waited, self._since = 0, 0.0, time.monotonic()
         record = Record(url=address.shown)
         followed = 0
@@ -204,7 +204,7 @@ class Worker:
                 record.final_url = without_credentials(str(target.url))
                 self._rest()
         except StoreUnavailable as error:
-            self._crawl.end(error)  # it is no failure of this URL, which stays to be fetched
+            self._crawl.end(error)  # not a failure of this URL, so it gets no record
             raise asyncio.CancelledError from error
         except _FAILURES as error:
             record.error = _described(error)
@@ -213,7 +213,7 @@ class Worker:
         return record
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
-        """Send one request. The answer goes to the record, or is a redirect to follow."""
+        """Send one request; record its response, or return the redirect to follow."""
         self._request = request
         response = await self._crawl.sender.request(request.method, request.url, self._ask)
         self.busy = True
@@ -227,7 +227,7 @@ class Worker:
             await self._keep(request, response, record)
             return None
         finally:
-            if not response.closed:  # with most it is, since their bodies have come
+            if not response.closed:  # most are closed, as their bodies were read
                 response.release()
 
     async def _keep(self, request: Request, response: ClientResponse, record: Record) -> None:
@@ -243,7 +243,7 @@ class Worker:
             record.file = await folder.keep(name, self._number, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
-        if response.content.is_eof():  # as with most: all of it is here
+        if response.content.is_eof():  # most bodies are complete by now
             body = response.content.read_nowait()
             self._check_size(len(body))
             return body
@@ -264,12 +264,12 @@ class Worker:
 
 
 def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
-    """Give the headers of those names; several of one name are one list (RFC 9110, 5.3)."""
+    """Return the headers with these names; repeated ones are joined (RFC 9110, 5.3)."""
     chosen: dict[str, list[str]] = {}
     for name, value in response.headers.items():
         key = name.lower()
         if "*" in names or key in names:
-            # aiohttp keeps what is not UTF-8 as surrogates, which not all JSON readers take.
+            # aiohttp decodes invalid UTF-8 to surrogates, which some JSON readers reject.
             text = value.encode(errors="surrogateescape").decode(errors="replace")
             chosen.setdefault(key, []).append(text)
     return {name: ", ".join(values) for name, values in chosen.items()}

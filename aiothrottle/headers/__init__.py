@@ -1,4 +1,4 @@
-"""What a server says about its limits, read from a response. Pure: the time is an argument."""
+"""Parses the limits that a server reports in a response. Pure: the time is an argument."""
 
 from aiothrottle.headers.dates import parse_http_date
 from aiothrottle.headers.limits import Policy, ServerLimits

@@ -1,4 +1,4 @@
-"""What only the body says: that it is a refusal, and how long to wait."""
+"""Reads what only the body reports: that the request was throttled, and how long to wait."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeAlias, cast
 from aiothrottle.headers.retry_after import delay_of, read_delay
 from aiothrottle.headers.values import CAP, EPOCHS_FROM, Clock, read_number
 
-__all__ = ["Object", "Said", "number_of", "read_body", "told_headers"]
+__all__ = ["BodyResult", "Object", "nested_headers", "number_of", "read_body"]
 
 Object: TypeAlias = dict[str, object]
 
-# Longer than any error; and more of it than anybody looks through.
-_LONGEST = 65_536
-_MOST = 2000
+# Longer than any error, and more nodes than any error has.
+_MAX_CHARACTERS = 65_536
+_MAX_NODES = 2000
 
-# In small letters, without the blank after a colon. Sources: docs/headers.md.
+# In lower case, without the space after a colon. Sources: docs/headers.md.
 _PHRASES = (
     "http-problem-types#quota-exceeded",
     "http-problem-types#temporary-reduced-capacity",
@@ -43,7 +43,7 @@ _PHRASES = (
     "perapplicationthrottleexceeded",
     "too many calls to this ad-account",
 )
-# These are too short to be looked for inside of anything longer.
+# Too short to be searched for inside longer text.
 _CODES = frozenset(
     {
         "ratelimited", "slowdown", "throttled", "maxlag", "99991400",
@@ -52,14 +52,14 @@ _CODES = frozenset(
 )  # fmt: skip
 _CODES_UNDER = frozenset({("retcode", "10006"), ("retcode", "10018")})
 _ELEMENT = re.compile(r">([A-Za-z]{1,32})<")
-# Where the answer to a request that succeeded says that it did not.
+# Keys that report an error in a response with a status below 400.
 _ERROR_KEYS = frozenset(
     {
         "type", "code", "error", "errorcode", "errors", "errorstatus", "errortype", "msg",
         "reason", "retcode", "retmsg", "throttleseconds",
     }
 )  # fmt: skip
-# What one of it is in seconds.
+# Keys of waits, with their units in seconds.
 _WAITS = {
     "retryafter": 1.0,
     "retryafterseconds": 1.0,
@@ -71,43 +71,43 @@ _WAITS = {
 _PROSE = re.compile(r"(?:banned until|throttled:)\s*([0-9]{10,13})(?![0-9])", re.IGNORECASE)
 
 
-class Said(NamedTuple):
-    """What a body says.
+class BodyResult(NamedTuple):
+    """What a body reports.
 
-    `refused` is whether it bears the mark of a refusal, `retry_after` the wait in seconds, `data`
-    the JSON in it, None if there is none.
+    `throttled` is whether it contains the mark of a throttled request, `retry_after` the wait in
+    seconds, `data` its JSON, None if there is none.
     """
 
-    refused: bool
+    throttled: bool
     retry_after: float | None
     data: object
 
 
-def read_body(body: str | bytes, status: int, clock: Clock) -> Said:
-    """Read a body. A wait counts only in one that is about an error."""
+def read_body(body: str | bytes, status: int, clock: Clock) -> BodyResult:
+    """Read a body. A wait counts only in a body about an error."""
     text = _text(body)
     data = _json(text)
     if data is None:
-        refused = _marked_text(text) if status >= 400 else _marked_xml(text)
-        wait = _prose(text, clock) if refused or status >= 400 else None
-        return Said(refused, wait, None)
-    refused = any(_marked(key, node) for key, node in _nodes(_about_error(data, status)))
-    wait = _wait(data, clock) if refused or status >= 400 else None
-    return Said(refused, wait, data)
+        throttled = _marked_text(text) if status >= 400 else _marked_xml(text)
+        wait = _prose(text, clock) if throttled or status >= 400 else None
+        return BodyResult(throttled, wait, None)
+    throttled = any(_marked(key, node) for key, node in _nodes(_error_parts(data, status)))
+    wait = _wait(data, clock) if throttled or status >= 400 else None
+    return BodyResult(throttled, wait, data)
 
 
-def told_headers(data: object) -> list[tuple[str, str]]:
-    """Give the headers that a gateway passes on inside of its error: error.metadata.headers."""
+def nested_headers(data: object) -> list[tuple[str, str]]:
+    """Return the headers that a gateway forwards in its error: error.metadata.headers."""
     for key in ("error", "metadata", "headers"):
         data = cast("Object", data).get(key) if isinstance(data, dict) else None
     if not isinstance(data, dict):
         return []
-    told = cast("Object", data)
-    return [(name, str(value)) for name, value in told.items() if isinstance(value, str | int)]
+    nested = cast("Object", data)
+    return [(name, str(value)) for name, value in nested.items() if isinstance(value, str | int)]
 
 
 def number_of(value: object) -> float | None:
-    """Give a number of JSON, or one in a string; None for what is negative or none."""
+    """Return a JSON number, or a number in a string; None for a negative or other value."""
     if isinstance(value, str):
         return read_number(value.strip())
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -117,7 +117,7 @@ def number_of(value: object) -> float | None:
 
 
 def _text(body: str | bytes) -> str:
-    body = body[:_LONGEST]
+    body = body[:_MAX_CHARACTERS]
     return body if isinstance(body, str) else body.decode("utf-8", "replace")
 
 
@@ -130,8 +130,8 @@ def _json(text: str) -> object:
         return None
 
 
-def _about_error(data: object, status: int) -> object:
-    """Give what may hold a mark: of a success only what says that it was none."""
+def _error_parts(data: object, status: int) -> object:
+    """Return the data that may hold a mark: for a status below 400 only the keys of errors."""
     if status >= 400:
         return data
     top = cast("Object", data).items() if isinstance(data, dict) else ()
@@ -139,9 +139,9 @@ def _about_error(data: object, status: int) -> object:
 
 
 def _nodes(data: object) -> Iterator[tuple[str, object]]:
-    """Give every part of the data with the key that it stands under, the shallow ones first."""
+    """Yield every node of the data with its key, breadth first."""
     queue: deque[tuple[str, object]] = deque([("", data)])
-    for _ in range(_MOST):
+    for _ in range(_MAX_NODES):
         if not queue:
             return
         key, node = queue.popleft()
@@ -204,7 +204,7 @@ def _wait_in(node: "Object", clock: Clock) -> float | None:
             if server_time is not None and number >= EPOCHS_FROM:
                 return min(CAP, max(0.0, number - server_time) / 1000)
             wait = delay_of(number * _WAITS[plain], clock)
-        # Some say with every answer that there is none.
+        # Some servers send a zero with every response.
         if wait is not None and (wait > 0 or plain != "throttleseconds"):
             return wait
     return None

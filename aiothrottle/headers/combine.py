@@ -1,65 +1,69 @@
-"""Which of the numbers count, where a response says several."""
+"""Combines the limits of all headers, and picks the one that binds."""
 
 import math
 from collections.abc import Mapping
 
-from aiothrottle.headers.fields import FAMILIES, Fields, word_of
+from aiothrottle.headers.fields import FAMILIES, Fields, label_of
 from aiothrottle.headers.limits import Policy, binding
 from aiothrottle.headers.profile import Profile
+from aiothrottle.headers.quota_headers import HeaderQuota, read_named_limits, read_quota
 from aiothrottle.headers.quotas import join
 from aiothrottle.headers.record import Vendor
 from aiothrottle.headers.structured import read_structured
-from aiothrottle.headers.trios import Trio, read_named, read_trio
 from aiothrottle.headers.values import Clock
 
-__all__ = ["UNSAID", "read_limits"]
+__all__ = ["NO_LIMIT", "read_limits"]
 
-UNSAID = Policy()
-"""The limit that binds where none is told."""
-# More limits than any server has; whoever follows them checks each at every request.
-_MOST = 256
+NO_LIMIT = Policy()
+"""The binding limit of a response that reports none."""
+# More limits than any server has. An application checks each of them at every request.
+_MAX_POLICIES = 256
 
 
 def read_limits(
     fields: Fields, vendor: Vendor | None, profile: Profile | None, clock: Clock
-) -> tuple[list[Policy], Policy | Trio]:
-    """Give all limits that are told apart, and the one that binds."""
-    listed, structured = _structured(fields["draft"], clock) if fields["draft"] else ([], False)
+) -> tuple[list[Policy], Policy | HeaderQuota]:
+    """Return all limits that have a name or a window of their own, and the one that binds."""
+    listed, structured = (
+        _read_structured(fields["draft"], clock) if fields["draft"] else ([], False)
+    )
     named: list[Policy] = []
-    trio: Trio | None = None
-    top: Policy | Trio | None = None
+    state: HeaderQuota | None = None
+    bound: Policy | HeaderQuota | None = None
     if not structured:
         if fields["limit"]:
-            named = read_named(fields["limit"], clock)
+            named = read_named_limits(fields["limit"], clock)
             if profile is not None and profile.windows:
                 named = _with_windows(named, profile)
-        if fields["trio"] or fields["draft"]:
-            trio = read_trio(fields["draft"], fields["trio"], clock)
-        if trio is not None:
-            listed = listed or list(trio.policies)
-            top = _of_trio(trio, listed, named)
+        if fields["quota"] or fields["draft"]:
+            state = read_quota(fields["draft"], fields["quota"], clock)
+        if state is not None:
+            listed = listed or list(state.policies)
+            bound = _join_state(state, listed, named)
     policies = listed + named
     if vendor is not None:
         policies = _with_vendor(policies, vendor)
-    if top is None:
-        top = _chosen(policies, fields) if profile is not None and profile.binds else None
-        top = top or binding(policies)
-    if top is None and vendor is not None:
-        top = vendor.unnamed
-    if top is None and len(listed) == 1:
-        top = listed[0]
-    if trio is not None:
-        if top is None:
-            top = trio
-        elif isinstance(top, Policy) and top.reset_after is None:
-            top = top._replace(reset_after=trio.reset_after)
-    return policies[:_MOST], top or UNSAID
+    if bound is None:
+        bound = (
+            _named_by_server(policies, fields) if profile is not None and profile.binds else None
+        )
+        bound = bound or binding(policies)
+    if bound is None and vendor is not None:
+        bound = vendor.unnamed
+    if bound is None and len(listed) == 1:
+        bound = listed[0]
+    if state is not None:
+        if bound is None:
+            bound = state
+        elif isinstance(bound, Policy) and bound.reset_after is None:
+            bound = bound._replace(reset_after=state.reset_after)
+    return policies[:_MAX_POLICIES], bound or NO_LIMIT
 
 
-def _structured(
+def _read_structured(
     families: Mapping[str, Mapping[str, list[str]]], clock: Clock
 ) -> tuple[list[Policy], bool]:
-    """Read RateLimit and RateLimit-Policy, each of the family that is believed most."""
+    """Read RateLimit and RateLimit-Policy, each of the family with the highest precedence."""
     drafts = [families[family] for family in FAMILIES if family in families]
     none: list[str] = []
     states = next((lines["state"] for lines in drafts if "state" in lines), none)
@@ -77,43 +81,45 @@ def _with_windows(named: list[Policy], profile: Profile) -> list[Policy]:
     ]
 
 
-def _of_trio(trio: Trio, listed: list[Policy], named: list[Policy]) -> Trio | None:
-    """Give the trio if it says anything, after it was found among the limits with names."""
-    if trio.quota is None and trio.remaining is None:
+def _join_state(
+    state: HeaderQuota, listed: list[Policy], named: list[Policy]
+) -> HeaderQuota | None:
+    """Match the state with a listed limit, and return it; None if it reports no number."""
+    if state.quota is None and state.remaining is None:
         return None
-    if trio.quota is None and len(listed) == 1:
-        trio.quota = listed[0].quota
+    if state.quota is None and len(listed) == 1:
+        state.quota = listed[0].quota
     window = None
     if listed or named:
         window = join(
             listed or named,
-            trio.quota,
-            trio.remaining,
-            trio.reset_after,
+            state.quota,
+            state.remaining,
+            state.reset_after,
             same_remaining=not listed,
         )
-    if trio.window is None:
-        trio.window = window
-    if trio.quota is not None:
-        trio.quota = math.floor(trio.quota)
-    return trio
+    if state.window is None:
+        state.window = window
+    if state.quota is not None:
+        state.quota = math.floor(state.quota)
+    return state
 
 
 def _with_vendor(policies: list[Policy], vendor: Vendor) -> list[Policy]:
-    """Add what the profile read; of one name, it fills in what is missing."""
-    together = list(policies)
+    """Add the limits of the profile. For a name that exists, fill in what is missing."""
+    merged = list(policies)
     places: dict[str | None, int]
     places = {policy.name: place for place, policy in enumerate(policies) if policy.name}
     for policy in vendor.policies:
         place = places.get(policy.name)
         if place is None:
-            together.append(policy)
+            merged.append(policy)
         else:
-            together[place] = _filled(together[place], policy)
-    return together
+            merged[place] = _fill_missing(merged[place], policy)
+    return merged
 
 
-def _filled(one: Policy, other: Policy) -> Policy:
+def _fill_missing(one: Policy, other: Policy) -> Policy:
     return Policy(
         one.name,
         other.quota if one.quota is None else one.quota,
@@ -124,9 +130,9 @@ def _filled(one: Policy, other: Policy) -> Policy:
     )
 
 
-def _chosen(policies: list[Policy], fields: Fields) -> Policy | None:
-    """Give the limit that the server itself calls the binding one."""
-    word = _plain(word_of(fields["word"], "reason") or "")
+def _named_by_server(policies: list[Policy], fields: Fields) -> Policy | None:
+    """Return the limit that the server itself names as the binding one."""
+    word = _plain(label_of(fields["label"], "reason") or "")
     return next((policy for policy in policies if _plain(policy.name or "") == word), None)
 
 

@@ -1,4 +1,4 @@
-"""Which header says what: the names, in every spelling, sorted into families, fields and limits."""
+"""Names of headers about limits, in every spelling, sorted into families, fields and limits."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,18 +10,18 @@ from aiothrottle.headers.retry_after import WAITS
 
 __all__ = [
     "FAMILIES",
+    "IS_LIMIT_HEADER",
     "LAYOUTS",
-    "TELLING",
     "Fields",
     "Headers",
+    "Labels",
     "Layout",
     "Lines",
     "Names",
-    "Words",
     "collect",
+    "label_of",
     "layouts",
     "lines_of",
-    "word_of",
 ]
 
 Lines: TypeAlias = Collection[tuple[str, str]]
@@ -32,13 +32,13 @@ Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 class _Role(NamedTuple):
-    """What a header is for.
+    """The meaning of a header.
 
-    `kind` is "wait"; "trio" (limit, remaining, reset and their companions, of one family); "limit"
-    (the same of a limit that the name tells apart); "draft" (what the IETF's drafts put into one
-    header); "word", "stamp", or "vendor" (what only a profile can read). `of` is the family, or the
-    name of the limit, if there is any; `field` is what is said. Words are wanted whatever their
-    family: what is said comes first.
+    `kind` is "wait"; "quota" (limit, remaining, reset and the like, of one family); "limit" (the
+    same for a limit with a name of its own); "draft" (the combined headers of the IETF's drafts);
+    "label" (texts such as the scope); "clock" (Date and Age); or "vendor" (known to a profile
+    only). `of` is the family or the name of the limit, if there is any, and `field` the field.
+    Of a label, `of` is the field and `field` the family, since labels of all families count alike.
     """
 
     kind: str
@@ -47,22 +47,22 @@ class _Role(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which lines say what: their places by kind, by what it is of, by field; if any tells."""
+    """The places of all lines by kind, owner (`_Role.of`) and field; and whether any is a limit."""
 
-    tells: bool
+    has_limits: bool
     places: list[tuple[str, str, list[tuple[str, list[int]]]]]
 
 
 Fields: TypeAlias = dict[str, dict[str, dict[str, list[str]]]]
-"""The lines of each field: by kind, by what it is of, by field."""
+"""The lines of each field, by kind, owner and field."""
 
-Words: TypeAlias = Mapping[str, Mapping[str, list[str]]]
-"""Those of words: by what they are about, by family."""
+Labels: TypeAlias = Mapping[str, Mapping[str, list[str]]]
+"""The lines of labels, by field and family."""
 
 FAMILIES = ("ratelimit", "rate-limit", "x-ratelimit", "x-rate-limit", "anthropic-ratelimit")
-"""Prefixes in the order in which they are believed."""
+"""Prefixes in their order of precedence."""
 
-# What a name may end in after the prefix of a family: how the field is called here.
+# The field for each ending of a name, after the prefix of a family.
 _FIELDS = {
     "limit": "limit",
     "remaining": "remaining",
@@ -89,7 +89,7 @@ _FIELDS = {
     "renewalperiod": "window",
 }
 _DRAFTS = {"": "state", "policy": "policy"}
-_WORDS = {
+_LABELS = {
     "scope": "scope",
     "global": "global",
     "reason": "reason",
@@ -100,25 +100,25 @@ _WORDS = {
 }
 _WHOLE_NAMES = {
     **{name: _Role("wait", "", name) for name in WAITS},
-    "date": _Role("stamp", "", "date"),
-    "age": _Role("stamp", "", "age"),
-    "x-amzn-errortype": _Role("word", "error", ""),
+    "date": _Role("clock", "", "date"),
+    "age": _Role("clock", "", "age"),
+    "x-amzn-errortype": _Role("label", "error", ""),
     "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
-    "stripe-rate-limited-reason": _Role("word", "reason", ""),
+    "stripe-rate-limited-reason": _Role("label", "reason", ""),
 }
 _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?", re.DOTALL)
 _OF_LIMIT = "limit|remaining|reset-after|reset|renewalperiod"
 _NAMED = re.compile(rf"(?:({_OF_LIMIT})-(.+)|(.+)-({_OF_LIMIT}))", re.DOTALL)
-_LONGEST = 64
-# Characters of all lines about limits: more than any honest response has.
-_MOST = 16384
+_MAX_NAME = 64
+# Characters of all lines about limits: more than any real response has.
+_MAX_CHARACTERS = 16384
 
 
 def lines_of(headers: Headers) -> tuple[Names, list[str]]:
-    """Give the names of all lines, repeated ones too; and their values.
+    """Return the names of all lines, with repetitions, and their values.
 
     Raises:
-        TypeError: These are no headers.
+        TypeError: The argument is no mapping and no list of pairs.
     """
     # httpx joins repeated lines in items(). Elsewhere items() gives each line, while keys and
     # values may differ in number: multidict from 7 on iterates over each name once.
@@ -131,18 +131,20 @@ def lines_of(headers: Headers) -> tuple[Names, list[str]]:
             names.append(name)
             values.append(value)
     except (TypeError, ValueError):
-        raise TypeError(f"headers are a mapping, or pairs of texts, not {headers!r:.100}") from None
+        raise TypeError(
+            f"headers must be a mapping or pairs of str, got {headers!r:.100}"
+        ) from None
     return tuple(names), values
 
 
 def collect(layout: Layout, values: Sequence[str]) -> Fields:
-    """Sort the lines by what they are for; drop those that are for something else.
+    """Sort the lines by kind; drop those that are not about limits.
 
-    A line that is too long for what is left of `_MOST` counts as an empty one.
+    A line that exceeds the rest of `_MAX_CHARACTERS` counts as empty.
     """
-    left = _MOST
+    left = _MAX_CHARACTERS
     fields: Fields = {
-        "wait": {}, "trio": {}, "limit": {}, "draft": {}, "word": {}, "stamp": {}, "vendor": {},
+        "wait": {}, "quota": {}, "limit": {}, "draft": {}, "label": {}, "clock": {}, "vendor": {},
     }  # fmt: skip
     for kind, of, places in layout.places:
         group = fields[kind][of] = {}
@@ -157,29 +159,29 @@ def collect(layout: Layout, values: Sequence[str]) -> Fields:
     return fields
 
 
-def _text(said: object) -> str:
-    """Refuse what is no text."""
-    if isinstance(said, str):
-        return said
+def _text(value: object) -> str:
+    """Return the value; reject anything but a str."""
+    if isinstance(value, str):
+        return value
     raise TypeError(
-        f"headers are names and values in text, not {said!r:.100}; of raw ones in bytes give "
+        f"names and values of headers must be str, got {value!r:.100}; decode raw headers: "
         "[(name.decode('latin-1'), value.decode('latin-1')) for name, value in raw]"
     )
 
 
-def word_of(words: Words, about: str) -> str | None:
-    """Give the first such word, of whatever family."""
-    for lines in words[about].values() if about in words else ():
+def label_of(labels: Labels, about: str) -> str | None:
+    """Return the first label with this name, of any family."""
+    for lines in labels[about].values() if about in labels else ():
         for line in lines:
-            if line and len(line) <= _LONGEST and line.isprintable():
+            if line and len(line) <= _MAX_NAME and line.isprintable():
                 return line
     return None
 
 
 def layouts(claims: Callable[[str], bool] | None = None) -> Memo[Names, Layout]:
-    """Make what tells the layout of lines with such names; `claims` tells which are a vendor's.
+    """Make a cache of layouts by names; `claims` returns whether a header is a vendor's.
 
-    The responses of a server are alike: so their names are looked at once, and not each time.
+    A server sends the same names with each response, so they are sorted once.
     """
 
     def role(name: str) -> _Role | None:
@@ -195,13 +197,13 @@ def _layout(role_of: Callable[[str], _Role | None], names: Names) -> Layout:
         if role is not None:
             group = groups.setdefault((role.kind, role.of), {})
             group.setdefault(role.field, []).append(place)
-    # What time it is says nothing about limits.
-    tells = any(kind != "stamp" for kind, _ in groups)
-    return Layout(tells, [(*group, list(at.items())) for group, at in groups.items()])
+    # Date and Age are no limits.
+    has_limits = any(kind != "clock" for kind, _ in groups)
+    return Layout(has_limits, [(*group, list(at.items())) for group, at in groups.items()])
 
 
 def _role(name: str) -> _Role | None:
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME:
         return None
     name = name.lower()
     if name in _WHOLE_NAMES:
@@ -211,25 +213,25 @@ def _role(name: str) -> _Role | None:
 
 
 def _role_in(family: str, rest: str) -> _Role | None:
-    for kind, fields in (("trio", _FIELDS), ("draft", _DRAFTS)):
+    for kind, fields in (("quota", _FIELDS), ("draft", _DRAFTS)):
         if rest in fields:
             return _Role(kind, family, fields[rest])
-    if rest in _WORDS:
-        return _Role("word", _WORDS[rest], family)
+    if rest in _LABELS:
+        return _Role("label", _LABELS[rest], family)
     named = _NAMED.fullmatch(rest)
     if named is None:
         return None
     return _Role("limit", named[2] or named[3], _FIELDS[named[1] or named[4]])
 
 
-def _tells(name: str) -> bool:
+def _is_limit_header(name: str) -> bool:
     role = _role(name)
-    # What time it is says nothing about limits.
-    return role is not None and role.kind != "stamp"
+    # Date and Age are no limits.
+    return role is not None and role.kind != "clock"
 
 
 _ROLES = Memo(_role)
-TELLING = Memo(_tells)
+IS_LIMIT_HEADER = Memo(_is_limit_header)
 """Whether a header can be about limits."""
 LAYOUTS = layouts()
 """The layouts without any profile."""

@@ -1,4 +1,4 @@
-"""What a response says about limits, as values; and which of several limits binds."""
+"""The limits that a response reports, as values, and which of several limits binds."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,17 +7,17 @@ __all__ = ["Policy", "ServerLimits", "binding"]
 
 
 class Policy(NamedTuple):
-    """One of the limits that a response tells apart.
+    """One of several limits in a response.
 
     Args:
-        name: The server's own word for it, or the label that a `Profile` gives; None: it has none.
-        quota: How much may be used in a window: requests, tokens, bytes, whatever `unit` says.
+        name: The server's name for it, or the name that a `Profile` gives; None: it has none.
+        quota: How much may be used in a window: requests, tokens or bytes, as `unit` says.
         window: Seconds.
-        remaining: What is left of the quota.
-        reset_after: Seconds until there is more of it.
-        unit: The server's word for what is counted (draft 10's `qu`), if it says so.
+        remaining: The unused part of the quota.
+        reset_after: Seconds until the quota is refilled, in whole or in part.
+        unit: The server's word for what is counted (draft 10's `qu`), if it sends one.
 
-    Whatever was not said, or could not be read, is None. 0 is a number like any other.
+    A field that was missing or unreadable is None. 0 is a number like any other.
     """
 
     name: str | None = None
@@ -29,19 +29,19 @@ class Policy(NamedTuple):
 
 
 class ServerLimits(NamedTuple):
-    """What one response says about limits. Whatever it does not say is None, which is not 0.
+    """The limits that one response reports. A field that it does not report is None, not 0.
 
     Args:
-        throttled: The server refused because of rate or load.
-        retry_after: Seconds to wait, said in so many words; at most 2**31. It is what was said:
-            without a floor, a cap of one's own, or jitter.
-        limit: The quota of the limit that binds.
-        remaining: What is left of it. 0 is used up.
-        reset_after: Seconds until there is more of it. Where something remains on a refusal,
-            this belongs to another limit than the one that refused.
+        throttled: The server throttled the request, because of rate or load.
+        retry_after: Seconds to wait, as sent by the server; at most 2**31. No floor, no cap of
+            the client's and no jitter are applied.
+        limit: The quota of the binding limit.
+        remaining: The unused part of it. 0: it is used up.
+        reset_after: Seconds until the quota is refilled, in whole or in part. If a throttled
+            response has something remaining, this belongs to another limit than the exceeded one.
         window: Seconds, the length of its window.
-        policies: The limits that the response tells apart, if it does.
-        scope: The server's word for whom the limit holds ("user", "global", "shared").
+        policies: The separate limits of the response, if it lists any.
+        scope: The server's word for the scope of the limit ("user", "global", "shared").
         reason: The server's word for what was exceeded, or for the kind of resource.
         unit: The server's word for what the binding limit counts. None: most likely requests.
 
@@ -62,13 +62,13 @@ class ServerLimits(NamedTuple):
 
 
 def binding(policies: Iterable[Policy]) -> Policy | None:
-    """Give the limit that stops the caller first: the least part of its quota remains.
+    """Return the limit with the smallest part of its quota remaining.
 
-    If no remainder is known it is the one that resets last; if no reset is known either, none is.
+    If no remainder is known, return the one that resets last; if no reset is known either, None.
     """
-    told = [policy for policy in policies if policy.remaining is not None]
-    if told:
-        return min(told, key=_tightness) if len(told) > 1 else told[0]
+    known = [policy for policy in policies if policy.remaining is not None]
+    if known:
+        return min(known, key=_tightness) if len(known) > 1 else known[0]
     resetting = [policy for policy in policies if policy.reset_after is not None]
     return max(resetting, key=lambda policy: policy.reset_after or 0.0, default=None)
 
@@ -79,5 +79,5 @@ def _tightness(policy: Policy) -> tuple[bool, float, float, float]:
     longest_first = 1.0 if reset_after is None else -reset_after
     if quota:
         return False, remaining / quota, remaining, longest_first
-    # Nothing left is nothing left, of an unknown quota too; any other part of it can't be compared.
+    # 0 remaining is comparable even if the quota is unknown; any other remainder is not.
     return remaining > 0, 0.0, remaining, longest_first

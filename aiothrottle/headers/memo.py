@@ -1,11 +1,11 @@
-"""Remembers what a text means, the name of a header as a rule, within bounds."""
+"""A bounded cache of what a text means, as a rule the name of a header."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 __all__ = ["Memo"]
 
-# Servers use few names, and the same again; but one may make up as many, and as long, as it likes.
+# Servers use few names repeatedly, but a hostile one may invent any number, of any length.
 _MOST = 1024
 _LONGEST = 64
 
@@ -14,7 +14,7 @@ Meaning = TypeVar("Meaning")
 
 
 class Memo(dict[Key, Meaning]):
-    """A dict that asks the function for what it does not hold. Nothing is quicker to look into.
+    """A dict that computes a missing value by a function. A hit costs no more than in any dict.
 
     >>> lengths = Memo(len)
     >>> lengths["four"], list(lengths)
@@ -32,7 +32,7 @@ class Memo(dict[Key, Meaning]):
         self._longest = longest
 
     def __missing__(self, key: Key) -> Meaning:
-        """Find out; and remember, if it is no longer than what a server would use."""
+        """Compute the value, and keep it if the key is no longer than a real server's."""
         meaning = self._function(key)
         size = len(key) if isinstance(key, str) else sum(map(len, key))
         if size <= self._longest:

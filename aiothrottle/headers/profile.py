@@ -1,11 +1,11 @@
-"""What has to be known of one vendor, as data: names of headers, units, paths in JSON."""
+"""Vendor profiles as data: names of headers, units, paths in JSON."""
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from aiothrottle.headers.fields import TELLING, Layout, Names, layouts
+from aiothrottle.headers.fields import IS_LIMIT_HEADER, Layout, Names, layouts
 from aiothrottle.headers.memo import Memo
 
 __all__ = ["Items", "Json", "Limit", "Profile"]
@@ -15,16 +15,16 @@ _LONGEST = 64
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit, told by headers that say nothing else.
+    """One limit, in headers of its own.
 
     Args:
         name: The name of the `Policy`. None: it has none, and fills the fields of `ServerLimits`
             unless another limit binds.
-        limit: The header that holds the quota. Names of headers are compared without case.
-        remaining: The header that holds what is left,
-        used: or what was used of the quota.
-        reset: The header that says when there is more: seconds, an epoch, a date or a duration.
-        window: Seconds; or the header that holds them (milliseconds, if its name says so).
+        limit: The header with the quota. Names of headers are case-insensitive.
+        remaining: The header with the unused part of the quota,
+        used: or with the used part.
+        reset: The header with the reset: seconds, an epoch, a date or a duration.
+        window: Seconds, or the header with them (milliseconds, if its name says so).
 
     >>> Limit("day", limit="X-Limit-Per-Day", remaining="X-Remaining-Today", window=86400).name
     'day'
@@ -39,7 +39,7 @@ class Limit:
 
     @property
     def headers(self) -> set[str]:
-        """The headers of this limit, in small letters."""
+        """The headers of this limit, in lower case."""
         window = self.window if isinstance(self.window, str) else ""
         names = {self.limit, self.remaining, self.used, self.reset, window}
         return {name.lower() for name in names if name}
@@ -47,22 +47,22 @@ class Limit:
 
 @dataclass(frozen=True)
 class Items:
-    """Several limits in one header, or in headers whose names hold a part of it.
+    """Several limits in one header, or in headers whose names contain a part of the limit.
 
     Args:
-        header: A regular expression for the whole name, in small letters.
-        item: A regular expression for one limit in the value; it is searched as often as it
-            occurs between commas, semicolons or blanks. Groups of both named limit, remaining,
-            used, reset and window are read as the fields of that name; what has none of them
-            counts as a position, and says nothing.
-        name: The name of the `Policy`; groups may stand in it in braces. A name with ";" in it is
-            several. A tuple: by position.
-        window: Seconds, where there is no such group. A tuple: by position.
-        remaining: What is left, where there is no such group.
-        aligned: Windows end at the multiples of their length since 1970, that is at the full
-            hour or at midnight UTC.
+        header: A regular expression for the whole name, in lower case.
+        item: A regular expression for one limit in the value, matched wherever it occurs between
+            commas, semicolons or blanks. Groups of both expressions that are named limit,
+            remaining, used, reset and window become the fields of that name. An item without any
+            of them counts as a position only.
+        name: The name of the `Policy`; ``{group}`` inserts a group. A name with ";" in it is
+            several names. A tuple: by position.
+        window: Seconds, if there is no such group. A tuple: by position.
+        remaining: The unused part, if there is no such group.
+        aligned: Windows end at the multiples of their length since 1970, such as the full
+            hour or midnight UTC.
 
-    Both expressions have to run in linear time: what they read comes from strangers.
+    Both expressions must run in linear time, as their input is untrusted.
 
     >>> Items("x-calls", r"(?P<used>[0-9]+)/(?P<limit>[0-9]+)", name=None).remaining is None
     True
@@ -77,13 +77,13 @@ class Items:
 
     @cached_property
     def names(self) -> re.Pattern[str]:
-        """What the name of the header has to match."""
+        """The pattern for the name of the header."""
         return re.compile(self.header)
 
     @cached_property
     def each(self) -> re.Pattern[str]:
-        """What each limit in the value has to match."""
-        # No part of what is no item: "-5/40" is not "5/40".
+        """The pattern for each limit in the value."""
+        # Matches whole items only: "-5/40" is not "5/40".
         return re.compile(rf"(?<![^,; \t])(?:{self.item})(?![^,;( \t])")
 
 
@@ -92,21 +92,22 @@ class Json:
     """Limits in JSON, of a header or of the body.
 
     Args:
-        path: The keys on the way to the object that holds the limit, with dots between them; "*"
-            is every key, or every item of a list. "" is the whole.
-        header: The header that holds the JSON. "": it is in the body.
-        name: The name of the `Policy`. In braces may stand the key of an object on the way, and
-            ``{0}``, ``{1}`` for what the stars stood for. None: as in `Limit`.
+        path: The keys that lead to the object with the limit, separated by dots; "*" matches
+            every key, or every item of a list. "" is the whole document.
+        header: The header with the JSON. "": it is in the body.
+        name: The name of the `Policy`. ``{key}`` inserts a value of an object on the path,
+            ``{0}``, ``{1}`` the keys that the stars matched. None: as in `Limit`.
         limit: The key of the quota, or the quota itself. All keys may also belong to an object
-            that lies on the way.
-        remaining: The key of what is left,
-        used: or the keys of what was used: the greatest of them counts.
-        reset: The key of when there is more: seconds, an epoch, a date or a duration.
+            on the path.
+        remaining: The key of the unused part of the quota,
+        used: or the keys of the used part: the greatest of them counts.
+        reset: The key of the reset: seconds, an epoch, a date or a duration.
         window: The key of the length of the window in seconds.
         wait: The key of an explicit wait. 0 is none.
-        wait_unit: What one of it is in seconds.
-        cost: The key of what the request would have cost, for a bucket that refills by
-        rate: the key of so much per second: a refused request waits until it can be paid for.
+        wait_unit: The unit of that wait, in seconds.
+        cost: The key of the cost of the request, in the tokens of a bucket.
+        rate: The key of the tokens that this bucket gains per second. A throttled request waits
+            until its cost is available.
     """
 
     path: str
@@ -125,26 +126,27 @@ class Json:
 
 @dataclass(frozen=True)
 class Profile:
-    """What can't be told by the values that one vendor sends.
+    """What the values of one vendor's headers do not tell by themselves.
 
-    A plain value: define it, and give it to `parse_rate_limit`, or to `profile_for` with `also=`.
-    Headers that it names are read only as it says; all others are read as everybody's.
+    A plain value: define it, and pass it to `parse_rate_limit`, or to `profile_for` with `also=`.
+    The headers that it names are read by its rules only, all others by the common ones.
 
     Args:
-        name: Of the vendor.
-        hosts: Where its API is; ``*.example.com`` is every host below example.com.
-        note: What to know before relying on it.
-        source: Where it says so.
+        name: The name of the vendor.
+        hosts: The hosts of its API; ``*.example.com`` is every host below example.com.
+        note: A caveat for users.
+        source: Where the vendor documents its limits.
         read: When that was read, "2026-11-20".
-        limits: Where its limits stand.
+        limits: Where its limits are.
         milliseconds: Headers whose plain numbers are milliseconds, not seconds.
-        refusals: Statuses that are a refusal from this vendor only.
-        windows: Lengths in seconds of limits that the names of headers tell apart, by that name.
-        binds: The header that names the limit that binds.
-        aliases: Other names of it, for `profile_for`.
+        refusals: Statuses that mean a throttled request from this vendor only.
+        windows: Windows in seconds of limits that differ by the names of their headers, by that
+            name.
+        binds: The header with the name of the binding limit.
+        aliases: Other names of the vendor, for `profile_for`.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument has a wrong type.
 
     >>> acme = Profile(
     ...     "Acme",
@@ -166,7 +168,7 @@ class Profile:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what would be taken apart into letters, or never be found."""
+        """Reject a text where a tuple is expected, and other wrong types."""
         for name, kind, wanted in (
             ("hosts", str, "str"),
             ("aliases", str, "str"),
@@ -174,32 +176,32 @@ class Profile:
         ):
             values = getattr(self, name)
             if not isinstance(values, tuple):
-                raise TypeError(f"{name} of a Profile is a tuple, not {values!r}")
+                raise TypeError(f"{name} of a Profile must be a tuple, got {values!r}")
             for value in cast("tuple[object, ...]", values):
                 if not isinstance(value, kind):
-                    raise TypeError(f"{name} of a Profile are each a {wanted}, not {value!r}")
+                    raise TypeError(f"{name} of a Profile must each be a {wanted}, got {value!r}")
         for name in ("milliseconds", "refusals"):
             values = getattr(self, name)
             if not isinstance(values, frozenset):
-                raise TypeError(f"{name} of a Profile is a frozenset, not {values!r}")
+                raise TypeError(f"{name} of a Profile must be a frozenset, got {values!r}")
 
     @cached_property
-    def says_something(self) -> bool:
-        """Whether anything is read differently with it."""
+    def has_effect(self) -> bool:
+        """Whether any response is read differently with this profile."""
         return bool(self.limits or self.milliseconds or self.refusals or self.windows)
 
     @cached_property
-    def telling(self) -> Memo[str, bool]:
-        """Whether a header can be about limits, read by everybody or by the profile only."""
-        return Memo(lambda header: TELLING[header] or self._claims(header))
+    def is_limit_header(self) -> Memo[str, bool]:
+        """Whether a header can be about limits, by the common rules or by this profile."""
+        return Memo(lambda header: IS_LIMIT_HEADER[header] or self._claims(header))
 
     @cached_property
     def layouts(self) -> Memo[Names, Layout]:
-        """Where in a response the fields stand, those of the profile too."""
+        """The places of the fields in a response, with those of the profile."""
         return layouts(self._claims)
 
     def _claims(self, header: str) -> bool:
-        """Tell whether a header is read by the profile only."""
+        """Return whether only the profile reads this header."""
         if len(header) > self._longest:
             return False
         header = header.lower()
@@ -211,7 +213,7 @@ class Profile:
 
     @cached_property
     def in_milliseconds(self) -> frozenset[str]:
-        """The headers of `milliseconds`, in small letters."""
+        """The headers of `milliseconds`, in lower case."""
         return frozenset(name.lower() for name in self.milliseconds)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Lists of quotas, as the drafts up to 07 write them: ``10, 10;w=1, 50;w=60``."""
+"""Parses lists of quotas as the drafts up to 07 write them: ``10, 10;w=1, 50;w=60``."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,10 +10,10 @@ from aiothrottle.headers.values import MOST_ITEMS, read_count, read_window
 
 __all__ = ["join", "read_dictionary", "read_limit", "read_policies", "read_remaining"]
 
-# Longer than any honest list.
+# Longer than any real list.
 _LONGEST = 8192
-# One that is never closed ends with the line: to look for its end from each quote in it would take
-# quadratic time.
+# An unclosed quotation ends with the line: searching its end from each quote would take quadratic
+# time.
 _QUOTED = r'"(?:[^"\\]++|\\.?)*+"?'
 _ITEM = re.compile(rf'(?:[^,"]++|{_QUOTED})++', re.DOTALL)
 _PARAMETER = re.compile(
@@ -29,20 +29,20 @@ class _Quota(NamedTuple):
 
 
 def read_dictionary(text: str) -> dict[str, str]:
-    """Take ``limit=100, remaining=50, reset=5`` (draft 07) apart."""
+    """Parse ``limit=100, remaining=50, reset=5`` (draft 07)."""
     members = (_MEMBER.fullmatch(item) for item in _split(text))
     return {match[1].lower(): match[2].strip(" \t") for match in members if match}
 
 
 def read_policies(lines: Iterable[str]) -> list[Policy]:
-    """Read the limits of a list, each of which may say its window."""
+    """Parse a list of limits, each with an optional window."""
     return _policies(quota for line in lines for quota in _quotas(line))
 
 
 def read_limit(lines: Iterable[str]) -> tuple[float | None, list[Policy]]:
-    """Read the limit that expires next, and those that are told with their windows.
+    """Parse the limit that expires next, and the listed limits that have a window.
 
-    Of several lines the least limit counts.
+    Of several lines, the lowest limit counts.
     """
     least: float | None = None
     policies: list[Policy] = []
@@ -58,7 +58,7 @@ def read_limit(lines: Iterable[str]) -> tuple[float | None, list[Policy]]:
 
 
 def read_remaining(lines: Iterable[str], limit: float | None) -> float | None:
-    """Read what is left; of several lines the least. Less than nothing, of a limit, is nothing."""
+    """Parse the remainder; of several lines the lowest. If there is a limit, below 0 is 0."""
     least: float | None = None
     for line in lines:
         number = read_count(line)
@@ -79,9 +79,9 @@ def join(
     *,
     same_remaining: bool,
 ) -> float | None:
-    """Find the policy that the limit is of, if it is exactly one, and tell it what is left.
+    """Find the one policy with this limit, and put the remainder and the reset into it.
 
-    Changes the list. Gives the window of that policy.
+    Changes the list. Returns the window of that policy; None if not exactly one matches.
     """
     found = [
         index
@@ -105,7 +105,7 @@ def _policies(quotas: Iterable[_Quota]) -> list[Policy]:
 
 
 def _common(quotas: list[_Quota]) -> float | None:
-    """Give the first number, unless bare ones differ: such a list is about something else."""
+    """Return the first number; None if numbers without a window differ, as in other lists."""
     bare = {quota.text for quota in quotas if quota.window is None}
     numbers = {read_count(text) for text in bare}
     if len(numbers) > 1 or not quotas:

@@ -1,4 +1,4 @@
-"""What a profile made of a response: limits while they are put together, and waits."""
+"""What a profile read from a response: limits under construction, and waits."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiothrottle.headers.limits import Policy
 
-__all__ = ["Record", "Vendor", "filled", "pick"]
+__all__ = ["Record", "Vendor", "fill_template", "pick"]
 
 # More limits than any vendor has.
 _MOST = 256
@@ -15,7 +15,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(slots=True)
 class Record:
-    """A limit while it is put together from several headers."""
+    """A limit under construction, from several headers."""
 
     name: str | None = None
     limit: float | None = None
@@ -25,7 +25,7 @@ class Record:
     window: float | None = None
 
     def merge(self, other: "Record") -> None:
-        """Add what another header says of it: the least limit, the least left, the later reset."""
+        """Merge another header: the lower limit and remainder, the later reset."""
         self.limit = pick(min, self.limit, other.limit)
         self.remaining = pick(min, self.remaining, other.remaining)
         self.used = pick(max, self.used, other.used)
@@ -33,7 +33,7 @@ class Record:
         self.window = pick(max, self.window, other.window)
 
     def policy(self) -> Policy:
-        """Give it as a value."""
+        """Return the limit as an immutable value."""
         remaining = self.remaining
         if remaining is None and self.limit is not None and self.used is not None:
             remaining = max(0, self.limit - self.used)
@@ -41,28 +41,28 @@ class Record:
 
 
 class Vendor:
-    """What was read: limits with a name, one without, and the waits."""
+    """The limits with a name, one without, and the waits."""
 
-    __slots__ = ("_named", "_unnamed", "wait", "wait_if_refused")
+    __slots__ = ("_named", "_unnamed", "wait", "wait_if_throttled")
 
     def __init__(self) -> None:
         self._named: dict[str | None, Record] = {}
         self._unnamed: Record | None = None
         self.wait: float | None = None
-        self.wait_if_refused: float | None = None
+        self.wait_if_throttled: float | None = None
 
     @property
     def policies(self) -> list[Policy]:
-        """The limits that have a name, be it that of all."""
+        """The limits that have a name."""
         return [record.policy() for record in self._named.values()]
 
     @property
     def unnamed(self) -> Policy | None:
-        """The limit that fills the fields where none of the others binds."""
+        """The limit that fills the fields if none of the others binds."""
         return self._unnamed.policy() if self._unnamed else None
 
     def add(self, record: Record, *, named: bool) -> None:
-        """Add what one header says."""
+        """Add the limit of one header."""
         if not named:
             self._unnamed = self._unnamed or record
         elif record.name in self._named:
@@ -80,14 +80,14 @@ def pick(
     return choose(one, other)
 
 
-def filled(template: str, word_of: Callable[[str], str | None]) -> str:
-    """Put words into the braces of the name of a limit; "" if one is missing.
+def fill_template(template: str, label_of: Callable[[str], str | None]) -> str:
+    """Fill in the braces of the name of a limit; return "" if a value is missing.
 
-    Braces in a word stay as they are: a server could make each word name the next one twice.
+    Braces in a value are not expanded: a server could make each value name the next one twice.
     """
     pieces = _BRACES.split(template)  # texts and keys in turn
     for place in range(1, len(pieces), 2):
-        word = word_of(pieces[place])
+        word = label_of(pieces[place])
         if word is None:
             return ""
         pieces[place] = word

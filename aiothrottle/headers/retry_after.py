@@ -1,4 +1,4 @@
-"""The wait that a server asks for: Retry-After in every form, and the headers beside it."""
+"""Parses the wait that a server asks for: Retry-After in every form, and similar headers."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -14,38 +14,38 @@ from aiothrottle.headers.values import (
 
 __all__ = ["WAITS", "delay_of", "parse_retry_after", "read_delay", "read_wait"]
 
-# Longer than any honest value.
+# Longer than any real value.
 _LONGEST = 100
 _DAY = 86400.0
 _FARTHEST = 366 * _DAY
 
 _MILLISECONDS = {"retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"}
 _PRECISE = (*sorted(_MILLISECONDS), "x-retry-in")
-# These count if nothing else was said.
-_STAND_INS = (
+# These count only without any of the others.
+_FALLBACKS = (
     "x-retry-after",
     "x-ratelimit-retry-after",
     "x-rate-limit-retry-after",
     "ratelimit-retry-after",
     "rate-limit-retry-after",
 )
-WAITS = frozenset({"retry-after", *_PRECISE, *_STAND_INS})
-"""Every header that holds a wait, in small letters."""
+WAITS = frozenset({"retry-after", *_PRECISE, *_FALLBACKS})
+"""Every header with a wait, in lower case."""
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
-    """Read one value of a Retry-After header (RFC 9110, section 10.2.3).
+    """Parse one value of a Retry-After header (RFC 9110, section 10.2.3).
 
     Args:
-        value: Seconds, whole or decimal, or an HTTP-date in any of its three forms. Read as well:
-            other dates that name their zone, ISO 8601, durations (``1m30s``), and an epoch in
+        value: Seconds, whole or decimal, or an HTTP-date in any of its three forms. Also
+            accepted: other dates with a zone, ISO 8601, durations (``1m30s``), and an epoch in
             seconds or milliseconds.
-        now: What time it is where the date comes from: the response's own Date if it has one,
-            so that a wrong clock on either side does no harm. Aware.
+        now: The current time by the clock of the server, aware: the response's own Date if it
+            has one, so that a wrong clock on either side does no harm.
 
     Returns:
         Seconds from now, 0.0 for a date that has passed, at most 2**31 (RFC 9111, section
-        1.2.2); None for what cannot be read.
+        1.2.2); None if the value cannot be parsed.
 
     >>> from datetime import UTC
     >>> parse_retry_after("120", datetime(2026, 1, 1, tzinfo=UTC))
@@ -58,21 +58,20 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
 
 
 def read_wait(fields: Mapping[str, Iterable[str]], clock: Clock) -> float | None:
-    """Read the wait out of the headers of `WAITS`: the longest of several, since one layer's word
-    is no leave from another.
+    """Return the longest wait in the headers of `WAITS`, as every layer's limit must be kept.
 
-    A header that is more precise counts in place of Retry-After if that is its ceiling.
-    """  # noqa: D205 - one thought
-    announced = _longest(fields, ("retry-after",), clock)
+    A more precise header replaces Retry-After if that is the same wait, rounded up.
+    """
+    standard = _longest(fields, ("retry-after",), clock)
     precise = _longest(fields, _PRECISE, clock)
-    if announced is None or precise is None:
-        wait = precise if announced is None else announced
-        return _longest(fields, _STAND_INS, clock) if wait is None else wait
-    return precise if announced - 1.0 < precise else announced
+    if standard is None or precise is None:
+        wait = precise if standard is None else standard
+        return _longest(fields, _FALLBACKS, clock) if wait is None else wait
+    return precise if standard - 1.0 < precise else standard
 
 
 def read_delay(text: str, clock: Clock) -> float | None:
-    """Read one wait. Gives seconds, at most `CAP`."""
+    """Parse one wait; return seconds, at most `CAP`."""
     number = read_number(text)
     if number is not None:
         return delay_of(number, clock)
@@ -83,11 +82,11 @@ def read_delay(text: str, clock: Clock) -> float | None:
 
 
 def delay_of(number: float, clock: Clock) -> float:
-    """Give the seconds that a number means: a delay, or an epoch if it is near enough."""
+    """Return the seconds that a number means: a delay, or an epoch if it is near enough."""
     if number < EPOCHS_FROM:
         return number
     for scale in (1.0, 1e3):
-        ahead = number / scale - clock.instant
+        ahead = number / scale - clock.timestamp
         if -_DAY <= ahead <= _FARTHEST:
             return max(0.0, ahead)
     return CAP

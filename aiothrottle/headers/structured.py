@@ -1,4 +1,4 @@
-"""RateLimit and RateLimit-Policy as the drafts from 08 on write them: structured fields."""
+"""Parses RateLimit and RateLimit-Policy of the drafts from 08 on: structured fields."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
@@ -12,10 +12,10 @@ from aiothrottle.headers.values import CAP, Clock, read_reset
 
 __all__ = ["read_structured"]
 
-# Draft-ietf-httpapi-ratelimit-headers-10. The names are still being discussed: they stand here.
+# draft-ietf-httpapi-ratelimit-headers-10. The names may still change.
 _QUOTA, _UNIT, _WINDOW = "q", "qu", "w"
 _REMAINING, _RESET = "r", "t"
-# Longer than any honest field.
+# Longer than any real field.
 _LONGEST = 16384
 
 
@@ -24,24 +24,24 @@ class _Item(NamedTuple):
     parameters: Mapping[str, object]
 
     def integer(self, key: str) -> int | None:
-        """Give a parameter; None: it is missing. Raises ValueError for what is no such number."""
+        """Return a parameter, None if it is missing; raise ValueError if it is no whole number."""
         value = self.parameters.get(key)
         if value is None:
             return None
         if type(value) is not int or value < 0:
-            raise ValueError(f"{key} is {value!r}")
+            raise ValueError(f"{key} must be a whole number, 0 or more, got {value!r}")
         return value
 
 
 def read_structured(
     limits: Iterable[str], policies: Iterable[str], clock: Clock
 ) -> tuple[list[Policy], bool]:
-    """Read the lines of RateLimit and of RateLimit-Policy, and join them by name.
+    """Parse the lines of RateLimit and of RateLimit-Policy, and join them by name.
 
-    Older drafts write policies as numbers with parameters; these are read as well.
+    Policies of older drafts, numbers with parameters, are accepted as well.
 
     Returns:
-        The policies, and whether RateLimit said of any of them what is left.
+        The policies, and whether RateLimit has the state of any of them.
     """
     states: dict[str, Policy] = {}
     for item in _parse(limits):
@@ -77,7 +77,7 @@ def _policies(text: str) -> list[Policy]:
     return policies
 
 
-# A server says the same of them in each response, and to parse it is half of the work.
+# A server sends the same policies with each response, and parsing them is half of the work.
 _POLICIES = Memo(_policies)
 
 
@@ -96,13 +96,13 @@ def _state(item: _Item, clock: Clock) -> Policy | None:
         return None
     if remaining is None and seconds is None:
         return None
-    # Some write an epoch, whatever the draft says: so it is read by its value.
+    # Some servers send an epoch, against the draft: the value decides.
     reset_after = None if seconds is None else read_reset(str(seconds), clock)
     return Policy(item.name, remaining=remaining, reset_after=reset_after)
 
 
 def _tighter(one: Policy | None, other: Policy) -> Policy:
-    """Of two partitions, not knowing which is ours, take the one with less left, or for longer."""
+    """Return the partition with less remaining, or the later reset: either may be the client's."""
     if one is None or one.remaining is None:
         return other
     if other.remaining is None:
@@ -120,7 +120,7 @@ def _parse(lines: Iterable[str]) -> list[_Item]:
         members = cast("list[tuple[Any, Any]]", http_sf.parse(text.encode(), tltype="list"))
     except http_sf.StructuredFieldError:
         return []
-    # A Token in place of a String is against the draft, whose own examples do it.
+    # A Token in place of a String is against the draft, but its own examples have some.
     return [
         _Item(str(value), parameters)
         for value, parameters in members

@@ -1,4 +1,4 @@
-"""One value of a header: a number, a duration, a date, or a reset that may be any of these."""
+"""Parses one value of a header: a number, a duration, a date, or a reset of any of these forms."""
 
 import re
 from collections.abc import Iterator
@@ -24,26 +24,26 @@ __all__ = [
 CAP = 2.0**31
 """Seconds. No duration is longer (RFC 9111, section 1.2.2)."""
 EPOCHS_FROM = 1e9
-"""A number from here on is an instant: nobody waits for 31 years."""
+"""A number from here on is a timestamp: nobody waits for 31 years."""
 
 _DAY = 86400.0
 _LONGEST_RESET = 366 * _DAY
 _FARTHEST_EPOCH = 400 * _DAY
-# Seconds, milli-, micro- and nanoseconds since 1970. The bands can't overlap before 5138.
+# Seconds, milli-, micro- and nanoseconds since 1970. The ranges cannot overlap before 5138.
 _EPOCHS = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9))
 
-# ASCII on purpose: int() and float() read more than any server means ("²", "1_000", "NaN").
+# ASCII on purpose: int() and float() accept what no server means ("²", "1_000", "NaN").
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+")
 _LONGEST_NUMBER = _LONGEST_DURATION = 64
-# Longer than any honest list.
+# Longer than any real list.
 _LONGEST_LIST = 8192
 MOST_ITEMS = 64
-"""So many items of a list are read, more than any honest one has."""
+"""The most items of a list that are read: more than any real list has."""
 _UNITS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3,
     "s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY,
 }  # fmt: skip
-# Not from the middle of a number: that would be tried from each of its digits.
+# Not from the middle of a number: a match would be tried from each of its digits.
 _PART = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s|m|h|d)")
 # The comma after a weekday does not end an item.
 _ITEM = re.compile(
@@ -52,37 +52,37 @@ _ITEM = re.compile(
 
 
 class Clock:
-    """What time it is where the response comes from: its own Date (and Age), or else ours.
+    """The time by the clock of the server: its Date and Age, or else the local time.
 
-    Both stamps of a difference are then of one clock, so that a wrong one does no harm. It is
-    found out when it is first needed: most responses hold no instant.
+    Both timestamps of a difference are then of one clock, so that a wrong one does no harm. The
+    Date is parsed at its first use, since most responses contain no other timestamp.
     """
 
-    __slots__ = ("_age", "_date", "_instant", "now")
+    __slots__ = ("_age", "_date", "_timestamp", "now")
 
     def __init__(self, now: datetime, date: str | None = None, age: float = 0.0) -> None:
         self.now: datetime = now
         self._date = date
         self._age = age
-        self._instant: float | None = None
+        self._timestamp: float | None = None
 
     @property
-    def instant(self) -> float:
+    def timestamp(self) -> float:
         """Seconds since 1970."""
-        if self._instant is None:
+        if self._timestamp is None:
             date = None if self._date is None else parse_date(self._date, self.now)
             at = self.now.timestamp() if date is None else date.timestamp() + self._age
-            self._instant = at
-        return self._instant
+            self._timestamp = at
+        return self._timestamp
 
     def until(self, date: str) -> float | None:
-        """Seconds until the date, 0.0 if it has passed; None: it is no date."""
-        moment = parse_date(date, self.now)
-        return None if moment is None else max(0.0, moment.timestamp() - self.instant)
+        """Return the seconds until the date, 0.0 if it has passed, None if it is no date."""
+        parsed = parse_date(date, self.now)
+        return None if parsed is None else max(0.0, parsed.timestamp() - self.timestamp)
 
 
 def items(text: str) -> Iterator[str]:
-    """Split at the commas, but not inside a date."""
+    """Split at commas, but not inside a date."""
     if "," not in text or len(text) > _LONGEST_LIST:
         yield text
         return
@@ -91,9 +91,9 @@ def items(text: str) -> Iterator[str]:
 
 
 def read_number(text: str) -> float | None:
-    """Read digits, with a fraction or without."""
+    """Parse digits, with or without a fraction."""
     if text.isdecimal() and text.isascii():
-        # More digits than these change nothing that we could use, and cost time.
+        # More digits make no difference, and cost time.
         return float(text[:_LONGEST_NUMBER])
     if not text[-1:].isdecimal() or len(text) > _LONGEST_NUMBER or not _FRACTION.fullmatch(text):
         return None
@@ -101,13 +101,13 @@ def read_number(text: str) -> float | None:
 
 
 def in_seconds(text: str) -> str:
-    """Give a number of milliseconds as one of seconds; what else it may be stays as it is."""
+    """Convert a number of milliseconds to seconds; return any other text unchanged."""
     number = read_number(text)
     return text if number is None or number >= EPOCHS_FROM else f"{number / 1000:.6f}"
 
 
 def read_count(text: str) -> float | None:
-    """Read a limit or a remainder, with its fraction; None for what has more than 18 digits."""
+    """Parse a limit or a remainder, with its fraction; None if it has more than 18 digits."""
     if text.isdecimal() and text.isascii():
         return int(text) if len(text) <= 18 else None
     whole, _, fraction = text.partition(".")
@@ -117,7 +117,7 @@ def read_count(text: str) -> float | None:
 
 
 def read_duration(text: str) -> float | None:
-    """Read a duration as Go writes it: ``1h2m3.5s``, ``12ms``. Gives seconds, at most `CAP`."""
+    """Parse a duration as Go writes it: ``1h2m3.5s``, ``12ms``. Returns seconds, at most `CAP`."""
     if len(text) > _LONGEST_DURATION or not text:
         return None
     seconds, length = 0.0, 0
@@ -130,17 +130,17 @@ def read_duration(text: str) -> float | None:
 
 
 def read_window(text: str, unit: float = 1.0) -> float | None:
-    """Read the length of a window, a number of that unit or a duration; never 0."""
+    """Parse the length of a window, a number of that unit or a duration; never 0."""
     number = read_number(text)
     seconds = read_duration(text) if number is None else number * unit
     return seconds if seconds is not None and 0.0 < seconds < CAP else None
 
 
 def read_reset(text: str, clock: Clock) -> float | None:
-    """Read when there will be more: seconds, an epoch, a date or a duration. Gives seconds.
+    """Parse a reset: seconds, an epoch, a date or a duration. Returns seconds.
 
-    Which of them it is is told by the value, since the names of the headers don't tell. None is
-    what can't be read, and what no service means: the clock isn't set, or the unit is another.
+    The value decides which of them it is, since the names of headers do not. None is returned for
+    what cannot be parsed, and for times that no server means: its clock or unit must be wrong.
     """
     if text[-1:].isalpha():
         seconds = read_duration(text)
@@ -157,6 +157,6 @@ def read_reset(text: str, clock: Clock) -> float | None:
 def _until_epoch(number: float, clock: Clock) -> float | None:
     for below, scale in _EPOCHS:
         if number < below:
-            ahead = number / scale - clock.instant
+            ahead = number / scale - clock.timestamp
             return max(0.0, ahead) if -_DAY <= ahead <= _FARTHEST_EPOCH else None
     return None

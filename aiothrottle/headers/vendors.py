@@ -1,4 +1,4 @@
-"""The vendor profiles of the package, read from ``profiles.toml`` at import; looked up by host."""
+"""The vendor profiles of the package, loaded from ``profiles.toml``, and their lookup by host."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +11,10 @@ from aiothrottle.headers.profile import Items, Json, Limit, Profile
 
 __all__ = ["PROFILES", "profile_for"]
 
-# No name of a host is longer (RFC 1035), nor that of a vendor.
+# No name of a host (RFC 1035) or of a vendor is longer.
 _LONGEST = 255
 
-# A table as TOML has it.
+# A table of TOML.
 _Table: TypeAlias = dict[str, Any]
 
 
@@ -52,21 +52,21 @@ def _with_tuples(table: _Table) -> _Table:
     }
 
 
-# Read at import, not at first use: that would be a file read inside of a running event loop.
+# Loaded at import: at first use, the file would be read inside a running event loop.
 PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _read()})
-"""All of them by name; it can't be changed."""
+"""All profiles by name, read-only."""
 
 
 def profile_for(host: str, also: Iterable[Profile] = ()) -> Profile | None:
-    """Give the profile of the vendor whose API is at that host.
+    """Return the profile of the vendor with this host.
 
     Args:
-        host: The name of the host, as in ``url.host``; or of the vendor, for software that runs
-            anywhere (``"Spring Cloud Gateway"``). Without case.
-        also: Profiles of one's own. They come before those of the package.
+        host: The host, as in ``url.host``, or the name of the vendor, for software that runs
+            anywhere (``"Spring Cloud Gateway"``). Case-insensitive.
+        also: Your own profiles. They take precedence over those of the package.
 
     Returns:
-        The profile; None: nothing is known of it, and nothing needs to be, as a rule.
+        The profile; None if there is none. Most servers need none.
 
     >>> profile_for("shop.myshopify.com").name
     'Shopify'

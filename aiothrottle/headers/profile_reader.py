@@ -1,12 +1,12 @@
-"""Reads a response as the profile of its vendor says."""
+"""Reads the limits of a response by the profile of its vendor."""
 
 from collections.abc import Iterable, Iterator
 
 from aiothrottle.headers.profile import Items, Limit, Profile
-from aiothrottle.headers.profiled_json import read_json
+from aiothrottle.headers.profile_json import read_json
+from aiothrottle.headers.quota_headers import read_latest_reset
 from aiothrottle.headers.quotas import read_limit, read_remaining
-from aiothrottle.headers.record import Record, Vendor, filled
-from aiothrottle.headers.trios import read_latest
+from aiothrottle.headers.record import Record, Vendor, fill_template
 from aiothrottle.headers.values import (
     Clock,
     in_seconds,
@@ -17,16 +17,16 @@ from aiothrottle.headers.values import (
 
 __all__ = ["read_vendor", "with_seconds"]
 
-# Longer than any honest header; more limits, and more steps to them, than any vendor has.
+# Longer than any real header, and more limits than any vendor has.
 _LONGEST = 8192
-_MOST = 256
+_MAX_LIMITS = 256
 _NUMBERS = frozenset({"limit", "remaining", "used", "reset", "window"})
 
 Lines = dict[str, list[str]]
 
 
 def with_seconds(profile: Profile, names: Iterable[str], values: Iterable[str]) -> list[str]:
-    """Give the values, those that are milliseconds as seconds."""
+    """Return the values, with milliseconds converted to seconds."""
     return [
         in_seconds(value.strip(" \t")) if name.lower() in profile.in_milliseconds else value
         for name, value in zip(names, values, strict=True)
@@ -55,10 +55,10 @@ def _read_limit(row: Limit, lines: Lines, clock: Clock) -> Iterator[Record]:
     limit, _ = read_limit(lines.get(row.limit.lower(), ()))
     remaining = read_remaining(lines.get(row.remaining.lower(), ()), limit)
     used = read_remaining(lines.get(row.used.lower(), ()), None)
-    reset_after = read_latest(lines.get(row.reset.lower(), ()), clock)
-    # A reset may be that of several limits, and tells none apart.
-    told = limit, remaining, used, None if row.name else reset_after
-    if told != (None, None, None, None):
+    reset_after = read_latest_reset(lines.get(row.reset.lower(), ()), clock)
+    # Several limits may share one reset, which alone does not prove that this one exists.
+    found = limit, remaining, used, None if row.name else reset_after
+    if found != (None, None, None, None):
         yield Record(row.name, limit, remaining, used, reset_after, _window(row.window, lines))
 
 
@@ -80,26 +80,26 @@ def _read_items(row: Items, lines: Lines, clock: Clock) -> Iterator[Record]:
             continue
         text = ", ".join(values)
         for position, match in enumerate(row.each.finditer(text[:_LONGEST])):
-            if position == _MOST:
+            if position == _MAX_LIMITS:
                 break
             groups = {**named.groupdict(), **match.groupdict()}
-            told = {k: v for k, v in groups.items() if v}
-            if row.remaining is not None or not _NUMBERS.isdisjoint(told):
-                yield from _of_item(row, position, told, clock)
+            found = {k: v for k, v in groups.items() if v}
+            if row.remaining is not None or not _NUMBERS.isdisjoint(found):
+                yield from _read_item(row, position, found, clock)
 
 
-def _of_item(row: Items, position: int, groups: dict[str, str], clock: Clock) -> Iterator[Record]:
+def _read_item(row: Items, position: int, groups: dict[str, str], clock: Clock) -> Iterator[Record]:
     window = row.window[position:][:1] if isinstance(row.window, tuple) else (row.window,)
     seconds = read_window(groups["window"].lower()) if "window" in groups else _first(window)
-    left = read_count(groups.get("remaining", ""))
+    remaining = read_count(groups.get("remaining", ""))
     reset_after = read_reset(groups.get("reset", ""), clock)
     if row.aligned and seconds:
-        reset_after = seconds - clock.instant % seconds
+        reset_after = seconds - clock.timestamp % seconds
     for name in _names(row.name, position, groups):
         yield Record(
             name,
             read_count(groups.get("limit", "")),
-            row.remaining if left is None else left,
+            row.remaining if remaining is None else remaining,
             read_count(groups.get("used", "")),
             reset_after,
             None if seconds is None else float(seconds),
@@ -117,4 +117,4 @@ def _names(
         return [None]
     if isinstance(name, tuple):
         return list(name[position:][:1])
-    return [part.strip() or None for part in filled(name, groups.get).split(";")]
+    return [part.strip() or None for part in fill_template(name, groups.get).split(";")]

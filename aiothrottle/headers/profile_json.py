@@ -1,4 +1,4 @@
-"""Reads limits in JSON, as the profile of a vendor says."""
+"""Reads limits in JSON by the profile of a vendor."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,25 +6,25 @@ from typing import cast
 
 from aiothrottle.headers.body import Object, number_of
 from aiothrottle.headers.profile import Json
-from aiothrottle.headers.record import Record, Vendor, filled, pick
+from aiothrottle.headers.record import Record, Vendor, fill_template, pick
 from aiothrottle.headers.values import CAP, Clock, read_reset
 
 __all__ = ["read_json"]
 
-# Longer than any honest header; more steps to a limit than any vendor has.
+# Longer than any real header, and more objects than any vendor has limits.
 _LONGEST = 8192
 _MOST = 256
-# Longer than any date; more than any number; and how much of a name is of use.
+# Longer than any date, more than any number, and longer than a useful name.
 _LONGEST_VALUE = 100
 _GREATEST = 1e20
 _LONGEST_NAME = 64
 
 
 class _Found:
-    """An object at the end of a path, what stars stood for, and the objects above, nearest first.
+    """An object at the end of a path, the keys that stars matched, and the objects above it.
 
-    The members of those above are looked up and not copied: a server could send many of them above
-    many objects.
+    The objects above, nearest first, are searched and not copied: a server could send many members
+    above many objects.
     """
 
     __slots__ = ("_above", "_node", "_stars")
@@ -35,7 +35,7 @@ class _Found:
         self._above = above
 
     def get(self, key: str) -> object:
-        """Give a member of the object, or else a scalar of the nearest one above; or None."""
+        """Return a member of the object, or else a scalar of the nearest object above, or None."""
         if not key:
             return None
         if key in self._node:
@@ -48,14 +48,14 @@ class _Found:
         return None if _is_long(value) else number_of(value)
 
     def text(self, key: str) -> str:
-        """Give a text, or a number as one; "" for what is too long to be of use."""
+        """Return a text, or a number as text; "" for a value that is too long."""
         value = self.get(key)
         if isinstance(value, int | float):
             return str(value) if abs(value) < _GREATEST else ""
         return value if isinstance(value, str) and not _is_long(value) else ""
 
     def word(self, key: str) -> str | None:
-        """Give what stands in a name."""
+        """Return the text to insert into a name."""
         if key.isdecimal() and int(key) < len(self._stars):
             return self._stars[int(key)][:_LONGEST_NAME]
         value = self.get(key)
@@ -67,7 +67,7 @@ class _Found:
 def read_json(
     row: Json, lines: Mapping[str, list[str]], data: object, vendor: Vendor, clock: Clock
 ) -> Iterator[Record]:
-    """Read the limits of the row; `data` is the JSON of the body. Notes waits in `vendor`."""
+    """Read the limits of the row, and record its waits in `vendor`; `data` is the body's JSON."""
     if row.header:
         data = _loads(", ".join(lines.get(row.header.lower(), ())))
     for found in _walk(data, row.path.split(".") if row.path else []):
@@ -77,7 +77,7 @@ def read_json(
             vendor.wait = pick(max, vendor.wait, min(CAP, wait * row.wait_unit))
         cost, rate = found.number(row.cost), found.number(row.rate)
         if cost and rate and record.remaining is not None and cost > record.remaining:
-            vendor.wait_if_refused = min(CAP, (cost - record.remaining) / rate)
+            vendor.wait_if_throttled = min(CAP, (cost - record.remaining) / rate)
         if record != Record(record.name):
             yield record
 
@@ -88,7 +88,7 @@ def _record(row: Json, found: _Found, clock: Clock) -> Record:
     limit = found.number(row.limit) if isinstance(row.limit, str) else fixed
     window = found.number(row.window)
     return Record(
-        None if row.name is None else filled(row.name, found.word) or None,
+        None if row.name is None else fill_template(row.name, found.word) or None,
         limit,
         found.number(row.remaining),
         max(used, default=None),
@@ -98,10 +98,7 @@ def _record(row: Json, found: _Found, clock: Clock) -> Record:
 
 
 def _walk(data: object, path: list[str]) -> Iterator[_Found]:
-    """Give every object at the end of the path.
-
-    The members of an object are added to those of the objects below it.
-    """
+    """Yield every object at the end of the path."""
     level: list[tuple[list[str], object, tuple[Object, ...]]] = [([], data, ())]
     for step in path:
         below: list[tuple[list[str], object, tuple[Object, ...]]] = []

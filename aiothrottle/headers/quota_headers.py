@@ -1,4 +1,4 @@
-"""Limit, remaining and reset, each in a header of its own; one such trio, or one for each limit."""
+"""Parses limit, remaining and reset in separate headers, for one limit or for several."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
 from aiothrottle.headers.values import Clock, in_seconds, items, read_reset, read_window
 
-__all__ = ["Trio", "read_latest", "read_named", "read_trio"]
+__all__ = ["HeaderQuota", "read_latest_reset", "read_named_limits", "read_quota"]
 
 # By the last word of the name of a limit. Months and years have no length.
 _WINDOWS = {
@@ -21,9 +21,9 @@ _WINDOWS = {
     "day": 86400.0, "daily": 86400.0,
     "week": 604800.0, "weekly": 604800.0,
 }  # fmt: skip
-# In the order in which they are believed.
+# In their order of precedence.
 _RESETS = ("reset-after", "reset", "reset-ms", "reset-time", "next")
-# Two resets that differ by less are one that was rounded twice.
+# Resets that differ by less are the same, rounded in two ways.
 _SAME = 2.0
 _PARAMETERS = re.compile(r";[ \t]*[a-z]+[ \t]*=", re.IGNORECASE | re.ASCII)
 
@@ -38,11 +38,8 @@ _WINDOW_BY_NAME = Memo(_window_of)
 
 
 @dataclass(slots=True)
-class Trio:
-    """What a response says without telling limits apart, and the policies listed with it.
-
-    It is a `Policy` that is still being put together.
-    """
+class HeaderQuota:
+    """The limit without a name of its own, under construction, and the policies listed with it."""
 
     quota: float | None = None
     window: float | None = None
@@ -52,31 +49,31 @@ class Trio:
     policies: tuple[Policy, ...] = ()
 
 
-def read_trio(
+def read_quota(
     drafts: Mapping[str, Lines], families: Mapping[str, Lines], clock: Clock
-) -> Trio | None:
-    """Read the trios of all families as one; None if there is none.
+) -> HeaderQuota | None:
+    """Merge the headers of all families; return None if there are none.
 
-    The limit is that of the family believed most, the remainder the least, and so is what can be
-    read only in another one.
+    The limit is that of the family with the highest precedence that has one, and the remainder
+    the lowest of all.
     """
     if not drafts and len(families) == 1:  # what most servers send
         (lines,) = families.values()
         return _read(lines, clock)
-    together: Trio | None = None
+    merged: HeaderQuota | None = None
     for family in FAMILIES:
         if family in drafts:
             members = read_dictionary(", ".join(drafts[family].get("state", ())))
             if members:
-                trio = _read({field: [text] for field, text in members.items()}, clock)
-                together = _merge(together, trio)
+                state = _read({field: [text] for field, text in members.items()}, clock)
+                merged = _merge(merged, state)
         if family in families:
-            together = _merge(together, _read(families[family], clock))
-    return together
+            merged = _merge(merged, _read(families[family], clock))
+    return merged
 
 
-def read_named(named: Mapping[str, Lines], clock: Clock) -> list[Policy]:
-    """Read the limits that are told apart by the names of their headers."""
+def read_named_limits(named: Mapping[str, Lines], clock: Clock) -> list[Policy]:
+    """Parse the limits that have different names in their headers."""
     return [
         policy
         for name, lines in named.items()
@@ -84,8 +81,8 @@ def read_named(named: Mapping[str, Lines], clock: Clock) -> list[Policy]:
     ]
 
 
-def read_latest(lines: Iterable[str], clock: Clock) -> float | None:
-    """Read a reset; of several, in lines or in a list, the latest."""
+def read_latest_reset(lines: Iterable[str], clock: Clock) -> float | None:
+    """Parse a reset; of several, in lines or in a list, the latest."""
     latest: float | None = None
     for line in lines:
         seconds = read_reset(line, clock)
@@ -102,45 +99,45 @@ def _latest_item(line: str, clock: Clock) -> float | None:
 
 
 def _bare(item: str) -> str:
-    """Give the item without its parameters, of which a reset has none to speak of."""
+    """Return the item without its parameters, which mean nothing for a reset."""
     parameters = _PARAMETERS.search(item)
     return item[: parameters.start()].rstrip(" \t") if parameters else item
 
 
-def _read(lines: Lines, clock: Clock) -> Trio:
-    trio = Trio()
+def _read(lines: Lines, clock: Clock) -> HeaderQuota:
+    state = HeaderQuota()
     if "limit" in lines:
         limit, policies = read_limit(lines["limit"])
-        trio.quota, trio.policies = limit, tuple(policies)
+        state.quota, state.policies = limit, tuple(policies)
     if "remaining" in lines:
-        remaining = read_remaining(lines["remaining"], trio.quota)
-        trio.remaining = None if remaining is None else math.floor(remaining)
-    trio.reset_after = _read_reset(lines, clock)
-    if "used" in lines and trio.quota is None and trio.remaining:
-        # Not when nothing is left: what was used may run past the limit.
+        remaining = read_remaining(lines["remaining"], state.quota)
+        state.remaining = None if remaining is None else math.floor(remaining)
+    state.reset_after = _read_reset(lines, clock)
+    if "used" in lines and state.quota is None and state.remaining:
+        # Not if nothing remains: the used part may exceed the limit.
         used = read_remaining(lines["used"], None)
-        trio.quota = None if used is None else used + trio.remaining
+        state.quota = None if used is None else used + state.remaining
     if "window" in lines:
-        trio.window = read_window(lines["window"][0])
-    if "window-ms" in lines and trio.window is None:
-        trio.window = read_window(lines["window-ms"][0], 0.001)
-    return trio
+        state.window = read_window(lines["window"][0])
+    if "window-ms" in lines and state.window is None:
+        state.window = read_window(lines["window-ms"][0], 0.001)
+    return state
 
 
 def _read_reset(lines: Lines, clock: Clock) -> float | None:
-    """Read the first of them that can be read."""
+    """Return the first reset that can be parsed."""
     for field in _RESETS:
         if field in lines:
-            said = lines[field]
+            values = lines[field]
             if field == "reset-ms":
-                said = [in_seconds(line) for line in said]
-            seconds = read_latest(said, clock)
+                values = [in_seconds(line) for line in values]
+            seconds = read_latest_reset(values, clock)
             if seconds is not None:
                 return seconds
     return None
 
 
-def _merge(one: Trio | None, other: Trio) -> Trio:
+def _merge(one: HeaderQuota | None, other: HeaderQuota) -> HeaderQuota:
     if one is None:
         return other
     if one.quota is None:
@@ -161,7 +158,7 @@ def _read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
     if "limit" in lines:
         quota, listed = read_limit(lines["limit"])
         window = listed[0].window if listed else None
-        # "-1" is no limit at all, and what stands beside it means nothing.
+        # "-1" means unlimited, and the other fields mean nothing.
         if quota is None and any(line.startswith("-") for line in lines["limit"]):
             return None
     if "remaining" in lines:
