@@ -172,7 +172,7 @@ def memory(name: str, keys: int) -> tuple[float, float] | None:
             gc.collect()
             last, after = after, tracemalloc.get_traced_memory()[0]
             if number >= LEAST_IDLE and after > 0.99 * last:
-                break  # it has let go of all that it lets go of
+                break  # it has freed all that it frees
         return (peak - before) / 1e6, (after - before) / 1e6
 
     return asyncio.run(measured())

@@ -74,7 +74,7 @@ class Tab:
         await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     async def until(self, condition: str) -> None:
-        """Wait until it is so; the suite's time-out ends a wait in vain."""
+        """Wait until it is so; the suite's timeout ends a wait in vain."""
         while not await self.evaluate(condition):  # noqa: ASYNC110 - the page tells nobody
             await asyncio.sleep(0.05)
 

@@ -11,7 +11,7 @@ from tests.virtually import now
 
 __all__ = ["Client", "Server"]
 
-ROLL = "aiothrottle.processes"
+PROCESSES = "aiothrottle.processes"
 
 
 class Server(MemoryStore):
@@ -23,12 +23,12 @@ class Server(MemoryStore):
         #: "reads" (and writes nothing).
         self.mode = "up"
         self.latency = 0.0
-        #: When it was asked for what, but for the roll.
+        #: When it was asked for what, but for the count of processes.
         self.asked: list[tuple[float, str]] = []
         self.recorded: list[float] = []
 
-    def verbs(self, since: float = 0.0) -> list[str]:
-        return [verb for at, verb in self.asked if at >= since]
+    def methods(self, since: float = 0.0) -> list[str]:
+        return [method for at, method in self.asked if at >= since]
 
 
 class Client(Store):
@@ -37,18 +37,18 @@ class Client(Store):
     def __init__(self, server: Server) -> None:
         self.server = server
 
-    async def ask(self, verb: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    async def ask(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         server = self.server
         mode = server.mode
-        if arguments[0] != ROLL:
-            server.asked.append((now(), verb))
+        if arguments[0] != PROCESSES:
+            server.asked.append((now(), method))
         await asyncio.sleep(server.latency / 2)
-        if mode == "refuses" or (mode == "reads" and verb != "peek"):
+        if mode == "refuses" or (mode == "reads" and method != "peek"):
             raise StoreUnavailable("no") from ConnectionError()
         if mode == "stalls":
             await asyncio.sleep(1.0)
             raise StoreUnavailable("late") from TimeoutError()
-        answer = await getattr(super(Server, server), verb)(*arguments, **options)
+        answer = await getattr(super(Server, server), method)(*arguments, **options)
         if mode == "drops":
             await asyncio.sleep(1.0)
             raise StoreUnavailable("late") from TimeoutError()
@@ -77,7 +77,7 @@ class Client(Store):
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         answer: Answer = await self.ask("record", key, algorithm, cost)
-        if key != ROLL:
+        if key != PROCESSES:
             self.server.recorded.append(cost)
         return answer
 

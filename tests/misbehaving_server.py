@@ -317,7 +317,7 @@ async def endless(exchange: Exchange) -> None:
 
 
 async def _trickle(exchange: Exchange) -> None:
-    """A byte at a time, always in time for a time-out of reading, and without end."""
+    """A byte at a time, always in time for a timeout of reading, and without end."""
     while True:
         await exchange.connection.write(b"x")
         await asyncio.sleep(0.002)

@@ -436,7 +436,7 @@ async def connect_memcached(port: int, timeout: float = 1.0) -> "AsyncGenerator[
 
 
 def mongodb() -> Process:
-    """Start the stand-in for MongoDB as a process; skip the test if it is not installed."""
+    """Start the substitute for MongoDB as a process; skip the test if it is not installed."""
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     program = shutil.which("secantusd-py", path=places)
     need("mongodb", "" if program else "SecantusDB is not installed")

@@ -57,6 +57,6 @@ def in_flight(limiter: RateLimiter) -> bool:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until it is so; the suite's time-out ends a wait in vain."""
+    """Let the loop turn until it is so; the suite's timeout ends a wait in vain."""
     while not condition():  # noqa: ASYNC110 - sockets tell nobody
         await asyncio.sleep(0)

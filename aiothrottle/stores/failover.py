@@ -336,7 +336,7 @@ class FailoverStore(Store):
         assert self._what is not None
         assert self._recorded is not None
         (key, algorithm), (spent, instant) = self._what, self._recorded
-        with contextlib.suppress(Exception):  # it stays spent; who asks hears of the store
+        with contextlib.suppress(Exception):  # it stays spent; the next call raises
             await self._guarded.refund(key, algorithm, spent.pop_over(self._clock()), instant)
             self._tell()
         if spent.over_at == math.inf:

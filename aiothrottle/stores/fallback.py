@@ -1,4 +1,4 @@
-"""What answers while a store is away, and keeps count of what it lets go.
+"""What answers while a store is away, and counts what it grants.
 
 Tokens that are given out here bear a mark (`Here`): no store knows their instants.
 """

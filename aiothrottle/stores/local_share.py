@@ -55,7 +55,7 @@ class LocalShare:
 
     @property
     def reserves_ahead(self) -> bool:
-        """Whether it is asked for those who come, and not for those who go: see `RefusingLine`."""
+        """Whether requests are decided when they arrive, not when they start: see `Newcomers`."""
         return isinstance(self._algorithm, WaitUntil)
 
     def wait(self, now: float, cost: float, processes: int) -> float:

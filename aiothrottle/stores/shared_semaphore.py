@@ -146,7 +146,7 @@ class SharedSemaphore:
     # ----------------------------------------------------------------------
 
     def look(self) -> None:
-        """See to it that the store hears what it does not know: in the next turn, all at once."""
+        """Send the store what it does not know: in the next turn, all at once."""
         loop = self._engine.loop
         if self._is_away:
             self._grant_here()

@@ -1,0 +1,408 @@
+"""What Prometheus and OpenTelemetry are given, held against what the limiter did."""
+
+import asyncio
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
+
+from aiothrottle import (
+    AdaptiveRate,
+    KeyedRateLimiter,
+    Permit,
+    Rate,
+    RateLimiter,
+    ThrottleTimeout,
+    TokenBucket,
+)
+from aiothrottle.events import StoreDown, StoreUp
+from aiothrottle.gauges import rates
+from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
+from aiothrottle.metrics.prometheus import PrometheusMetrics
+from aiothrottle.permit import report_retry
+from aiothrottle.stores import MemoryStore
+from tests.virtually import turns, virtual
+
+DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana.json"
+
+
+class Prometheus:
+    """A registry, and what a scrape of it reads."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = PrometheusMetrics(self.registry, buckets=(0.1, 1.0))
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"aiothrottle_{name}", labels)
+
+
+@pytest.fixture
+def prometheus() -> Prometheus:
+    return Prometheus()
+
+
+async def live(limiter: RateLimiter) -> list[Permit]:
+    """Have everything happen that is counted. Gives those that stay in flight."""
+    async with limiter.throttle() as first:
+        kept = [await limiter.acquire(0.5)]
+        assert not (await limiter.try_acquire()).allowed
+        with pytest.raises(ThrottleTimeout):
+            await limiter.acquire(timeout=0.01)
+        report_retry(first, 2, 0.5, status=503)
+        first.report_throttled(retry_after=3.0)
+        limiter.pause(60.0)
+        kept.append(await limiter.acquire())
+    return kept
+
+
+# ---- Prometheus --------------------------------------------------------------------------------
+
+
+@virtual
+async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> None:
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
+    prometheus.metrics.watch(limiter, "api")
+    _kept = await live(limiter)
+    of = {"limiter": "api", "key": ""}
+    assert prometheus("wait_seconds_count", **of) == limiter.statistics().granted == 3
+    waited = limiter.statistics().waited_total
+    assert prometheus("wait_seconds_sum", **of) == pytest.approx(waited)
+    assert prometheus("wait_seconds_bucket", **of, le="0.1") == 2
+    assert prometheus("wait_seconds_bucket", **of, le="1.0") == 2
+    assert prometheus("wait_seconds_bucket", **of, le="+Inf") == 3
+    assert prometheus("tokens_total", **of) == 2.5
+    assert prometheus("rejected_total", **of, reason="no room") == 1
+    assert prometheus("rejected_total", **of, reason="timeout") == 1
+    assert prometheus("throttled_total", **of) == 1
+    assert prometheus("pauses_total", **of, reason="retry-after") == 1
+    assert prometheus("pauses_total", **of, reason="requested") == 1
+    assert prometheus("retries_total", **of) == 1
+
+
+@virtual
+async def test_gauges_say_how_it_stands_when_prometheus_asks(prometheus: Prometheus) -> None:
+    limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=2)
+    prometheus.metrics.watch(limiter, "api")
+    assert prometheus("concurrency_limit", limiter="api") == 2
+    assert prometheus("rate_limit", limiter="api") == 5
+    held = [await limiter.acquire() for _ in range(2)]
+    waiting = asyncio.create_task(limiter.acquire())
+    await turns()
+    assert prometheus("in_flight", limiter="api") == 2
+    assert prometheus("waiting", limiter="api") == 1
+    held[0].release()
+    await waiting
+    held[1].release()
+    assert prometheus("in_flight", limiter="api") == 1
+    assert prometheus("waiting", limiter="api") == 0
+    assert prometheus("store_up", limiter="api") is None, "it has no store"
+
+
+@virtual
+async def test_a_store_that_was_heard_of_has_a_gauge(prometheus: Prometheus) -> None:
+    limiter = RateLimiter(10)
+    prometheus.metrics.watch(limiter, "api")
+    limiter._engine.observers.emit(StoreDown(None, OSError()))
+    assert prometheus("store_up", limiter="api") == 0
+    limiter._engine.observers.emit(StoreUp(None, 3.0))
+    assert prometheus("store_up", limiter="api") == 1
+
+
+@virtual
+async def test_keys_are_not_told_apart_unless_asked_for(prometheus: Prometheus) -> None:
+    keyed = KeyedRateLimiter(100)
+    prometheus.metrics.watch(keyed, "hosts")
+    kept = [await keyed.acquire(f"host-{number}") for number in range(50)]
+    assert prometheus("wait_seconds_count", limiter="hosts", key="") == 50
+    assert prometheus("in_flight", limiter="hosts") == len(kept) == 50
+    assert prometheus("wait_seconds_count", limiter="hosts", key="host-1") is None
+
+
+@virtual
+async def test_so_many_keys_have_a_label_of_their_own(prometheus: Prometheus) -> None:
+    keyed = KeyedRateLimiter(100)
+    prometheus.metrics.watch(keyed, "hosts", keys=2)
+    for key in ("a", "b", "c", "a", "d"):
+        await keyed.acquire(key)
+    counts = [
+        prometheus("wait_seconds_count", limiter="hosts", key=key) for key in ("a", "b", "other")
+    ]
+    assert counts == [2, 1, 2]
+    assert prometheus("wait_seconds_count", limiter="hosts", key="c") is None
+
+
+@virtual
+async def test_keys_that_are_written_alike_share_a_series(prometheus: Prometheus) -> None:
+    # Prometheus refuses all that a program says if one series is in it twice.
+    keyed = KeyedRateLimiter(100)
+    prometheus.metrics.watch(keyed, "users", keys=3)
+    for key in (1, "1", "other", "a", "b", "c"):
+        await keyed.acquire(key)
+    counts = [
+        prometheus("wait_seconds_count", limiter="users", key=key)
+        for key in ("1", "a", "b", "other")
+    ]
+    assert counts == [2, 1, 1, 2]
+    lines = generate_latest(prometheus.registry).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series))
+
+
+@virtual
+async def test_what_is_watched_no_more_is_gone(prometheus: Prometheus) -> None:
+    limiter = RateLimiter(100)
+    stop = prometheus.metrics.watch(limiter, "api")
+    stop()
+    stop()
+    assert prometheus("in_flight", limiter="api") is None
+    assert not limiter._engine.observers.listeners
+    again = prometheus.metrics.watch(limiter, "api")
+    stop()
+    assert prometheus("in_flight", limiter="api") == 0, "that was another watch"
+    again()
+
+
+@virtual
+async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus) -> None:
+    keyed = KeyedRateLimiter(100)
+    prometheus.metrics.watch(keyed, "hosts", keys=1000)
+    done = threading.Event()
+    failures: list[Exception] = []
+
+    def scrape() -> None:
+        try:
+            while not done.is_set():
+                generate_latest(prometheus.registry)
+        except Exception as error:  # noqa: BLE001 - told in the other thread
+            failures.append(error)
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        for number in range(3000):
+            await keyed.acquire(f"host-{number}")
+    finally:
+        done.set()
+        thread.join()
+    assert not failures
+
+
+def rejects_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called wrongly
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
+        watch("api", "api")
+    with pytest.raises(TypeError, match="name of a limiter must be a string, got None"):
+        watch(RateLimiter(1), None)
+    for keys in ("20", True, 1.5):
+        with pytest.raises(TypeError, match="keys must be a whole number"):
+            watch(KeyedRateLimiter(1), "api", keys=keys)
+    with pytest.raises(ValueError, match="0 or more, got -1"):
+        watch(KeyedRateLimiter(1), "api", keys=-1)
+
+
+@pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
+def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=r"registry must be a|meter_provider must be a"):
+        kind("http://localhost:9090")
+
+
+def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
+    rejects_wrong_arguments(prometheus.metrics.watch)
+    prometheus.metrics.watch(RateLimiter(1), "api")
+    with pytest.raises(ValueError, match="is watched already"):
+        prometheus.metrics.watch(RateLimiter(1), "api")
+    for buckets in ((), (1.0, 1.0), (2.0, 1.0)):
+        with pytest.raises(ValueError, match="ascending"):
+            PrometheusMetrics(None, buckets=buckets)
+    with pytest.raises(ValueError, match="uplicated"):
+        PrometheusMetrics(prometheus.registry)
+
+
+@virtual
+async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
+    prometheus: Prometheus,
+) -> None:
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
+    prometheus.metrics.watch(limiter, "api")
+    _kept = await live(limiter)
+    limiter._engine.observers.emit(StoreUp(None, 3.0))
+    there = set(
+        re.findall(
+            r"^(aiothrottle_\w+)\{", generate_latest(prometheus.registry).decode(), re.MULTILINE
+        )
+    )
+    named = {
+        name
+        for query in queries(json.loads(DASHBOARD.read_text(encoding="utf-8")))
+        for name in re.findall(r"aiothrottle_\w+", query)
+    }
+    assert named <= there
+    used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in named}
+    assert used == {re.sub(r"_(bucket|sum|count)$", "", name) for name in there}, "all are shown"
+
+
+def queries(dashboard: object) -> list[str]:
+    """Give each query in it, wherever it stands."""
+    if isinstance(dashboard, dict):
+        dashboard = cast("dict[str, object]", dashboard)
+        own = [str(value) for key, value in dashboard.items() if key in {"expr", "query"}]
+        return own + [query for value in dashboard.values() for query in queries(value)]
+    if isinstance(dashboard, list):
+        return [query for value in cast("list[object]", dashboard) for query in queries(value)]
+    return []
+
+
+# ---- OpenTelemetry -----------------------------------------------------------------------------
+
+
+class Telemetry:
+    """What the SDK has collected."""
+
+    def __init__(self) -> None:
+        self.reader = InMemoryMetricReader()
+        self.metrics = OpenTelemetryMetrics(MeterProvider([self.reader]))
+
+    def points(self) -> dict[str, list[Any]]:
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        return {
+            metric.name: list(metric.data.data_points)
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@virtual
+async def test_opentelemetry_is_given_all_that_happened() -> None:
+    telemetry = Telemetry()
+    limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
+    telemetry.metrics.watch(limiter, "api")
+    _kept = await live(limiter)
+    limiter._engine.observers.emit(StoreDown(None, OSError()))
+    points = telemetry.points()
+    (waits,) = points["aiothrottle.wait.duration"]
+    assert (waits.count, waits.attributes) == (3, {"aiothrottle.limiter.name": "api"})
+    assert waits.sum == pytest.approx(limiter.statistics().waited_total)
+    values = {
+        name: {tuple(point.attributes.values())[1:]: point.value for point in of}
+        for name, of in points.items()
+        if name != "aiothrottle.wait.duration"
+    }
+    assert values == {
+        "aiothrottle.tokens": {(): 2.5},
+        "aiothrottle.rejected_requests": {("no room",): 1, ("timeout",): 1},
+        "aiothrottle.throttled_requests": {(): 1},
+        "aiothrottle.pauses": {("retry-after",): 1, ("requested",): 1},
+        "aiothrottle.retries": {(): 1},
+        "aiothrottle.store.outages": {(): 1},
+        "aiothrottle.active_requests": {(): 2},
+        "aiothrottle.pending_requests": {(): 0},
+        "aiothrottle.concurrency.limit": {(): 4},
+        "aiothrottle.rate.limit": {(): 1.5},
+    }
+
+
+@virtual
+async def test_opentelemetry_tells_so_many_keys_apart() -> None:
+    telemetry = Telemetry()
+    keyed = KeyedRateLimiter(100)
+    stop = telemetry.metrics.watch(keyed, "hosts", keys=2)
+    for key in ("a", "b", "c", "a", "d"):
+        await keyed.acquire(key)
+    counts = {
+        point.attributes["aiothrottle.key"]: point.count
+        for point in telemetry.points()["aiothrottle.wait.duration"]
+    }
+    assert counts == {"a": 2, "b": 1, "other": 2}
+    stop()
+    await keyed.acquire("a")
+    points = telemetry.points()
+    assert sum(point.count for point in points["aiothrottle.wait.duration"]) == 5
+    assert "aiothrottle.active_requests" not in points
+
+
+@virtual
+async def test_opentelemetry_keys_written_alike_share_a_label() -> None:
+    telemetry = Telemetry()
+    keyed = KeyedRateLimiter(100)
+    telemetry.metrics.watch(keyed, "users", keys=2)
+    for key in (1, "1", "a", "b"):
+        await keyed.acquire(key)
+    counts = {
+        point.attributes["aiothrottle.key"]: point.count
+        for point in telemetry.points()["aiothrottle.wait.duration"]
+    }
+    assert counts == {"1": 2, "a": 1, "other": 1}
+
+
+@virtual
+async def test_the_span_of_a_request_says_how_long_it_waited() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    limiter = RateLimiter(1)
+    Telemetry().metrics.watch(limiter, "api")
+
+    async def request(name: str) -> None:
+        with tracer.start_as_current_span(name):
+            async with limiter.throttle() as permit:
+                if name == "second":
+                    report_retry(permit, 2, 0.5, status=503)
+                    report_retry(permit, 3, 0.5, error=OSError())
+
+    await asyncio.gather(request("first"), request("second"))
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert told(spans["first"]) == []
+    limiter_name = {"aiothrottle.limiter.name": "api"}
+    assert told(spans["second"]) == [
+        ("aiothrottle.wait", {**limiter_name, "aiothrottle.wait.duration": 1.0}),
+        ("aiothrottle.retry", {**limiter_name, **_attempt(2), "http.response.status_code": 503}),
+        ("aiothrottle.retry", {**limiter_name, **_attempt(3), "error.type": "OSError"}),
+    ]
+
+
+def _attempt(number: int) -> dict[str, float]:
+    return {"aiothrottle.retry.attempt": number, "aiothrottle.retry.delay": 0.5}
+
+
+def told(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
+    return [(event.name, dict(event.attributes or {})) for event in span.events]
+
+
+def test_opentelemetry_names_wrong_arguments() -> None:
+    metrics = OpenTelemetryMetrics()
+    rejects_wrong_arguments(metrics.watch)
+    metrics.watch(RateLimiter(1), "api")
+    with pytest.raises(ValueError, match="is watched already"):
+        metrics.watch(RateLimiter(1), "api")
+
+
+# ---- the rates that hold -------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_rates_that_hold_are_read_from_any_algorithm() -> None:
+    assert rates(RateLimiter()) == ()
+    assert rates(RateLimiter("10/s", burst=2)) == (Rate(10),)
+    assert rates(RateLimiter(10, guard=0.5)) == (Rate(10, 1.5),)
+    assert rates(RateLimiter(10, store=MemoryStore(), key="k")) == (Rate(10),)
+    assert rates(RateLimiter(AdaptiveRate(4, 1, 1000))) == (Rate(4),)
+    told_of = RateLimiter(["10/s", "100/min"])
+    permit = await told_of.acquire()
+    permit.update_quota(5, 10.0)
+    assert rates(told_of) == (Rate(10), Rate(100, 60))
+    followed = RateLimiter("server")
+    assert rates(followed) == ()
+    followed.follow("7/s")
+    assert rates(followed) == (Rate(7),)

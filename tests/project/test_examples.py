@@ -1,0 +1,211 @@
+"""Every example, run as a reader would run it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import aiothrottle
+from aiothrottle.testing import RateLimitedServer, linked_pages
+from tests.servers import need, why_no_valkey
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CRAWL_SITE = str(EXAMPLES / "crawl_site.py")
+CRAWL_WEB = str(EXAMPLES / "crawl_web.py")
+PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
+# The package that this process tests, installed or not, is the one that the examples use.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
+
+# What the reader must find in the output, besides what is checked of each.
+EXPECTED = {
+    "api_client.py": ["250 books and 90 authors", "37 requests, 3 failed"],
+    "crawl_site.py": ["20 pages of http://127.0.0.1", "21 requests"],
+    "crawl_web.py": ["18 requests"],
+    "workers.py": ["worker 3: 30 pages", "120 requests"],
+    "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
+}
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_runs_without_arguments(example: str) -> None:
+    if example == "workers.py":
+        need("valkey", why_no_valkey())
+    ended = subprocess.run(
+        [*PYTHON, str(EXAMPLES / example)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout
+    for trouble in ("Traceback", "Warning", "Exception ignored"):
+        assert trouble not in ended.stderr
+    said = without_refusals(ended.stdout + ended.stderr)
+    for words in EXPECTED.get(example, []):
+        assert words in said
+
+
+def without_refusals(said: str) -> str:
+    """Take those requests off that a server has refused, as a busy machine may be late."""
+    refused = sum(map(int, re.findall(r"(\d+) refused", said)))
+    return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - refused), said)
+
+
+def test_no_example_of_the_list_is_gone() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} >= set(EXPECTED)
+
+
+# ---- crawl_site.py ---------------------------------------------------------------------------
+
+
+async def crawl(server: RateLimitedServer, *options: str) -> tuple[list[dict[str, object]], str]:
+    """Crawl a server of this process; give the lines and what was said on stderr."""
+    crawler = await asyncio.create_subprocess_exec(
+        *PYTHON, CRAWL_SITE, str(server.url), *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+    )
+    printed, said = await crawler.communicate()
+    assert crawler.returncode == 0, said.decode()
+    return [json.loads(line) for line in printed.splitlines()], said.decode()
+
+
+async def test_the_crawler_finds_every_page_and_writes_a_line_of_json_for_each() -> None:
+    async with RateLimitedServer("100/s", concurrency_limit=4, handler=linked_pages(15)) as server:
+        lines, said = await crawl(server, "--rate", "100", "--concurrency", "4")
+    assert {line["url"] for line in lines} == {
+        str(server.url.with_path(f"/{number or ''}")) for number in range(15)
+    }
+    assert {line["title"] for line in lines} == {f"Page {number}" for number in range(15)}
+    for line in lines:
+        assert set(line) == {"url", "status", "title", "links", "seconds"}
+        assert line["status"] == 200
+        assert isinstance(line["links"], list)
+        assert line["links"]
+    assert "15 pages of" in said
+
+
+async def test_the_crawler_stops_at_the_bound() -> None:
+    async with RateLimitedServer(handler=linked_pages(15)) as server:
+        lines, _ = await crawl(server, "--rate", "100", "--pages", "4")
+    assert len(lines) == 4
+
+
+async def test_the_crawler_is_polite_and_stays_on_the_site() -> None:
+    agents: set[str] = set()
+
+    async def site(request: web.Request) -> web.Response:
+        agents.add(request.headers["User-Agent"])
+        match request.path:
+            case "/robots.txt":
+                return web.Response(text="User-agent: *\nDisallow: /private\n")
+            case "/moved":
+                raise web.HTTPFound("/new")
+            case "/picture":
+                return web.Response(body=b"<a href='/not-a-link'>", content_type="image/png")
+            case "/":
+                links = "/private/x /moved#top /picture http://other.invalid/ mailto:a@b http://["
+                text = "".join(f"<a href='{link}'>x</a>" for link in links.split())
+                text = f"<title>Over\nhere </title>{text}<svg><title>A picture</title></svg>"
+                return web.Response(text=text, content_type="text/html")
+            case "/new":
+                return web.Response(text="plain")
+            case _:
+                raise web.HTTPNotFound
+
+    async with RateLimitedServer(handler=site) as server:
+        lines, _ = await crawl(server, "--rate", "100", "--contact", "me@example.org")
+    asked = [request.path for request in server.audit.requests]
+    assert asked[0] == "/robots.txt"
+    assert sorted(asked) == ["/", "/moved", "/new", "/picture", "/robots.txt"]
+    by_path = {str(line["url"]).removeprefix(str(server.url)): line for line in lines}
+    assert by_path[""]["title"] == "Over\nhere"
+    assert by_path["moved"]["status"] == 302
+    assert by_path["moved"]["links"] == [f"{server.url}new"]
+    assert by_path["picture"]["links"] == []
+    assert agents == {"aiothrottle-crawl-site/1.0 (me@example.org)"}
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+async def test_the_crawler_leaves_a_site_alone_whose_rules_it_cannot_learn(status: int) -> None:
+    async def site(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    async with RateLimitedServer(handler=site) as server:
+        lines, _ = await crawl(server)
+    assert lines == []
+    assert [request.path for request in server.audit.requests] == ["/robots.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
+async def test_ctrl_c_ends_the_crawler_and_loses_no_line() -> None:
+    pages = linked_pages(15)
+
+    async def site(request: web.Request) -> web.StreamResponse:
+        if request.path not in {"/", "/robots.txt"}:
+            await asyncio.get_running_loop().create_future()  # for ever
+        return await pages(request)
+
+    code = (
+        # Whoever started the tests in the background has switched Ctrl-C off for all of them.
+        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    async with RateLimitedServer(handler=site) as server:
+        command = [*PYTHON, "-c", code, CRAWL_SITE, str(server.url)]
+        crawler = await asyncio.create_subprocess_exec(
+            *command, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+        )
+        assert crawler.stdout is not None
+        line = await crawler.stdout.readline()
+        crawler.send_signal(signal.SIGINT)
+        _, said = await crawler.communicate()
+    assert json.loads(line)["title"] == "Page 0"
+    assert crawler.returncode == 130
+    assert b"Traceback" not in said
+
+
+# ---- crawl_web.py ----------------------------------------------------------------------------
+
+
+async def test_the_crawler_of_many_hosts_fetches_a_file_of_addresses(tmp_path: Path) -> None:
+    async with (
+        RateLimitedServer("20/s", concurrency_limit=2) as one,
+        RateLimitedServer("20/s", concurrency_limit=2) as two,
+    ):
+        urls = [str(server.url / str(page)) for page in range(10) for server in (one, two)]
+        urls.append("http://127.0.0.1:9/nobody")
+        addresses = tmp_path / "addresses.txt"
+        addresses.write_text("\n".join(["", *urls]))
+        options = [str(addresses), "--per-host", "20", "--total", "1000"]
+        crawler = await asyncio.create_subprocess_exec(
+            *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+        )
+        printed, said = await crawler.communicate()
+    assert crawler.returncode == 0, said.decode()
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert {line["url"]: line["status"] for line in lines} == {
+        url: None if "nobody" in url else 200 for url in urls
+    }
+    for server in (one, two):
+        assert server.audit.greatest_concurrency <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["--per-host", "0"], "0"), (["no such file"], "no such file")]
+)
+async def test_the_crawler_of_many_hosts_refuses_nonsense(options: list[str], said: str) -> None:
+    ended = await asyncio.create_subprocess_exec(
+        *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
+    )
+    _, complaint = await ended.communicate()
+    assert ended.returncode == 2
+    assert said in complaint.decode()
+    assert "Traceback" not in complaint.decode()

@@ -1,0 +1,95 @@
+"""What may stand in no file, as it would be true on one machine only, and what must be there."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("aiothrottle", "benchmarks", "docs", "examples", "tests", ".ci")
+
+# In two parts each, so that this file is none of them.
+UNWANTED = {
+    "a home folder": re.compile("/(?:" + "home|Users)/[a-z]|/" + "root/"),
+    "a package index": re.compile(
+        "py" + "pi[./]|python" + "hosted|index" + "-url|/sim" + "ple/", re.IGNORECASE
+    ),
+    "a lock file's source": re.compile("source = {" + " registry"),
+}
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    for path in [*files, *(path for path in ROOT.glob("*.*") if path.is_file())]:
+        if path.name == "uv.lock" or {"__pycache__", "_build"} & set(path.parts):
+            continue
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def complaints(text: str) -> list[str]:
+    return [name for name, pattern in UNWANTED.items() if pattern.search(text)]
+
+
+def test_no_file_names_a_machine_or_an_index() -> None:
+    found = {str(path.relative_to(ROOT)): complaints(text) for path, text in texts()}
+    assert len(found) > 100
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("text", ["/" + "home/me/x", "https://py" + "pi.org/x", "index" + "-url="])
+def test_such_names_are_seen(text: str) -> None:
+    assert complaints(text)
+
+
+def test_the_lock_file_is_not_committed() -> None:
+    ignored = ROOT / ".gitignore"
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    assert "uv.lock" in ignored.read_text(encoding="utf-8").split()
+    run = subprocess.run(
+        ["git", "ls-files", "uv.lock"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == ""
+
+
+def test_mutation_testing_names_files_that_exist() -> None:
+    mutmut = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    named = mutmut["only_mutate"] + mutmut["pytest_add_cli_args_test_selection"]
+    assert [name for name in named if not any(ROOT.glob(name))] == []
+
+
+# Words that others have replaced, with what stands for them now: one thing has one name.
+REPLACED = {
+    "laws?": "algorithm",
+    "lanes?": "queue",
+    "hast[ey]|hasty": "prefetch",
+    "heeds?": "server quota",
+    "errands?": "task",
+    "hears": "receives",
+    "lets go": "grants",
+    "stand-?ins?": "fallback, substitute",
+    "time-outs?": "timeout",
+    "verbs?": "method",
+    "RollingWindow|SlidingWindow": "SlidingWindowLog, SlidingWindowCounter",
+    "ClientThrottling": "AdaptiveThrottling",
+}
+
+
+@pytest.mark.parametrize("word", REPLACED)
+def test_replaced_words_are_not_used(word: str) -> None:
+    pattern = re.compile(rf"\b(?:{word})\b", re.IGNORECASE)
+    here = Path(__file__).resolve()
+    # What servers have written is as they wrote it.
+    others = {ROOT / "tests" / "corpus", ROOT / "docs" / "pictures"}
+    found = [
+        str(path.relative_to(ROOT))
+        for path, text in texts()
+        if path.resolve() != here and not others & set(path.parents) and pattern.search(text)
+    ]
+    assert found == [], f"write {REPLACED[word]}"

@@ -1,0 +1,229 @@
+"""Tokens that a limiter takes ahead from a store, and the short way of one who is alone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiothrottle import RateLimiter
+from aiothrottle.algorithms import Algorithm, SlidingWindowLog
+from aiothrottle.stores import Answer, Key, MemoryStore
+from aiothrottle.testing.audit import greatest_count
+from tests.stores.test_shared import Watched, cancel, others, rest
+from tests.virtually import now, turns, virtual, visit, visits
+
+
+@virtual
+async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter("1000/s", store=store, key="k", prefetch="50/200ms")
+    for _ in range(51):
+        await visit(limiter)
+    assert store.costs == [[1, 50]]
+    await visit(limiter)
+    assert store.calls == {"reserve": 2}
+
+
+@virtual
+async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
+    store = Watched()
+    limiter = RateLimiter("1000/h", store=store, key="k", prefetch="50/200ms")
+    for _ in range(11):
+        await visit(limiter)
+    await asyncio.sleep(0.15)
+    assert not store.refunds
+    await asyncio.sleep(0.1)
+    assert store.refunds == [(0.0, 40)]
+    await asyncio.sleep(10)
+    assert await store.left("1000/h") == 1000 - 11
+    assert store.calls.total() == 2
+    assert not others()
+
+
+@virtual
+async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
+    store = Watched()
+    async with RateLimiter("1000/h", store=store, key="k", prefetch="50/1h") as limiter:
+        await visit(limiter)
+    assert await store.left("1000/h") == 1000 - 1
+
+
+@virtual
+async def test_no_more_is_leased_than_is_left() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/h", store=store, key="k", prefetch="50/1s")
+    await visit(limiter)
+    assert store.costs == [[1, 9]]
+    await asyncio.gather(*visits(limiter, 9))
+    (late,) = visits(limiter, 1)
+    await turns(30)
+    assert store.costs[1:] == [[1]]
+    await cancel(late)
+
+
+@virtual
+async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> None:
+    store = Watched(latency=0.002)
+    limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
+    went: list[float] = []
+
+    async def come(limiter: RateLimiter, every: float) -> None:
+        while now() < 5:
+            went.append(await visit(limiter))
+            await asyncio.sleep(every)
+
+    await asyncio.gather(*(come(limiter, every / 1000) for limiter in limiters for every in (3, 7)))
+    assert greatest_count(sorted(went), 1.0) <= 200 + 3 * 10
+    assert greatest_count(sorted(went), 1.0) > 180
+
+
+@virtual
+async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/10s", store=store, key="k", prefetch="2/1s", max_reservation=20)
+    await asyncio.gather(*visits(limiter, 15))
+    assert now() == 10.0
+    await asyncio.sleep(2)
+    assert await store.left("10/10s") == 5
+
+
+@pytest.mark.parametrize("lease", ["0.5/s", "none", 0, -1])
+def test_a_lease_is_some_tokens_for_some_time(lease: str | float) -> None:
+    with pytest.raises(ValueError, match=r"token|rate|limit"):
+        RateLimiter("1/s", store=Watched(), key="k", prefetch=lease)
+
+
+def test_a_lease_needs_a_store() -> None:
+    with pytest.raises(ValueError, match="give a store"):
+        RateLimiter("1/s", prefetch="50/s")
+
+
+def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
+    class Counting(MemoryStore):
+        recorded = 0.0
+
+        async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+            self.recorded += cost
+            return await super().record(key, algorithm, cost)
+
+    store = Counting()
+    limiter = RateLimiter("100/h", store=store, key="k", prefetch="50/100s")
+
+    async def go() -> None:
+        for _ in range(3):
+            await limiter.acquire()
+            await turns(3)
+        await limiter.acquire()
+
+    async def end() -> float:
+        await go()
+        await limiter.aclose()
+        return (await store.peek("k", SlidingWindowLog("100/h"))).remaining
+
+    asyncio.run(go())
+    assert asyncio.run(end()) == 92
+    assert store.recorded == 0
+
+
+# ---- one who is alone ----------------------------------------------------------------------------
+
+
+@virtual
+async def test_single_waiter_needs_one_consumer_and_one_reserver() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/s", store=store, key="k")
+    (alone,) = visits(limiter, 1)
+    await asyncio.sleep(0.05)
+    assert others() == {"aiothrottle consumer", "aiothrottle reserver"}
+    assert await alone == 0.1
+    assert limiter.statistics().granted == 1
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_nothing() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
+    (alone,) = visits(limiter, 1)
+    await asyncio.sleep(0.05)
+    await cancel(alone)
+    await rest()
+    assert await store.left("10/h") == 10
+    assert limiter.statistics().in_flight == 0
+    await visit(limiter)
+
+
+@virtual
+async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
+    done = False
+    for number in range(30):  # after so many turns; after some it is let go, and has not gone on
+        (alone,) = visits(limiter, 1)
+        await turns(number)
+        done = alone.done()
+        await cancel(alone)
+        await rest()
+        assert await store.left("10/h") == (9 if done else 10), number
+        assert limiter.statistics().in_flight == 0
+        if done:
+            break
+    assert done
+
+
+@virtual
+async def test_one_who_is_alone_waits_its_time_and_those_behind_it_stay_behind() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("1/10s", store=store, key="k")
+    await visit(limiter)
+    order: list[int] = []
+
+    async def go(number: int) -> None:
+        async with limiter.throttle():
+            order.append(number)
+
+    first = asyncio.create_task(go(1))
+    await asyncio.sleep(0.05)
+    await asyncio.gather(first, go(2))
+    assert order == [1, 2]
+    assert 20 <= now() < 20.5
+
+
+@virtual
+async def test_who_is_alone_heeds_a_pause_that_begins_while_the_store_is_asked() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/s", store=store, key="k")
+    (alone,) = visits(limiter, 1)
+    await asyncio.sleep(0.05)
+    limiter.pause(5)
+    assert 5.05 <= await alone < 5.5
+
+
+def tasks() -> set[asyncio.Task[object]]:
+    return {task for task in asyncio.all_tasks() if task.get_name().startswith("aiothrottle")}
+
+
+@virtual
+async def test_task_that_comes_again_at_once_is_served_by_the_same_consumer() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/s", store=store, key="k")
+    seen: set[asyncio.Task[object]] = set()
+    for _ in range(5):
+        async with limiter.throttle():
+            seen |= {task for task in tasks() if task.get_name() == "aiothrottle consumer"}
+    assert len(seen) == 1
+    assert store.calls == {"reserve": 5}
+    await turns(2)
+    assert not tasks()
+
+
+@virtual
+async def test_task_that_comes_again_is_served_though_all_tasks_are_swept() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    async with limiter.throttle():
+        for task in tasks():
+            task.cancel()
+    assert await visit(limiter) == 0.0
+    await rest()
+    assert await store.left("10/s") == 8

@@ -1,0 +1,1046 @@
+"""Limiters on a store: what is asked of it, when, and what becomes of the answers."""
+
+import asyncio
+import gc
+import math
+import sys
+from asyncio.subprocess import PIPE
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+from aiothrottle import (
+    AdaptiveRate,
+    CostTooHigh,
+    KeyedRateLimiter,
+    LeakyBucket,
+    LimiterClosed,
+    Permit,
+    QueueFull,
+    RateLimiter,
+    SharedConcurrency,
+    StoreUnavailable,
+    ThrottleTimeout,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.algorithms import Algorithm, AllOf, SlidingWindowLog
+from aiothrottle.stores import Answer, Key, MemoryStore
+from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.reserved import Reserved
+from aiothrottle.testing import VirtualTimeLoop
+from aiothrottle.testing.audit import greatest_count
+from tests.background import ENVIRONMENT
+from tests.servers import Valkey
+from tests.virtually import now, turns, virtual, visit, visits
+
+Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+
+
+class Watched(MemoryStore):
+    """A store that tells what it was asked, and answers after a while, or when it may."""
+
+    def __init__(self, *, latency: float = 0.0) -> None:
+        super().__init__(clock=now)
+        self.latency = latency
+        self.calls = Counter[str]()
+        self.costs: list[list[float]] = []
+        self.asked_at: list[float] = []
+        self.refunds: list[tuple[float, float]] = []
+        self.instants: list[float] = []
+        self.keys: set[Key] = set()
+        self.open = self.most_open = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.error: Exception | None = None
+
+    async def answer(self, method: str, key: Key) -> None:
+        self.calls[method] += 1
+        self.keys.add(key)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            await asyncio.sleep(self.latency / 2)
+            await self.may_answer.wait()
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.open -= 1
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        self.costs.append(list(costs))
+        self.asked_at.append(now())
+        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+        self.instants += answer.instants
+        await self.answer("reserve", key)
+        await asyncio.sleep(self.latency / 2)
+        return answer
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        await self.answer("refund", key)
+        self.refunds.append((instant, cost))
+        await super().refund(key, algorithm, cost, instant)
+
+    async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        await self.answer("peek", key)
+        return await super().peek(key, algorithm, cost)
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        await self.answer("record", key)
+        return await super().record(key, algorithm, cost)
+
+    async def left(self, algorithm: str) -> float:
+        return (await MemoryStore.peek(self, "k", SlidingWindowLog(algorithm))).remaining
+
+
+def others() -> set[str]:
+    """Name the tasks that are not the test's own."""
+    return {task.get_name() for task in asyncio.all_tasks()} & {
+        "aiothrottle consumer",
+        "aiothrottle newcomers",
+        "aiothrottle reserver",
+        "aiothrottle store",
+    }
+
+
+async def rest() -> None:
+    """Let what is going on come to its end."""
+    for _ in range(1000):
+        if not others():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"{others()} did not end")
+
+
+async def cancel(*tasks: "asyncio.Task[float]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ---- the line and its calls ----------------------------------------------------------------------
+
+
+@virtual
+async def test_those_who_wait_go_in_order_and_one_call_is_under_way() -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter("100/s", store=store, key="k")
+    went: list[int] = []
+
+    async def go(number: int) -> None:
+        async with limiter.throttle():
+            went.append(number)
+
+    await asyncio.gather(*map(go, range(250)))
+    assert went == list(range(250))
+    assert store.most_open == 1
+    assert greatest_count(store.instants, 1.0) == 100
+    assert now() < 2.2
+
+
+@virtual
+async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter("1000000/s", store=store, key="k")
+    await asyncio.gather(*visits(limiter, 1000))
+    assert store.calls == {"reserve": 1}
+
+
+@virtual
+async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
+    async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
+        await asyncio.gather(*visits(limiter, 30))
+    assert 2.0 <= now() <= 2.1
+
+
+@virtual
+async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_before() -> None:
+    store = Watched()
+    limiter = RateLimiter("1000000/s", store=store, key="k")
+    went = 0
+    went_when_asked: list[int] = []
+
+    async def reserve(*args: Any, **options: Any) -> Answer:  # noqa: ANN401 - passed on
+        went_when_asked.append(went)
+        return await Watched.reserve(store, *args, **options)
+
+    store.reserve = reserve  # type: ignore[method-assign]
+
+    async def visitor() -> None:
+        nonlocal went
+        async with limiter.throttle():
+            went += 1
+
+    await asyncio.gather(*(visitor() for _ in range(2000)))
+    # 1,024 in a call, 256 of whom go in a turn: the server has two turns for its answer.
+    assert went_when_asked == [0, 512]
+
+
+@virtual
+async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_twice() -> None:
+    store = Watched()
+    limiters = [RateLimiter("20/s", algorithm=LeakyBucket, store=store, key="k") for _ in range(16)]
+    await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 5)))
+    assert {len(costs) for costs in store.costs} == {1}
+    assert store.calls["reserve"] <= 1.5 * 80
+    assert now() == pytest.approx(79 / 20, abs=0.01)
+
+
+@virtual
+async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
+    store = Watched(latency=0.002)
+    limiters = [RateLimiter("2000/s", store=store, key="k") for _ in range(4)]
+    await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 2000)))
+    assert now() < 3.1
+    assert greatest_count(store.instants, 1.0) == 2000
+    assert store.calls["reserve"] < 200
+
+
+@virtual
+async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=2.0)
+    await visit(limiter)
+    await asyncio.gather(*visits(limiter, 1))
+    assert store.asked_at == [0.0, 0.0, 8.0]
+    assert now() == 10.0
+
+
+@virtual
+async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/10s", store=store, key="k", max_reservation=0)
+    await visit(limiter, 5)
+    (heavy,) = visits(limiter, 1, 6)
+    await turns()
+    await cancel(heavy)
+    assert await visit(limiter, 5) == 0.0
+
+
+@virtual
+async def test_an_answer_that_is_long_under_way_lets_nobody_go_too_early() -> None:
+    store = Watched(latency=0.2)
+    limiter = RateLimiter("10/s", algorithm=LeakyBucket, store=store, key="k")
+    went = await asyncio.gather(*visits(limiter, 4))
+    assert all(a >= b for a, b in zip(sorted(went), sorted(store.instants), strict=True))
+
+
+@virtual
+async def test_nothing_is_asked_and_nothing_pends_while_nobody_waits() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    assert store.calls.total() == 0
+    await visit(limiter)
+    await turns()
+    assert not others()
+    await asyncio.sleep(100)
+    assert store.calls == {"reserve": 1}
+
+
+@virtual
+async def test_what_costs_nothing_is_not_asked_for() -> None:
+    store = Watched()
+    limiter = RateLimiter("1000/s", store=store, key="k")
+    await visit(limiter, 0)
+    assert store.calls.total() == 0
+    await asyncio.gather(visit(limiter, 10), visit(limiter, 0))
+    assert store.costs == [[10]]
+
+
+@virtual
+async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
+    store = Watched()
+    limiter = RateLimiter("1000/s", concurrency_limit=2, store=store, key="k")
+
+    async def stay() -> None:
+        async with limiter.throttle():
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(stay() for _ in range(6)))
+    assert now() == 3.0
+    assert sum(map(len, store.costs)) == 6
+    assert not store.refunds
+
+
+@virtual
+async def test_costs_are_asked_for_whole() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    went = await asyncio.gather(visit(limiter, 4), visit(limiter, 5), visit(limiter, 3))
+    assert list(went) == [0.0, 0.0, 1.0]
+    assert {cost for costs in store.costs for cost in costs} == {4, 5, 3}
+    with pytest.raises(CostTooHigh):
+        limiter.throttle(11)
+
+
+@virtual
+async def test_a_heavy_head_does_not_starve_on_scraps() -> None:
+    store = Watched()
+    limiter = RateLimiter("100/s", burst=5, store=store, key="k")
+    await asyncio.gather(*visits(limiter, 5))
+    light = visits(limiter, 3)
+    await turns()
+    (heavy,) = visits(limiter, 1, 5)
+    await cancel(*light)
+    await turns(30)
+    assert {cost for _, cost in store.refunds} == {1}
+    assert store.costs[-1] == [5]
+    assert await heavy < 0.2
+
+
+@virtual
+async def test_several_limits_and_a_guard_hold() -> None:
+    store = Watched()
+    limiter = RateLimiter(["10/s", "15/10s"], guard=0.5, store=store, key="k")
+    went = await asyncio.gather(*visits(limiter, 20))
+    assert sorted(went) == [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
+
+
+@virtual
+async def test_priority_and_the_length_of_the_line_are_heeded() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k", max_queue=2)
+    await visit(limiter)
+    (low,) = visits(limiter, 1)
+    await turns()
+    (high,) = visits(limiter, 1, priority=1)
+    await turns()
+    with pytest.raises(QueueFull):
+        await visit(limiter)
+    assert (await high, await low) == (1.0, 2.0)
+
+
+class Scripted(Watched):
+    """A store that grants one cost of each call, at an instant that is told before."""
+
+    def __init__(self, *instants: tuple[float, float]) -> None:
+        super().__init__()
+        self.script = list(instants)
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],  # noqa: ARG002 - it is told what to say
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,  # noqa: ARG002
+    ) -> Answer:
+        asked, instant = self.script.pop(0)
+        self.costs.append(list(costs))
+        await self.answer("reserve", key)
+        return Answer(asked, (instant,), 0.001, 0.0, 10.0)
+
+
+@virtual
+async def test_who_is_let_go_goes_with_what_is_reserved_whatever_is_answered_meanwhile() -> None:
+    # Two calls are given the same instant; the second answer is longer under way.
+    store = Scripted((0.0, 1.0), (0.5, 1.0))
+    limiter = RateLimiter("100/s", store=store, key="k")
+    # It is read when the first one is let go, and has not gone on.
+    asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
+    went = visits(limiter, 2)
+    await asyncio.sleep(0.0005)
+    store.may_answer.clear()
+    assert await asyncio.gather(*went) == [1.0, 1.5]
+    await rest()
+    assert store.calls == {"reserve": 2}, "nothing went unasked"
+
+
+@virtual
+async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let_go() -> None:
+    store = Scripted((0.0, 1.0), (0.5, 1.2), (1.0, 2.0), (2.0, 2.5))
+    limiter = RateLimiter("100/s", store=store, key="k")
+    comes = asyncio.Event()
+
+    async def come() -> float:
+        await comes.wait()
+        return await visit(limiter, 3, priority=1)
+
+    heavy = asyncio.create_task(come())
+    # Both happen when the first one is let go, and has not gone on.
+    asyncio.get_running_loop().call_later(1.0, comes.set)
+    asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
+    light = visits(limiter, 2)
+    await asyncio.sleep(0.0005)
+    store.may_answer.clear()
+    assert await asyncio.gather(*light, heavy) == [1.0, 2.5, 2.0]
+    await rest()
+    assert store.calls["record"] == 0, "nothing went unasked"
+
+
+# ---- cancellation ------------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_is_cancelled_while_the_store_is_asked_leaves_the_slot_to_the_next() -> None:
+    store = Watched()
+    store.may_answer.clear()
+    limiter = RateLimiter("1/10s", store=store, key="k")
+    (first,) = visits(limiter, 1)
+    await turns()
+    (second,) = visits(limiter, 1)
+    await turns()
+    await cancel(first)
+    store.may_answer.set()
+    assert await second == 0.0
+    assert store.calls == {"reserve": 1}
+
+
+@virtual
+async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    first, second = visits(limiter, 2)
+    await asyncio.sleep(0.5)
+    await cancel(first)
+    assert await second == 1.0
+    await rest()
+    assert not store.refunds
+
+
+@virtual
+async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next() -> None:
+    store = Watched()
+    store.may_answer.clear()
+    limiter = RateLimiter("1/10s", concurrency_limit=1, store=store, key="k")
+    first, second = visits(limiter, 2)
+    await turns()
+    store.may_answer.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+        if limiter._engine.resuming:
+            break
+    await cancel(first)
+    assert await second == 0.0
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_when_nobody_is_left_what_is_reserved_goes_back_the_latest_first() -> None:
+    store = Watched()
+    limiter = RateLimiter("100/s", algorithm=LeakyBucket, store=store, key="k")
+    await visit(limiter)
+    waiting = visits(limiter, 3)
+    await turns()
+    reserved = store.instants[1:]
+    assert len(reserved) == 3
+    await cancel(*waiting)
+    await rest()
+    assert [instant for instant, _ in store.refunds] == reserved[::-1]
+
+
+@virtual
+async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back() -> None:
+    store = Watched()
+    store.may_answer.clear()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    waiting = visits(limiter, 1)
+    await turns()
+    await cancel(*waiting)
+    await turns()
+    assert not limiter._engine.is_forgettable()
+    store.may_answer.set()
+    await rest()
+    assert await store.left("10/s") == 10
+
+
+@virtual
+async def test_a_slot_that_nobody_used_in_time_goes_back() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1)
+    await turns()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop._set_time(1.5)  # the process stood still
+    assert await waiting == 1.5
+    assert store.refunds == [(1.0, 1)]
+    assert store.instants == [0.0, 1.0, 1.5]
+
+
+@virtual
+async def test_a_pause_holds_and_gives_back_what_is_reserved() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1)
+    await turns()
+    limiter.pause(5)
+    await turns(30)
+    assert store.refunds == [(1.0, 1)]
+    assert await waiting == 5.0
+
+
+@virtual
+async def test_what_the_server_says_is_left_is_heeded() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    async with limiter.throttle() as permit:
+        permit.update_quota(0, reset_after=7)
+    asked = store.calls["reserve"]
+    (waiting,) = visits(limiter, 1)
+    await asyncio.sleep(6)
+    assert store.calls["reserve"] == asked
+    assert await waiting == 7.0
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_own() -> None:
+    store = Watched()
+    store.error = StoreUnavailable("it is out")
+    limiter = RateLimiter("10/s", store=store, key="k")
+    results = await asyncio.gather(*visits(limiter, 3), return_exceptions=True)
+    errors = [result for result in results if isinstance(result, StoreUnavailable)]
+    assert len(errors) == len(set(map(id, errors))) == 3
+    assert {str(error) for error in errors} == {"it is out"}
+    assert {error.__cause__ for error in errors} == {store.error}
+    assert store.calls["reserve"] == 1
+    store.error = None
+    assert await visit(limiter) == 0.0
+    await rest()
+
+
+@virtual
+async def test_a_key_of_another_algorithm_is_told_to_those_who_wait() -> None:
+    store = Watched()
+    await visit(RateLimiter("10/s", store=store, key="k"))
+    with pytest.raises(ValueError, match="another algorithm"):
+        await visit(RateLimiter("10/s", algorithm=TokenBucket, store=store, key="k"))
+
+
+@virtual
+async def test_a_refund_that_fails_is_lost_and_nothing_else() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    waiting = visits(limiter, 1)
+    await turns()
+    store.error = StoreUnavailable("it is out")
+    await cancel(*waiting)
+    await rest()
+    store.error = None
+    assert await visit(limiter) == 2.0
+
+
+@virtual
+async def test_whoever_sweeps_up_all_tasks_does_not_stop_those_who_wait_on() -> None:
+    store = Watched()
+    store.may_answer.clear()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    (waiting,) = visits(limiter, 1)
+    await turns()
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("aiothrottle"):
+            task.cancel()
+    await turns()
+    store.may_answer.set()
+    assert await waiting == 0.0
+
+
+# ---- the end -----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_closing_turns_away_those_who_wait_and_gives_back_what_is_reserved() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    waiting = visits(limiter, 2)
+    await turns()
+    await limiter.aclose()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [LimiterClosed] * 2
+    assert store.refunds == [(1.0, 1)]
+    assert not others()
+    for method in (limiter.try_acquire, limiter.peek):
+        with pytest.raises(LimiterClosed):
+            await method()
+
+
+@virtual
+async def test_closing_waits_for_the_answer_and_gives_it_back() -> None:
+    store = Watched(latency=0.5)
+    limiter = RateLimiter("10/s", store=store, key="k")
+    waiting = visits(limiter, 1)
+    await turns()
+    await limiter.aclose()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert await store.left("10/s") == 10
+    assert not others()
+
+
+@virtual
+async def test_a_draining_limiter_serves_those_who_wait() -> None:
+    store = Watched(latency=0.01)
+    limiter = RateLimiter("2/s", store=store, key="k")
+    waiting = visits(limiter, 5)
+    await turns()
+    await limiter.aclose(drain=True)
+    assert all(task.done() for task in waiting)
+    assert (await waiting[-1]) == pytest.approx(2.0, abs=0.1)
+    assert not others()
+
+
+def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserved() -> None:
+    limiter = RateLimiter("2/h", store=MemoryStore(), key="k", max_reservation=3600)
+    waiting: list[asyncio.Task[Permit]] = []
+
+    async def leave_some_waiting() -> None:
+        await limiter.record(2)
+        waiting.extend(asyncio.create_task(limiter.acquire()) for _ in range(2))
+        await turns()
+
+    async def go_on() -> float:
+        left = (await limiter.peek()).remaining
+        assert not reserved.ready
+        await limiter.aclose()
+        return left
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave_some_waiting())
+    loop.close()
+    reserved = limiter._engine.bucket.state
+    assert reserved.tokens == 1
+    assert asyncio.run(go_on()) == 0
+    assert not reserved.returned
+
+
+class Slow(MemoryStore):
+    """A store to which it takes a while to give back."""
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        await asyncio.sleep(0.01)
+        await super().refund(key, algorithm, cost, instant)
+
+
+def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    async def leave_some_waiting() -> None:
+        limiter = RateLimiter("2/h", store=Slow(), key="k", max_reservation=3600)
+        await limiter.record(2)
+        waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
+        await turns()
+        assert limiter._engine.bucket.state.tokens == len(waiting) - 1
+
+    asyncio.run(leave_some_waiting())
+    gc.collect()
+    assert "aiothrottle store" not in caplog.text
+
+
+# ---- the other methods
+# -----------------------------------------------------------------------------
+
+
+@virtual
+async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
+    store = Watched()
+    limiter = RateLimiter("2/s", concurrency_limit=5, store=store, key="k")
+    first, second, third = [await limiter.try_acquire() for _ in range(3)]
+    assert first
+    assert second
+    assert not third
+    assert (second.remaining, third.retry_after, third.limit) == (0, 1.0, 2)
+    assert first.permit is not None
+    figures = limiter.statistics()
+    assert (figures.granted, figures.rejected, figures.in_flight) == (2, 1, 2)
+    first.permit.settle(0)
+    await rest()
+    assert await limiter.try_acquire()
+    first.permit.release()
+    assert limiter.statistics().in_flight == 2
+
+
+@virtual
+async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_do() -> None:
+    store = Watched()
+    limiter = RateLimiter("2/s", store=store, key="k")
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1, 2)
+    await turns()
+    await MemoryStore.clear(store, "k")
+    decision = await limiter.try_acquire()
+    assert not decision
+    assert decision.retry_after >= 1.0
+    assert not await limiter.peek()
+    assert await waiting == 1.0
+
+
+@virtual
+async def test_a_try_that_is_cancelled_costs_nothing() -> None:
+    store = Watched()
+    store.may_answer.clear()
+    limiter = RateLimiter("2/s", concurrency_limit=1, store=store, key="k")
+    trying = asyncio.create_task(limiter.try_acquire())
+    await turns()
+    trying.cancel()
+    await asyncio.gather(trying, return_exceptions=True)
+    assert limiter.statistics().in_flight == 0
+    assert not limiter._engine.is_forgettable()
+    store.may_answer.set()
+    await rest()
+    assert await store.left("2/s") == 2
+    store.error = StoreUnavailable("it is out")
+    with pytest.raises(StoreUnavailable):
+        await limiter.try_acquire()
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_peek_spends_nothing_and_record_is_counted() -> None:
+    store = Watched()
+    limiter, other = (
+        RateLimiter("2/s", store=store, key="k"),
+        RateLimiter("2/s", store=store, key="k"),
+    )
+    assert (await limiter.peek(2)).allowed
+    await other.record(2)
+    decision = await limiter.peek()
+    assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1.0)
+    assert limiter.statistics().utilisation == 1.0
+    assert await visit(limiter) == 1.0
+
+
+@virtual
+async def test_settling_gives_back_or_charges() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    async with limiter.throttle(4) as permit:
+        permit.settle(1)
+        await rest()
+        assert await store.left("10/s") == 9
+        permit.settle(8)
+        await rest()
+        assert await store.left("10/s") == 2
+        permit.settle(2)
+        await rest()
+        assert await store.left("10/s") == 8
+    assert store.calls["record"] == 1
+
+
+@virtual
+async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> None:
+    store = Watched(latency=0.1)
+    limiter = RateLimiter("10/h", store=store, key="k")
+    async with limiter.throttle() as permit:
+        permit.settle(6)
+        await asyncio.sleep(0.03)  # the store is just being told
+        permit.settle(2)
+    await rest()
+    assert await store.left("10/h") == 8
+
+
+@virtual
+async def test_a_debt_is_paid_before_others_go() -> None:
+    store = Watched()
+    limiter = RateLimiter("2/s", store=store, key="k")
+    async with limiter.throttle() as permit:
+        (waiting,) = visits(limiter, 1, 2)
+        await turns()
+        permit.settle(3)
+    assert await waiting >= 1.0
+    assert greatest_count(store.instants, 1.0) <= 2
+
+
+@virtual
+async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0.5)
+    await visit(limiter)
+    waiting = visits(limiter, 1)
+    await turns()
+    with pytest.raises(ThrottleTimeout) as error:
+        await visit(limiter, timeout=5)
+    assert (now(), error.value.retry_after) == (0.0, 10.0)
+    await cancel(*waiting)
+
+
+@virtual
+async def test_a_time_out_is_refused_at_once_behind_those_who_have_a_slot() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/s", store=store, key="k")
+    await visit(limiter)
+    waiting = visits(limiter, 1)
+    await turns()
+    with pytest.raises(ThrottleTimeout) as error:
+        await visit(limiter, timeout=0.5)
+    assert (now(), error.value.retry_after) == (0.0, 1.0)
+    await cancel(*waiting)
+    limiter.pause(5)
+    with pytest.raises(ThrottleTimeout):
+        await visit(limiter, timeout=4)
+    assert now() == 0.0
+
+
+@virtual
+async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/10s", store=store, key="k")
+    await RateLimiter("1/10s", store=store, key="k").record()
+    with pytest.raises(ThrottleTimeout) as error:
+        await visit(limiter, timeout=3)
+    assert now() == pytest.approx(3, abs=0.01)
+    assert error.value.retry_after == pytest.approx(7, abs=0.01)
+    await rest()
+
+
+@virtual
+async def test_an_update_changes_what_is_asked_and_keeps_the_record() -> None:
+    store = Watched()
+    limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0)
+    await visit(limiter)
+    (waiting,) = visits(limiter, 1)
+    await asyncio.sleep(1)
+    limiter.update(rate_limit="2/10s")
+    assert await waiting == 1.0
+    (waiting,) = visits(limiter, 1, 2)
+    await turns()
+    limiter.update(rate_limit="1/10s")
+    with pytest.raises(CostTooHigh):
+        await waiting
+    with pytest.raises(ValueError, match="give a rate_limit"):
+        limiter.update(rate_limit=None)
+
+
+# ---- a key for each actor ------------------------------------------------------------------------
+
+
+@virtual
+async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
+    store = Watched()
+    keyed = KeyedRateLimiter("1/10s", store=store, key="mail")
+    other = KeyedRateLimiter("1/10s", store=store, key="mail")
+    for actor in ("ann", "7"):
+        async with keyed.throttle(actor):
+            pass
+    assert not await other.try_acquire("ann")
+    assert await other.try_acquire("bob")
+    assert store.keys == {("mail", "ann"), ("mail", "7"), ("mail", "bob")}
+    await asyncio.sleep(100)
+    assert len(keyed) == 0
+    await keyed.aclose()
+
+
+async def test_key_of_any_type_names_its_record_by_its_text() -> None:
+    store = MemoryStore()
+    keyed = KeyedRateLimiter("1/h", store=store, key="mail")
+    assert await keyed.try_acquire(7)
+    assert not await RateLimiter("1/h", store=store, key=("mail", "7")).try_acquire()
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, KeyedRateLimiter])
+@pytest.mark.parametrize(
+    "limits", [{"rate_limit": "1/s"}, {"concurrency_limit": SharedConcurrency(1)}]
+)
+@pytest.mark.parametrize("named", [{}, {"key": None}])
+def test_store_without_a_key_is_rejected(
+    kind: Unchecked, limits: dict[str, Unchecked], named: dict[str, None]
+) -> None:
+    """Two limiters that name no record must not share one."""
+    with pytest.raises(TypeError, match=r"key is required with store.*write key='"):
+        kind(**limits, **named, store=MemoryStore())
+
+
+# ---- what can't be -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "named"),
+    [
+        ((), {}, "give a rate_limit, or a SharedConcurrency"),
+        (("server",), {}, "with a store, give a fixed rate"),
+        ((AdaptiveRate(1, 1, 1),), {}, "a store needs a fixed rate"),
+        (("1/s",), {"guard": "auto"}, "a store needs a fixed rate and guard"),
+        ((), {"algorithm": AllOf(WaitUntil(1, 5, 10))}, "a WaitUntil only, alone"),
+        (("1/s",), {"parent": RateLimiter(1)}, "a limiter with a store has no parent"),
+        (
+            ("1/s",),
+            {"max_reservation": -1},
+            "max_reservation must be a finite number of seconds, 0 or more",
+        ),
+        (
+            ("1/s",),
+            {"max_reservation": math.nan},
+            "max_reservation must be a finite number of seconds, 0 or more",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(
+    arguments: Unchecked, options: Unchecked, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        RateLimiter(*arguments, store=MemoryStore(), key="k", **options)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    unchecked: Unchecked = RateLimiter
+    with pytest.raises(TypeError, match="store is a Store"):
+        unchecked(1, store="redis")
+    with pytest.raises(TypeError, match="key is a text"):
+        unchecked(1, store=MemoryStore(), key=7)
+    with pytest.raises(ValueError, match="give a store"):
+        unchecked(1, key="mail")
+    with pytest.raises(ValueError, match="give a store"):
+        RateLimiter(1, max_reservation=1)
+    with pytest.raises(ValueError, match="cannot be a parent"):
+        RateLimiter(1, parent=RateLimiter(1, store=MemoryStore(), key="k"))
+
+
+def test_what_is_reserved_is_algorithm() -> None:
+    algorithm = Reserved(SlidingWindowLog("10/s"))
+    state = algorithm.start()
+    algorithm.hold(state, 5.0, [1, 1, 0, 2], [1.0, 1.0, 1.0, 2.0], 1.0)
+    assert [slot.cost for slot in state.ready] == [2, 2]
+    assert (algorithm.allowance(state, 5.0, 9), algorithm.allowance(state, 6.0, 3)) == (2, 3)
+    assert algorithm.delay_behind(state, 5.0, 1, 2) == 1.0
+    assert algorithm.delay(state, 5.0, 5) == math.inf
+    algorithm.take(state, 6.0, 3)
+    algorithm.refund(state, 6.0, 2, 6.0)
+    assert [(slot.cost, slot.instant) for slot in state.returned] == [(1, 2.0), (1, 1.0)]
+    algorithm.take(state, 6.0, 2)
+    algorithm.refund(state, 6.0, 1, 6.0)
+    assert [slot.cost for slot in state.owed] == [0]
+
+
+@virtual
+async def test_what_was_charged_late_is_found_behind_what_was_used_since() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/s", store=store, key="k")
+    async with limiter.throttle() as early:
+        store.may_answer.clear()
+        early.settle(3)
+        await asyncio.sleep(0.1)
+        (waiting,) = visits(limiter, 1)
+        await turns()
+        store.may_answer.set()
+        await waiting
+        async with limiter.throttle() as late:
+            late.settle(0)
+            early.settle(1)
+        await rest()
+    assert await store.left("10/s") == 8
+
+
+# ---- a real server -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    server = Valkey()
+    yield server
+    server.stop()
+
+
+class Noting(RedisStore):
+    """Notes for when the server has let go, what was given back, and what it counted unasked."""
+
+    __slots__ = ("instants", "recorded")
+
+    instants: list[float]
+    recorded: float
+
+    async def reserve(
+        self,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *,
+        horizon: float = 0.0,
+    ) -> Answer:
+        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
+        self.instants += answer.instants
+        return answer
+
+    async def refund(
+        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
+    ) -> None:
+        await super().refund(key, algorithm, cost, instant)
+        for _ in range(round(cost)):
+            self.instants.remove(instant)
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        self.recorded += cost
+        return await super().record(key, algorithm, cost)
+
+
+async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
+    valkey: Valkey,
+) -> None:
+    async with valkey.connect() as client:
+        store = Noting(client, "shared", timeout=5)
+        store.instants, store.recorded = [], 0.0
+        limiters = [RateLimiter("200/500ms", store=store, key="k") for _ in range(4)]
+        await asyncio.gather(*(visit(limiter) for limiter in limiters for _ in range(200)))
+        for limiter in limiters:
+            await limiter.aclose()
+    assert len(store.instants) == 800
+    assert store.recorded == 0, "nothing went unasked"
+    assert greatest_count(store.instants, 0.5) <= 200
+
+
+WORKER = """
+import asyncio, sys
+from redis.asyncio import Redis
+from aiothrottle import RateLimiter
+from tests.stores.test_shared import Noting
+
+async def main():
+    async with Redis(port=int(sys.argv[1])) as client:
+        store = Noting(client, "workers", timeout=5)
+        store.instants, store.recorded = [], 0.0
+        async with RateLimiter("500/s", store=store, key="k") as limiter:
+            await limiter.peek()
+            print("ready", flush=True)
+            sys.stdin.readline()
+
+            async def work():
+                while True:
+                    async with limiter.throttle():
+                        pass
+
+            workers = [asyncio.create_task(work()) for _ in range(100)]
+            await asyncio.sleep(2.5)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        print(*map(repr, store.instants))
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_share_a_key_use_the_limit_and_no_more(valkey: Valkey) -> None:
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", WORKER, str(valkey.port)),
+            env=ENVIRONMENT,
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=1 << 20,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+    outputs = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    instants = [float(word) for output, _ in outputs for word in output.split()]
+    assert greatest_count(instants, 1.0) <= 500
+    used = [instant for instant in instants if instant < min(instants) + 2.0]
+    assert len(used) >= 0.95 * 1000

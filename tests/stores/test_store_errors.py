@@ -1,0 +1,634 @@
+"""`on_store_error`: what stands in for a store that fails, and the way back. In virtual time."""
+
+import asyncio
+import gc
+import logging
+import math
+import weakref
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from aiothrottle import (
+    KeyedRateLimiter,
+    LimiterClosed,
+    RateLimiter,
+    StoreUnavailable,
+    ThrottleTimeout,
+)
+from aiothrottle.algorithms import Algorithm, LeakyBucket, SlidingWindowLog, TokenBucket
+from aiothrottle.stores import Answer, MemoryStore
+from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.health import Health
+from aiothrottle.stores.local_share import LocalShare
+from aiothrottle.stores.process_count import ProcessCount
+from aiothrottle.stores.spent import Spent
+from aiothrottle.testing import VirtualTimeLoop
+from aiothrottle.testing.audit import greatest_count
+from tests.failing import Client, Server
+from tests.stores.test_shared import cancel, others, rest
+from tests.virtually import now, turns, virtual, visit, visits
+
+OUTAGES = ["refuses", "stalls", "drops"]
+STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]
+
+
+@pytest.fixture(autouse=True)
+def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests say when it is tried again; that pauses differ is a test of its own."""
+    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.0)
+
+
+def limiter_on(
+    server: Server,
+    choice: OnStoreError,
+    rate: Any = "20/s",  # noqa: ANN401 - whatever a rate may be
+    **options: Any,  # noqa: ANN401
+) -> RateLimiter:
+    """Make the limiter of a process of its own."""
+    return RateLimiter(rate, store=Client(server), key="k", on_store_error=choice, **options)
+
+
+async def fall(limiter: RateLimiter, server: Server, mode: str = "refuses") -> None:
+    """Have the limiter find that the server is away."""
+    server.mode = mode
+    await limiter.peek()
+    assert limiter.statistics().store_up is False
+
+
+class Crowd:
+    """Processes that go as often as they may."""
+
+    def __init__(self, *limiters: RateLimiter) -> None:
+        self.limiters = limiters
+        self.went: list[float] = []
+        self.tasks = [asyncio.create_task(self.work(limiter)) for limiter in limiters * 20]
+
+    async def work(self, limiter: RateLimiter) -> None:
+        while True:
+            async with limiter.throttle():
+                self.went.append(now())
+
+    def count(self, begin: float, end: float) -> int:
+        return sum(begin <= instant < end for instant in self.went)
+
+    async def leave(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for limiter in self.limiters:
+            await limiter.aclose()
+
+
+# ---- each of the choices -------------------------------------------------------------------------
+
+
+@virtual
+async def test_raise_tells_those_who_wait_and_asks_no_more_often_than_it_has_to() -> None:
+    server = Server()
+    limiter = limiter_on(server, "raise")
+    await visit(limiter)
+    server.mode = "stalls"
+    for waited in (1.0, 1.0, 0.0, 0.0):
+        begin = now()
+        with pytest.raises(StoreUnavailable) as caught:
+            await visit(limiter)
+        assert now() - begin == pytest.approx(waited, abs=0.01)
+        cause: BaseException | None = caught.value
+        while isinstance(cause, StoreUnavailable):
+            cause = cause.__cause__
+        assert isinstance(cause, TimeoutError)
+    assert limiter.statistics().store_up is False
+    server.mode = "up"
+    await asyncio.sleep(0.7)
+    await visit(limiter)
+    assert limiter.statistics().store_up is True
+
+
+@virtual
+async def test_the_error_says_of_which_key_it_is() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiters = KeyedRateLimiter("20/s", store=Client(server), key="k")
+    methods: list[Any]
+    methods = [limiters.acquire, limiters.try_acquire, limiters.peek, limiters.record]
+    for place, method in enumerate(methods):
+        key = f"host {place}"
+        with pytest.raises(StoreUnavailable) as caught:
+            await method(key)
+        assert caught.value.key == key
+    with pytest.raises(StoreUnavailable) as caught:
+        await limiter_on(server, "raise").acquire()
+    assert caught.value.key is None
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+@pytest.mark.parametrize("rate", ["20/s", ["20/s", "60/5s"]])
+@virtual
+async def test_local_shares_the_limit_fairly_without_a_burst_before_or_after(
+    mode: str, rate: str | list[str]
+) -> None:
+    server = Server()
+    server.latency = 0.002
+    crowd = Crowd(*(limiter_on(server, "local", rate) for _ in range(4)))
+    await asyncio.sleep(5.0)
+    server.mode = mode
+    await asyncio.sleep(5.0)
+    server.mode = "up"
+    await asyncio.sleep(10.0)
+    await crowd.leave()
+    # A slot may be used 20 ms late.
+    assert greatest_count(crowd.went, 0.98) <= 20
+    if rate == "20/s":
+        # A second at the most is waited for the first call that is not answered.
+        assert crowd.count(6.1, 10.0) >= 0.9 * 60
+        assert crowd.count(12.0, 20.0) >= 0.9 * 8 * 20
+    else:
+        assert greatest_count(crowd.went, 4.98) <= 60
+        assert crowd.count(10.0, 20.0) >= 0.9 * 120 - 60
+
+
+@virtual
+async def test_a_process_alone_has_the_whole_limit_and_no_more() -> None:
+    server = Server()
+    crowd = Crowd(limiter_on(server, "local"))
+    await asyncio.sleep(1.5)
+    server.mode = "refuses"
+    await asyncio.sleep(5.0)
+    await crowd.leave()
+    assert greatest_count(crowd.went, 0.98) <= 20
+    assert len(crowd.went) >= 120
+
+
+@virtual
+async def test_local_knows_what_others_had_spent_when_the_store_failed() -> None:
+    server = Server()
+    other, limiter = limiter_on(server, "local"), limiter_on(server, "local")
+    await limiter.peek()
+    await asyncio.gather(*visits(other, 20))
+    await limiter.peek()
+    server.mode = "refuses"
+    assert await visit(limiter) == 1.0
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+@virtual
+async def test_open_lets_all_go_but_for_the_slots(mode: str) -> None:
+    server = Server()
+    limiter = limiter_on(server, "open", "2/min", concurrency_limit=3)
+
+    async def stay() -> None:
+        async with limiter.throttle():
+            most.append(limiter.statistics().in_flight)
+            await asyncio.sleep(0.01)
+
+    most: list[int] = []
+    await fall(limiter, server, mode)
+    begin = now()
+    await asyncio.gather(*(stay() for _ in range(30)))
+    assert now() - begin < 0.2
+    assert max(most) == 3
+    server.mode = "up"
+    await asyncio.sleep(2.0)
+    # The limit is used up, and no more than that.
+    assert server.recorded == [2.0]
+    await rest()
+    assert limiter.statistics().store_up is True
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+@virtual
+async def test_closed_waits_until_the_store_is_back(mode: str) -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    server.mode = mode
+    waiting = visits(limiter, 30)
+    with pytest.raises(ThrottleTimeout):
+        await visit(limiter, timeout=3.0)
+    assert now() == pytest.approx(3.0, abs=0.1)
+    assert limiter.statistics().waiting == 30
+    await asyncio.sleep(7.0)
+    assert len(server.methods(since=4.0)) <= 6.0 / 0.3
+    server.mode = "up"
+    back = now()
+    went = sorted(await asyncio.gather(*waiting))
+    # A try that is not answered, the pause after it, and a call.
+    assert back <= went[0] <= back + 2.0
+    assert greatest_count(went, 0.98) <= 20
+    await rest()
+
+
+@virtual
+async def test_while_closed_nobody_waits_for_nobody() -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    await fall(limiter, server)
+    await cancel(*visits(limiter, 3))
+    await rest()
+    calls = len(server.asked)
+    await asyncio.sleep(100.0)
+    assert len(server.asked) == calls
+    assert not others()
+
+
+# ---- the other methods
+# -----------------------------------------------------------------------------
+
+
+@virtual
+async def test_try_acquire_and_peek_say_what_stands_in() -> None:
+    allowed: dict[OnStoreError, list[bool]] = {
+        "local": [True, True, False, False],
+        "open": [True] * 4,
+        "closed": [False] * 4,
+    }
+    for choice in STANDING_IN:
+        server = Server()
+        limiter = limiter_on(server, choice, "2/s")
+        await fall(limiter, server)
+        for expected in allowed[choice]:
+            assert bool(await limiter.peek()) is expected
+            decision = await limiter.try_acquire()
+            assert bool(decision) is expected
+            if not expected:
+                assert 0.0 < decision.retry_after <= 1.0
+        assert await limiter.try_acquire(0)  # costs nothing
+        await limiter.aclose()
+
+
+@pytest.mark.parametrize("choice", STANDING_IN)
+@virtual
+async def test_what_is_recorded_meanwhile_is_told_to_the_store(choice: OnStoreError) -> None:
+    server = Server()
+    limiter = limiter_on(server, choice, "10/min")
+    await limiter.record(2)
+    server.mode = "refuses"
+    await limiter.record(3)
+    await limiter.record(1)
+    server.mode = "up"
+    await asyncio.sleep(2.0)  # nobody asks
+    assert server.recorded == [2.0, 4.0]
+    assert (await limiter.peek()).remaining == 4.0
+    await limiter.aclose()
+
+
+@virtual
+async def test_what_is_given_back_goes_to_who_has_given_it() -> None:
+    server = Server()
+    limiter = limiter_on(server, "local", "10/min")
+    async with limiter.throttle(4) as of_the_store:
+        await fall(limiter, server)
+        await asyncio.sleep(0.01)
+        async with limiter.throttle(4) as of_here:
+            of_here.settle(1)
+            await rest()
+            assert (await limiter.peek()).remaining == 5.0
+            of_the_store.settle(1)  # the store cannot hear of it: it stays spent
+            await rest()
+            assert (await limiter.peek()).remaining == 5.0
+            server.mode = "up"
+            await asyncio.sleep(2.0)
+            of_here.settle(0)  # and this it does not know
+            await rest()
+    assert server.recorded == [1.0]
+    assert (await limiter.peek()).remaining == 5.0
+    await limiter.aclose()
+
+
+@virtual
+async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> None:
+    server = Server()
+    limiter = limiter_on(server, "local", "10/min")
+    await fall(limiter, server)
+    await asyncio.gather(*visits(limiter, 6))
+    await asyncio.sleep(40.0)
+    await visit(limiter, 3)
+    server.mode = "up"
+    await asyncio.sleep(2.0)
+    assert server.recorded == [9.0]
+    await asyncio.sleep(19.0)
+    assert (await server.peek("k", SlidingWindowLog("10/min"))).remaining == 1.0
+    await asyncio.sleep(2.0)
+    assert (await server.peek("k", SlidingWindowLog("10/min"))).remaining == 7.0
+    await rest()
+    await asyncio.sleep(100.0)
+    assert not others()
+    assert limiter._engine.is_forgettable()
+
+
+# ---- trying --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_it_is_tried_at_growing_intervals_and_often_enough() -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    server.mode = "refuses"
+    waiting = visits(limiter, 1)
+    await asyncio.sleep(20.0)
+    tries = [at for at, method in server.asked if method == "peek"]
+    pauses = [later - first for first, later in pairwise(tries)]
+    assert len(tries) == len(server.asked) - 1
+    assert pauses[0] < 0.2
+    assert all(0.37 <= pause <= 0.7 for pause in pauses[4:])
+    await cancel(*waiting)
+
+
+@virtual
+async def test_an_outage_of_an_hour_ends_as_one_of_a_second() -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    server.mode = "refuses"
+    (waiting,) = visits(limiter, 1)
+    await asyncio.sleep(3600.0)
+    server.mode = "up"
+    await asyncio.sleep(1.0)
+    assert waiting.done()
+    await waiting
+
+
+@virtual
+async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    server = Server()
+    limiter = KeyedRateLimiter("5/s", store=Client(server), key="k", on_store_error="local")
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(10)))
+    server.mode = "stalls"
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(10)))
+    begin = now()
+    # A key that is new need not find out by itself.
+    await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
+    assert now() == begin
+    for _ in range(20):
+        await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
+        await asyncio.sleep(0.5)
+    assert len(server.methods(since=begin)) <= 11
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages == ["Client fails, on_store_error='local': 'late'"]
+    server.mode = "up"
+    for _ in range(8):
+        await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
+        await asyncio.sleep(0.25)
+    assert all(limiter.statistics(str(key)).store_up for key in range(50))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "is back after 1" in caplog.messages[1]
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("choice", STANDING_IN)
+@virtual
+async def test_a_server_that_can_only_be_read_is_not_back(
+    choice: OnStoreError, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiothrottle")
+    server = Server()
+    limiter = limiter_on(server, choice)
+    server.mode = "reads"
+    waiting = visits(limiter, 5)
+    await asyncio.sleep(5.0)
+    assert len(caplog.messages) == 1
+    server.mode = "up"
+    await asyncio.gather(*waiting)
+    await asyncio.sleep(1.0)
+    await limiter.aclose()
+
+
+@virtual
+async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
+    for choice in STANDING_IN:
+        server = Server()
+        await server.record("k", TokenBucket("1/min"))
+        limiter = limiter_on(server, choice)
+        with pytest.raises(ValueError, match="another algorithm"):
+            await visit(limiter)
+        assert limiter.statistics().store_up is True
+        # Nor does it hold up the way back.
+        await server.clear("k")
+        await fall(limiter, server)
+        await server.record("k", TokenBucket("1/min"))
+        server.mode = "up"
+        for _ in range(2):
+            await asyncio.sleep(1.0)
+            if not limiter.statistics().store_up:
+                await limiter.peek()
+        with pytest.raises(ValueError, match="another algorithm"):
+            await limiter.peek()
+        await limiter.aclose()
+
+
+# ---- cancellation, loops, the end ----------------------------------------------------------------
+
+
+@virtual
+async def test_who_is_cancelled_while_the_way_back_is_cleared_harms_nobody() -> None:
+    server = Server()
+    limiter = limiter_on(server, "local", "2/10s")
+    await fall(limiter, server)
+    await visit(limiter)
+    server.mode, server.latency = "up", 0.5
+    while "record" not in server.methods():  # noqa: ASYNC110 - which says what was spent, and is under way now
+        await asyncio.sleep(0.01)
+    asking = asyncio.create_task(limiter.try_acquire())
+    first, second = visits(limiter, 2)
+    await turns()
+    assert not asking.done()
+    assert not first.done()
+    asking.cancel()
+    await cancel(first)
+    await second
+    assert server.recorded == [1.0]
+    await rest()
+    assert limiter.statistics().in_flight == 0
+    await limiter.aclose()
+
+
+@virtual
+async def test_closing_leaves_no_task_at_any_point_of_the_way_back() -> None:
+    for step in range(12):
+        server = Server()
+        server.latency = 0.3
+        limiter = limiter_on(server, "local", "2/s")
+        waiting = visits(limiter, 4)
+        await asyncio.sleep(1.0)
+        server.mode = "refuses"
+        await asyncio.sleep(1.0)
+        server.mode = "up"
+        await asyncio.sleep(step * 0.1)
+        await limiter.aclose()
+        assert not others()
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(result, float | LimiterClosed)
+        with pytest.raises(LimiterClosed):
+            await limiter.try_acquire()
+
+
+@virtual
+async def test_whoever_sweeps_up_all_tasks_does_not_stop_the_way_back() -> None:
+    server = Server()
+    limiter = limiter_on(server, "closed")
+    server.mode = "stalls"
+    waiting = visits(limiter, 2)
+    await asyncio.sleep(3.2)
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("aiothrottle"):
+            task.cancel()
+    server.mode = "up"
+    async with asyncio.timeout(3.0):
+        await asyncio.gather(*waiting)
+
+
+def test_a_second_loop_finds_a_limiter_that_asks_the_store() -> None:
+    servers: list[Server] = []
+    clients: list[Client] = []
+
+    async def first() -> None:
+        servers.append(Server())
+        clients.append(Client(servers[0]))
+        limiters.append(RateLimiter("2/s", store=clients[0], key="k", on_store_error="closed"))
+        await asyncio.sleep(50.0)
+        servers[0].mode = "stalls"
+        for task in visits(limiters[0], 2):
+            task.add_done_callback(lambda _: None)
+        await asyncio.sleep(5.0)
+
+    async def second() -> None:
+        servers[0].mode = "up"
+        async with asyncio.timeout(5.0):
+            await visit(limiters[0])
+        await limiters[0].aclose()
+
+    limiters: list[RateLimiter] = []
+    for main in (first, second):
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(main())
+
+
+@virtual
+async def test_a_limiter_without_its_store_can_be_collected() -> None:
+    server = Server()
+    limiter = limiter_on(server, "local")
+    await fall(limiter, server)
+    await visit(limiter)
+    await asyncio.sleep(0.5)
+    line = weakref.ref(limiter._engine)
+    del limiter
+    gc.collect()
+    assert line() is None
+    await asyncio.sleep(2.0)  # its timer finds nobody
+
+
+@virtual
+async def test_an_update_holds_for_what_stands_in_too() -> None:
+    server = Server()
+    limiter = limiter_on(server, "local", "2/min")
+    await visit(limiter, 2)
+    await fall(limiter, server)
+    limiter.update(rate_limit="5/min")
+    assert (await limiter.peek()).remaining == 3.0
+    limiter.update(rate_limit="3/min")
+    assert await limiter.try_acquire()
+    assert not await limiter.try_acquire()
+    await limiter.aclose()
+
+
+def test_wrong_choices_are_refused() -> None:
+    unchecked: Any = RateLimiter
+    with pytest.raises(ValueError, match="on_store_error is one of"):
+        unchecked("1/s", on_store_error="ignore", store=Client.__new__(Client))
+    with pytest.raises(ValueError, match="give a store"):
+        RateLimiter("1/s", on_store_error="local")
+    assert RateLimiter("1/s").statistics().store_up is None
+
+
+# ---- the parts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [SlidingWindowLog("3/s"), TokenBucket("3/s"), LeakyBucket("3/s"), SlidingWindowLog("10/s")],
+    ids=repr,
+)
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -> None:
+    share, went, clock = LocalShare(algorithm), 0, 0.0
+    while clock < 80.0:
+        wait = share.spend(clock, 1.0, processes)
+        went += wait == 0.0
+        clock += wait
+    per_second = 10 if algorithm.capacity == 10 else 3
+    # In a window a share is a whole number of tokens.
+    least: float = per_second // processes * processes
+    if processes > per_second:
+        least = processes / math.ceil(processes / per_second)
+    burst = algorithm.capacity
+    assert least * 80 - processes <= went * processes <= per_second * 80 + burst + processes
+
+
+def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
+    share = LocalShare(SlidingWindowLog("10/s"))
+    assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
+    assert share.wait(0.5, 1.0, 4) == 1.5
+
+
+def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
+    share = LocalShare(SlidingWindowLog("10/s"))
+    share.told(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
+    assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
+    assert share.wait(0.4, 5.0, 1) == 0.0
+    assert share.wait(0.4, 6.0, 1) == pytest.approx(1.0)
+
+
+def test_a_roll_counts_those_who_signed_lately() -> None:
+    counts = [ProcessCount(name, 30.0) for name in ("ann", "bob", "eve")]
+    state = counts[0].start()
+    for at, count in enumerate(counts):
+        count.take(state, 10.0 * at, 1)
+    assert counts[0].load(counts[1].dump(state)) == state
+    assert [counts[0].remaining(state, at) for at in (20.0, 30.0, 45.0, 50.0)] == [3, 2, 1, 0]
+    assert counts[0].reset_after(state, 20.0) == 30.0
+    counts[0].take(state, 45.0, 1)
+    assert set(state) == {"ann", "eve"}
+
+
+@virtual
+async def test_processes_that_are_gone_are_not_counted_for_long() -> None:
+    server = Server()
+    stores = [Client(server) for _ in range(5)]
+    crowd = Crowd(
+        *(RateLimiter("20/s", store=store, key="k", on_store_error="local") for store in stores)
+    )
+    await asyncio.sleep(15.0)
+    assert {Health.of(store).processes for store in stores} == {5}
+    counts = sum(at == 0 for at, _ in server.asked)
+    assert counts < 50
+    for task in crowd.tasks[0::5]:
+        task.cancel()
+    await asyncio.sleep(45.0)
+    assert {Health.of(store).processes for store in stores[1:]} == {4}
+    await crowd.leave()
+
+
+def test_what_was_spent_is_forgotten_in_portions() -> None:
+    spent = Spent(32.0)
+    for second in range(64):
+        spent.add(float(second), 1.0)
+    assert spent.total(63.0) == 33.0
+    spent.take_back(1.0, 63.0)
+    assert spent.keep(10.0) == 10.0
+    assert spent.total(63.0) == 10.0
+    assert spent.pop_over(200.0) == 10.0
+    assert spent.total(200.0) == 0.0
+
+
+def test_processes_do_not_all_try_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.25)
+    pauses: set[float] = set()
+    for _ in range(20):
+        health = Health(MemoryStore())
+        health.failed(0.0, StoreUnavailable("no"))
+        pauses.add(health.pause(0.0))
+    assert len(pauses) == 20
+    assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625
