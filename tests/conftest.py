@@ -28,6 +28,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "uvloop: runs on uvloop as well")
+    config.addinivalue_line("markers", "slow: takes seconds; `-m 'not slow'` leaves it out")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, NewLoop]:

@@ -26,6 +26,8 @@ __all__ = ["serve"]
 
 Facts = Callable[[], Mapping[str, str]]
 
+_BACKLOG = 32
+
 _logger = logging.getLogger("aiothrottle")
 
 # Seconds between two events, and seconds in which a page has to read an event.
@@ -105,7 +107,11 @@ async def serve(
         stack.callback(connections.abort)
         stack.push_async_callback(runner.cleanup)
         await runner.setup()
-        server = await asyncio.get_running_loop().create_server(connections, host, port)
+        # asyncio accepts as many connections in one turn before the excess ones are closed: with
+        # its default of 100, a burst takes all descriptors, and then it accepts none for a second.
+        server = await asyncio.get_running_loop().create_server(
+            connections, host, port, backlog=_BACKLOG
+        )
         stack.callback(server.close)
         if not _is_loopback(host):
             _logger.warning("the live page is open to others, on %s", host)

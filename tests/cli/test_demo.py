@@ -15,6 +15,8 @@ from aiothrottle.picture import Panel
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RecordedRequest, greatest_count
 
+pytestmark = pytest.mark.slow
+
 # All pages fit into one period.
 QUICK = Terms(rate=Rate(100), pages=40)
 # Three loads. The guard is large: a busy machine must not look like a client that is too fast.

@@ -23,7 +23,10 @@ from tests.background import COMMAND, ENVIRONMENT, background, start
 if sys.platform != "win32":
     import resource
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="signals are others there"),
+    pytest.mark.slow,
+]
 
 
 async def slowly(_: web.Request) -> web.Response:

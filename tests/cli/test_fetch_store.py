@@ -12,6 +12,8 @@ from aiothrottle.cli import main
 from tests.background import background, start
 from tests.servers import Valkey, need_emcache
 
+pytestmark = pytest.mark.slow
+
 # What imports a driver.
 STORES = ("aiothrottle.stores.redis", "aiothrottle.stores.mongo", "aiothrottle.stores.memcached")
 

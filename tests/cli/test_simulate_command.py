@@ -115,8 +115,8 @@ def test_a_picture_that_cannot_be_written_is_a_failure(
     [
         (["--algorithm", "guesswork"], "--algorithm: invalid choice: 'guesswork'"),
         (["--rate", "0.5"], "--rate: must be a rate of whole requests"),
-        (["--server-burst", "5"], "--server-burst is of a token bucket: give --server-algorithm"),
-        (["--workers", "3", "--demand", "5"], "--demand is in place of the workers"),
+        (["--server-burst", "5"], "--server-burst needs a token bucket: give --server-algorithm"),
+        (["--workers", "3", "--demand", "5"], "--demand replaces the workers"),
         (["--burst", "50"], "burst=50.0 is more than the limit ever admits"),
         (["--burst", "0"], "--burst: must be a number above 0"),
         (["--clients", "0"], "--clients: must be a whole number"),

@@ -30,6 +30,8 @@ from tests.storm import (
     rage,
 )
 
+pytestmark = pytest.mark.slow
+
 Steps: TypeAlias = list[tuple[int, Disturbance]]
 
 SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "1200"))

@@ -14,6 +14,8 @@ from tests.failing import Client, Server
 from tests.interleaving import InterleavingLoop
 from tests.virtually import now, turns, virtual
 
+pytestmark = pytest.mark.slow
+
 Doing: TypeAlias = Callable[[RateLimiter], Awaitable[object]]
 
 

@@ -39,6 +39,7 @@ from aiothrottle.aiohttp.body import Body, buffer_request, is_replayable, prepar
 from aiothrottle.testing import RateLimitedServer
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.uvloop,
     pytest.mark.filterwarnings("ignore:In v4, passing bytes:DeprecationWarning"),
 ]

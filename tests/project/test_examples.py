@@ -17,6 +17,8 @@ import aiothrottle
 from aiothrottle.testing import RateLimitedServer, linked_pages
 from tests.servers import need, why_no_valkey
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CRAWL_SITE = str(EXAMPLES / "crawl_site.py")
 CRAWL_WEB = str(EXAMPLES / "crawl_web.py")

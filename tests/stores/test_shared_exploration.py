@@ -27,6 +27,8 @@ from aiothrottle.testing import greatest_count
 from tests.failing import Client, Server
 from tests.interleaving import InterleavingLoop, Schedule, made_up
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "480"))
 SHARES = 8
 LIMIT, SLOTS, LATENCY = 3, 2, 0.125

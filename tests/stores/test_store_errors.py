@@ -536,7 +536,7 @@ async def test_an_update_holds_for_what_stands_in_too() -> None:
 
 def test_wrong_choices_are_refused() -> None:
     unchecked: Any = RateLimiter
-    with pytest.raises(ValueError, match="on_store_error is one of"):
+    with pytest.raises(ValueError, match="on_store_error must be one of"):
         unchecked("1/s", on_store_error="ignore", store=Client.__new__(Client))
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter("1/s", on_store_error="local")

@@ -23,6 +23,8 @@ from aiothrottle.stores import Answer
 from aiothrottle.stores.redis import RedisStore
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need
 
+pytestmark = pytest.mark.slow
+
 WINDOW = SlidingWindowLog("10/min")
 # Seconds: beside "never" only, since a busy machine may take its time.
 PATIENCE = 20.0

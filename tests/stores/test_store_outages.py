@@ -23,6 +23,8 @@ from aiothrottle.testing.audit import greatest_count
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey
 from tests.stores.test_store_faults import FakedClock
 
+pytestmark = pytest.mark.slow
+
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 Deed: TypeAlias = Callable[[], Awaitable[object]]
 

@@ -31,6 +31,7 @@ Calls: TypeAlias = Sequence[Coroutine[Any, Any, None]]
 Connect: TypeAlias = Callable[[int], AbstractAsyncContextManager[SlotStore]]
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.uvloop,
     # Drivers whose connection is reset while they connect leave the socket to the collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
