@@ -93,6 +93,10 @@ class Store(ABC):
 
         No later call takes an earlier instant. No cost is taken behind one that is not.
 
+        An algorithm that rejects by the wait (`WaitUntil`) counts what it rejects: if the horizon
+        is its ``max_wait`` or more, the first cost that is not taken and all behind it are
+        recorded in this call.
+
         Args:
             key: Of the record.
             algorithm: Decides.
