@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"aiothrottle\.(adaptive\.extremes|headers\.(fields|memo)|testing\.algorithms|transport)\..*",
     ),
-    ("py:.*", r"aiothrottle\.algorithms\.level\..*"),
+    ("py:.*", r"aiothrottle\.algorithms\.(level|draining)\..*"),
     ("py:.*", r"aiothrottle\.(metrics\.recorder|stores\.(keeper|request))\..*"),
     ("py:.*", r"aiothrottle\.aiohttp\.arguments\..*"),
 ]
