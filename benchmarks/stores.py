@@ -42,7 +42,7 @@ BARE = "bare EVALSHA"
 OURS = {
     "SlidingWindowLog": "window by hand",
     "TokenBucket": "bucket by hand",
-    "SlidingWindowLog, lease": "window by hand",
+    "SlidingWindowLog, prefetch": "window by hand",
 }
 
 
