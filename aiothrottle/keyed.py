@@ -12,12 +12,12 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 from aiothrottle import events
 from aiothrottle._core.chain import Entry
 from aiothrottle._core.engine import Engine
+from aiothrottle._core.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle._core.threads import check_thread
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
 from aiothrottle.permit import ONE, Permit
-from aiothrottle.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key

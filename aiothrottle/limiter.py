@@ -10,17 +10,10 @@ from enum import Enum
 from typing import Any, Final, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
+from aiothrottle._core.build import Sharing, make_entry
 from aiothrottle._core.chain import Entry
 from aiothrottle._core.feedback import Feedback
-from aiothrottle._core.verdict import Verdict
-from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.algorithms import Unlimited
-from aiothrottle.assembly import Sharing, make_entry
-from aiothrottle.checks import check_number, check_whole
-from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh, entered_before, no_copy
-from aiothrottle.permit import ONE, Permit, WatchedPermit, granted_permit, make_permit
-from aiothrottle.plan import (
+from aiothrottle._core.plan import (
     AUTO,
     AlgorithmChoice,
     AlgorithmLike,
@@ -35,6 +28,13 @@ from aiothrottle.plan import (
     number_of,
     slots_of,
 )
+from aiothrottle._core.verdict import Verdict
+from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.algorithms import Unlimited
+from aiothrottle.checks import check_number, check_whole
+from aiothrottle.decision import Decision
+from aiothrottle.errors import CostTooHigh, entered_before, no_copy
+from aiothrottle.permit import ONE, Permit, WatchedPermit, granted_permit, make_permit
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics

@@ -10,11 +10,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 atheris: Any = importlib.import_module("atheris")
-with atheris.instrument_imports(include=["aiothrottle.fetch", "aiothrottle.terminal", "yarl"]):
-    from aiothrottle.fetch.addresses import read_address
-    from aiothrottle.fetch.folder import file_name
-    from aiothrottle.fetch.lines import Line, Splitter
-    from aiothrottle.terminal import printable
+with atheris.instrument_imports(
+    include=["aiothrottle.cli.fetch", "aiothrottle.cli.terminal", "yarl"]
+):
+    from aiothrottle.cli.fetch.addresses import read_address
+    from aiothrottle.cli.fetch.folder import file_name
+    from aiothrottle.cli.fetch.lines import Line, Splitter
+    from aiothrottle.cli.terminal import printable
 
 LONGEST = 64
 

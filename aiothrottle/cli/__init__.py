@@ -9,7 +9,7 @@ from aiothrottle import __version__
 
 __all__ = ["main"]
 
-# Each is a module here: `fill` adds its arguments to a parser, `execute` runs it.
+# Each is a package here, whose `command`.fill adds its arguments to a parser, `execute` runs it.
 _COMMANDS = {
     "fetch": "fetch lists of URLs, under limits",
     "probe": "ask a server for its limits, and print the limiter that keeps to them",
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         # Imported late, so that fetch does not load what only simulate needs.
-        module = import_module(f"{__name__}.{name}")
+        module = import_module(f"{__name__}.{name}.command")
         command = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
         module.fill(command)
         # Intermixed: a URL may follow an option, as with curl.

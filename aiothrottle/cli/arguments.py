@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from aiothrottle.picture import SUFFIXES, matplotlib_is_missing
+from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.rate_text import split_rates
 

@@ -9,8 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import TypedDict
 
-from aiothrottle import events, gauges
+from aiothrottle import events
 from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counts, Recording
 from aiothrottle.texts import number
 

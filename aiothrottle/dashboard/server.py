@@ -18,9 +18,9 @@ from importlib.resources import files
 from aiohttp import web
 from yarl import URL
 
-from aiothrottle import gauges
 from aiothrottle.dashboard.connections import Connections, serving
 from aiothrottle.dashboard.feed import Feed
+from aiothrottle.metrics import gauges
 
 __all__ = ["serve"]
 

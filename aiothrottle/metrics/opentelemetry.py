@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
-from aiothrottle import gauges
 from aiothrottle.events import Granted, Paused, Rejected, Retried, StoreDown, Throttled
+from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counted, Recorder
 from aiothrottle.redact import shown
 

@@ -21,8 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from aiothrottle import gauges
 from aiothrottle.events import Paused, Rejected, Retried, StoreDown, Throttled
+from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counted, Counts, Recorder, Recording
 from aiothrottle.redact import shown
 

@@ -2,7 +2,7 @@
 
 Only this module distinguishes the types of events. It counts them in series: `Counts` keeps a
 series in memory, the instruments of OpenTelemetry are another kind. The present state of a limiter
-is not recorded, but read on demand: see `aiothrottle.gauges`.
+is not recorded, but read on demand: see `aiothrottle.metrics.gauges`.
 """
 
 import time
@@ -11,7 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from aiothrottle import events, gauges
+from aiothrottle import events
+from aiothrottle.metrics import gauges
 
 __all__ = ["Counted", "Counts", "Recorder", "Recording"]
 

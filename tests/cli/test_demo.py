@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from yarl import URL
 
-from aiothrottle.demo import Run, Terms, _panel, run_demo
+from aiothrottle.cli.demo.run import Run, Terms, _panel, run_demo
+from aiothrottle.cli.picture import Panel
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.picture import Panel
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RecordedRequest, greatest_count
 

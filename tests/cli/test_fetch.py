@@ -16,10 +16,10 @@ from aiothrottle import RateLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
-from aiothrottle.fetch.crawl import Crawl
-from aiothrottle.fetch.lines import Lines, Source
-from aiothrottle.fetch.output import Done
-from aiothrottle.fetch.worker import Job
+from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.lines import Lines, Source
+from aiothrottle.cli.fetch.output import Done
+from aiothrottle.cli.fetch.worker import Job
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]

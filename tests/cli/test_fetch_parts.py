@@ -11,16 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from aiothrottle.fetch.addresses import LONGEST, read_address
-from aiothrottle.fetch.folder import Folder, file_name
-from aiothrottle.fetch.lines import Splitter
-from aiothrottle.fetch.output import Done, Output, OutputError, open_output
-from aiothrottle.fetch.progress import Pace, progress_line
-from aiothrottle.fetch.record import Record
-from aiothrottle.fetch.redirects import Request, redirected
-from aiothrottle.fetch.tally import Tally
-from aiothrottle.fetch.worker import _described
-from aiothrottle.terminal import printable, without_credentials
+from aiothrottle.cli.fetch.addresses import LONGEST, read_address
+from aiothrottle.cli.fetch.folder import Folder, file_name
+from aiothrottle.cli.fetch.lines import Splitter
+from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
+from aiothrottle.cli.fetch.progress import Pace, progress_line
+from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.redirects import Request, redirected
+from aiothrottle.cli.fetch.tally import Tally
+from aiothrottle.cli.fetch.worker import _described
+from aiothrottle.cli.terminal import printable, without_credentials
 
 # ---- lines -----------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from aiothrottle import Rate
 from aiothrottle.cli import main
+from aiothrottle.cli.suggestion import Sighting, announced, limiter_line, seen, usual_guard
 from aiothrottle.headers import Policy, ServerLimits
-from aiothrottle.suggestion import Sighting, announced, limiter_line, seen, usual_guard
 from tests.background import background
 from tests.serving import Handler
 

@@ -25,7 +25,7 @@ from aiothrottle import (
     TokenBucket,
 )
 from aiothrottle.events import StoreDown, StoreUp
-from aiothrottle.gauges import rates
+from aiothrottle.metrics.gauges import rates
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.permit import report_retry

@@ -83,10 +83,10 @@ TABLE = """
     stores.failover | events stores.fallback stores.health stores.spent stores.store algorithms errors        | asyncio
     stores.shared_concurrency |                                                    |
     stores.shared_semaphore | _core.* events stores.fallback stores.health stores.shared_concurrency stores.slots stores.store errors          | asyncio random
-    plan         | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
-    assembly     | _core.* stores.reserved algorithms.capabilities plan stores.fallback stores.shared_concurrency stores.shared_semaphore stores.shared_bucket stores.slots stores.store rate  |
-    limiter      | _core.* assembly events plan stores.fallback stores.shared_concurrency stores.store permit decision statistics algorithms rate errors | asyncio time
-    keyed        | _core.* events limiter plan permit decision statistics stores.store rate errors | asyncio threading
+    _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
+    _core.build  | _core.* stores.reserved algorithms.capabilities stores.fallback stores.shared_concurrency stores.shared_semaphore stores.shared_bucket stores.slots stores.store rate  |
+    limiter      | _core.* events stores.fallback stores.shared_concurrency stores.store permit decision statistics algorithms rate errors | asyncio time
+    keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
     stores.store | algorithms.protocol algorithms.timestamps                 |
@@ -111,10 +111,10 @@ TABLE = """
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.*                                              | time emcache
     metrics      |                                                           |
-    metrics.recorder | events gauges                                         | time
-    metrics.prometheus | events gauges metrics.recorder                      | prometheus_client
-    metrics.opentelemetry | events gauges metrics.recorder                   | opentelemetry
-    gauges       | _core.engine stores.reserved adaptive.* algorithms algorithms.* keyed limiter rate |
+    metrics.recorder | events metrics.gauges                                         | time
+    metrics.prometheus | events metrics.gauges metrics.recorder                      | prometheus_client
+    metrics.opentelemetry | events metrics.gauges metrics.recorder                   | opentelemetry
+    metrics.gauges | _core.engine stores.reserved adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
     transport.hold | permit transport.library                               | asyncio
@@ -131,22 +131,22 @@ TABLE = """
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | simulation.*                                              |
     simulation.* | simulation.* testing.* limiter permit retry rate errors   | asyncio random
-    demo         | *                                                         | asyncio time aiohttp yarl matplotlib
     dashboard    | dashboard.server                                          |
-    dashboard.feed | events gauges keyed metrics.recorder                    |
+    dashboard.feed | events metrics.gauges keyed metrics.recorder                    |
     dashboard.connections |                                                  | asyncio
-    dashboard.server | dashboard.* gauges                                    | asyncio importlib socket time aiohttp yarl
+    dashboard.server | dashboard.* metrics.gauges                                    | asyncio importlib socket time aiohttp yarl
     redact       |                                                           |
-    terminal     |                                                           |
-    picture      | rate                                                      | matplotlib
-    suggestion   | headers rate                                              |
-    probe        | aiohttp.* headers suggestion                                        | asyncio time aiohttp yarl
-    fetch        |                                                           |
-    fetch.limits | fetch.store _http.admission keyed limiter rate stores           |
-    fetch.store  | redact stores stores.* algorithms                         | redis pymongo emcache
-    fetch.*      | fetch.* dashboard terminal aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     cli          | __init__ cli.*                                            | importlib
-    cli.*        | * cli.arguments fetch.*                                   | asyncio time aiohttp yarl
+    cli.arguments | cli.picture rate rate_text                               |
+    cli.terminal |                                                           |
+    cli.picture  | rate                                                      | matplotlib
+    cli.suggestion | headers rate                                            |
+    cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
+    cli.demo.run | aiohttp limiter rate testing cli.*                        | asyncio time aiohttp yarl
+    cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |
+    cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
+    cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
+    cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     __main__     | cli                                                       |
     __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate errors |
 """  # noqa: E501 - a table
@@ -318,7 +318,7 @@ def test_two_ways_to_one_module_are_no_cycle() -> None:
 def test_graph_has_imports_for_types_only() -> None:
     modules = graph()
     assert "stores.store" in modules["stores.shared_semaphore"]  # for types only
-    assert "__init__" in modules["cli.probe"]
+    assert "__init__" in modules["cli.probe.command"]
     assert modules.keys() == FILES.keys()
 
 

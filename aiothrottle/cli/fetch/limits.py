@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiothrottle._http.admission import AnyLimiter
-from aiothrottle.fetch.store import StoreAddress
+from aiothrottle.cli.fetch.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate

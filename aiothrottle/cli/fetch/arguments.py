@@ -15,7 +15,7 @@ from aiothrottle.cli.arguments import (
     some_seconds,
     whole_number,
 )
-from aiothrottle.fetch.store import StoreAddress
+from aiothrottle.cli.fetch.store import StoreAddress
 
 __all__ = ["add_arguments"]
 

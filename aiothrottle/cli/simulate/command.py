@@ -22,11 +22,11 @@ from aiothrottle.cli.arguments import (
     whole_number,
     whole_rate,
 )
+from aiothrottle.cli.picture import SUFFIXES, Panel, save
+from aiothrottle.cli.suggestion import usual_guard
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.picture import SUFFIXES, Panel, save
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
-from aiothrottle.suggestion import usual_guard
 from aiothrottle.testing.server import AlgorithmName
 
 __all__ = ["execute", "fill"]

@@ -5,11 +5,11 @@ import time
 from datetime import datetime
 from typing import TextIO
 
-from aiothrottle.fetch.crawl import Crawl
-from aiothrottle.fetch.progress import Pace, progress_line
-from aiothrottle.fetch.record import Record
-from aiothrottle.fetch.tally import counted
-from aiothrottle.terminal import StatusLine, printable
+from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.progress import Pace, progress_line
+from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.tally import counted
+from aiothrottle.cli.terminal import StatusLine, printable
 
 __all__ = ["Report"]
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from aiothrottle.fetch.record import BEGINNING
+from aiothrottle.cli.fetch.record import BEGINNING
 
 try:
     import fcntl

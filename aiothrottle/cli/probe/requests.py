@@ -10,8 +10,8 @@ import aiohttp
 from yarl import URL
 
 from aiothrottle.aiohttp.resending import without_resending
+from aiothrottle.cli.suggestion import Sighting
 from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
-from aiothrottle.suggestion import Sighting
 
 __all__ = ["Answer", "Inquiry", "ask", "find_limit", "opened"]
 

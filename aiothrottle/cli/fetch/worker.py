@@ -11,22 +11,22 @@ import aiohttp
 from aiohttp import ClientResponse
 
 from aiothrottle.aiohttp.adapter import discard
+from aiothrottle.cli.fetch.addresses import Address, read_address
+from aiothrottle.cli.fetch.folder import file_name
+from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.redirects import Request, redirected
+from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
-from aiothrottle.fetch.addresses import Address, read_address
-from aiothrottle.fetch.folder import file_name
-from aiothrottle.fetch.lines import Line
-from aiothrottle.fetch.record import Record
-from aiothrottle.fetch.redirects import Request, redirected
-from aiothrottle.terminal import without_credentials
 
 if TYPE_CHECKING:
     from yarl import URL
 
     from aiothrottle.aiohttp.sender import Sender
-    from aiothrottle.fetch.folder import Folder
-    from aiothrottle.fetch.lines import Lines
-    from aiothrottle.fetch.output import Output
-    from aiothrottle.fetch.tally import Tally
+    from aiothrottle.cli.fetch.folder import Folder
+    from aiothrottle.cli.fetch.lines import Lines
+    from aiothrottle.cli.fetch.output import Output
+    from aiothrottle.cli.fetch.tally import Tally
     from aiothrottle.retry import Retry
 
 __all__ = ["Job", "Worker"]

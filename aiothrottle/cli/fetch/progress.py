@@ -3,7 +3,7 @@
 from collections import deque
 from datetime import datetime
 
-from aiothrottle.fetch.tally import Tally
+from aiothrottle.cli.fetch.tally import Tally
 
 __all__ = ["Pace", "Pauses", "progress_line"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from aiothrottle.fetch.addresses import url_of
+from aiothrottle.cli.fetch.addresses import url_of
 
 __all__ = ["Request", "redirected"]
 

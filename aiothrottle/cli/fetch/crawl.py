@@ -8,14 +8,14 @@ from yarl import URL
 
 from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.lines import Lines
+from aiothrottle.cli.fetch.output import Output
+from aiothrottle.cli.fetch.progress import Pauses
+from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.tally import Tally
+from aiothrottle.cli.fetch.worker import Job, Worker
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.fetch.folder import Folder
-from aiothrottle.fetch.lines import Lines
-from aiothrottle.fetch.output import Output
-from aiothrottle.fetch.progress import Pauses
-from aiothrottle.fetch.record import Record
-from aiothrottle.fetch.tally import Tally
-from aiothrottle.fetch.worker import Job, Worker
 from aiothrottle.limiter import RateLimiter
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiothrottle._core.chain import Chain, Entry
 from aiothrottle._core.engine import Engine
+from aiothrottle._core.plan import Plan, check_shareable
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.checks import check_choice, check_number
-from aiothrottle.plan import Plan, check_shareable
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
 from aiothrottle.stores.fallback import CHOICES, OnStoreError

@@ -11,12 +11,12 @@ from yarl import URL
 
 from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
-from aiothrottle.fetch.addresses import read_address
+from aiothrottle.cli.fetch.addresses import read_address
+from aiothrottle.cli.probe.requests import Answer, Inquiry, ask, find_limit, opened
+from aiothrottle.cli.suggestion import Sighting, announced, limiter_line, seen
+from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
-from aiothrottle.probe import Answer, Inquiry, ask, find_limit, opened
 from aiothrottle.rate import Rate
-from aiothrottle.suggestion import Sighting, announced, limiter_line, seen
-from aiothrottle.terminal import printable, without_credentials
 from aiothrottle.texts import number
 
 __all__ = ["execute", "fill"]

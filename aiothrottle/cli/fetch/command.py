@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiothrottle.cli.fetch_arguments import add_arguments
-from aiothrottle.fetch.folder import Folder
-from aiothrottle.fetch.limits import Limits
-from aiothrottle.fetch.lines import Source
-from aiothrottle.fetch.output import OutputError, open_output
-from aiothrottle.fetch.run import Settings, run
-from aiothrottle.fetch.worker import Job
+from aiothrottle.cli.fetch.arguments import add_arguments
+from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.limits import Limits
+from aiothrottle.cli.fetch.lines import Source
+from aiothrottle.cli.fetch.output import OutputError, open_output
+from aiothrottle.cli.fetch.run import Settings, run
+from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.suggestion import usual_guard
 from aiothrottle.retry import Retry
-from aiothrottle.suggestion import usual_guard
 
 if TYPE_CHECKING:
     from aiothrottle.rate import Rate

@@ -20,10 +20,10 @@ from aiohttp import web
 from yarl import URL
 
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.cli.picture import Panel, save
+from aiothrottle.cli.terminal import StatusLine
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.picture import Panel, save
 from aiothrottle.rate import Rate
-from aiothrottle.terminal import StatusLine
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
 from aiothrottle.texts import number
 

@@ -13,17 +13,17 @@ import aiohttp
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.cli.fetch.addresses import LONGEST
+from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.limits import Limiters, Limits
+from aiothrottle.cli.fetch.lines import Lines, Source
+from aiothrottle.cli.fetch.output import Output, OutputError
+from aiothrottle.cli.fetch.report import Report
+from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.fetch.addresses import LONGEST
-from aiothrottle.fetch.crawl import Crawl
-from aiothrottle.fetch.folder import Folder
-from aiothrottle.fetch.limits import Limiters, Limits
-from aiothrottle.fetch.lines import Lines, Source
-from aiothrottle.fetch.output import Output, OutputError
-from aiothrottle.fetch.report import Report
-from aiothrottle.fetch.worker import Job
 from aiothrottle.retry import Retry
-from aiothrottle.terminal import without_credentials
 
 __all__ = ["Settings", "Status", "run"]
 

@@ -3,8 +3,8 @@
 import argparse
 
 from aiothrottle.cli.arguments import picture, whole_number, whole_rate
-from aiothrottle.demo import Terms, run_demo
-from aiothrottle.picture import SUFFIXES
+from aiothrottle.cli.demo.run import Terms, run_demo
+from aiothrottle.cli.picture import SUFFIXES
 
 __all__ = ["execute", "fill"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from aiothrottle.terminal import without_credentials
+from aiothrottle.cli.terminal import without_credentials
 
 __all__ = ["LONGEST", "Address", "read_address", "url_of"]
 

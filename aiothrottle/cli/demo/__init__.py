@@ -1,0 +1,1 @@
+"""Crawls a server on this machine, with and without a limiter: ``aiothrottle demo``."""

@@ -1,0 +1,1 @@
+"""Probes the limits of a server: ``aiothrottle probe``."""

@@ -1,0 +1,1 @@
+"""Tries an algorithm against a simulated server: ``aiothrottle simulate``."""
