@@ -10,13 +10,14 @@ from threading import get_ident
 from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
-from aiothrottle._core.chain import Entry
 from aiothrottle._core.engine import Engine
+from aiothrottle._core.entry import Entry
+from aiothrottle._core.limits import UNCHANGED, Unchanged
 from aiothrottle._core.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle._core.threads import check_thread
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
-from aiothrottle.limiter import UNCHANGED, RateLimiter, Unchanged
+from aiothrottle.limiter import RateLimiter, entry_of, limiter_around
 from aiothrottle.permit import ONE, Permit
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
@@ -221,6 +222,11 @@ class KeyedRateLimiter:
     def __repr__(self) -> str:
         return f"<KeyedRateLimiter of {len(self)} keys>"
 
+    def _engines(self) -> list[Engine]:
+        # Forgotten keys too, while a permit of them is held.
+        alive = [known() for known in self._alive.valuerefs()]
+        return [entry.engine for entry in alive if entry is not None]
+
     def _make(self, key: Hashable) -> RateLimiter:
         self._thread = check_thread(self._loop, self._thread)
         options = {**self._defaults, **self._overrides.get(key, {})}
@@ -229,14 +235,12 @@ class KeyedRateLimiter:
         entry = self._alive.get(key)
         if entry is None:
             limiter = RateLimiter(**options)
-            engine = limiter._engine
-            engine.closed = self._closed
-            engine.key = key
-            engine.observers.listeners = self._listeners
-            self._alive[key] = limiter._entry
+            entry = self._alive[key] = entry_of(limiter)
+            entry.engine.closed = self._closed
+            entry.engine.key = key
+            entry.engine.observers.listeners = self._listeners
         else:
-            choice = (options.get("burst"), options.get("algorithm"), options.get("guard"))
-            limiter = RateLimiter._around(entry, choice, options.get("concurrency_limit"))
+            limiter = limiter_around(entry)
         self._limiters[key] = limiter
         self._keep_tidy()
         return limiter
@@ -249,7 +253,21 @@ class KeyedRateLimiter:
             return  # the first key that is used on a loop starts it
         if self._loop is not loop:
             self._loop, self._thread = loop, get_ident()
-            _tidy_later(weakref.ref(self), loop, _SOONEST)
+            self._tidy_later(_SOONEST, loop)
+
+    def _tidy_later(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        # A weak reference: a timer must not keep a limiter alive.
+        tidy = weakref.WeakMethod[Callable[[asyncio.AbstractEventLoop], object]](self._tidy)
+        loop.call_later(seconds, _call, tidy, loop)
+
+    def _tidy(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            return
+        seconds = self._forget_some()
+        if self._limiters:
+            self._tidy_later(seconds, loop)
+        else:
+            self._loop = None
 
     def _forget_some(self) -> float:
         """Check some keys, oldest first. Returns the seconds until the next call."""
@@ -259,7 +277,7 @@ class KeyedRateLimiter:
         for _ in range(min(_CHUNK, self._unseen)):
             self._unseen -= 1
             key, limiter = self._limiters.popitem(last=False)
-            engine = limiter._engine
+            engine = entry_of(limiter).engine
             if not engine.is_forgettable():
                 self._limiters[key] = limiter  # at the end: the others are checked first
                 reset = engine.bucket.reset_after(engine.now())
@@ -283,10 +301,8 @@ class KeyedRateLimiter:
 def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
     """Return the engine of a limiter, or the engines of all keys, to read them; in any thread."""
     if isinstance(limiter, RateLimiter):
-        return [limiter._engine]
-    # Forgotten keys too, while a permit of them is held.
-    alive = [known() for known in limiter._alive.valuerefs()]
-    return [entry.engine for entry in alive if entry is not None]
+        return [entry_of(limiter).engine]
+    return limiter._engines()  # noqa: SLF001 - for the metrics of this package
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:
@@ -312,19 +328,9 @@ def _record(action: Key, key: Hashable) -> Key:
     return (*((action,) if isinstance(action, str) else action), str(key))
 
 
-def _tidy_later(
-    keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop, seconds: float
+def _call(
+    method: "weakref.WeakMethod[Callable[[asyncio.AbstractEventLoop], object]]",
+    loop: asyncio.AbstractEventLoop,
 ) -> None:
-    # A weak reference: a timer must not keep a limiter alive.
-    loop.call_later(seconds, _tidy, keyed, loop)
-
-
-def _tidy(keyed: "weakref.ref[KeyedRateLimiter]", loop: asyncio.AbstractEventLoop) -> None:
-    limiter = keyed()
-    if limiter is None or limiter._loop is not loop:
-        return
-    seconds = limiter._forget_some()
-    if len(limiter):
-        _tidy_later(keyed, loop, seconds)
-    else:
-        limiter._loop = None
+    if (tidy := method()) is not None:
+        tidy(loop)

@@ -6,59 +6,31 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from enum import Enum
-from typing import Any, Final, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.build import Sharing, make_entry
-from aiothrottle._core.chain import Entry
-from aiothrottle._core.feedback import Feedback
-from aiothrottle._core.plan import (
-    AUTO,
-    AlgorithmChoice,
-    AlgorithmLike,
-    ConcurrencyLimit,
-    Guard,
-    Plan,
-    RateLimit,
-    check_algorithm,
-    check_shareable,
-    make_plan,
-    misplaced,
-    number_of,
-    slots_of,
-)
+from aiothrottle._core.entry import Entry
+from aiothrottle._core.limits import UNCHANGED, Unchanged
+from aiothrottle._core.outcomes import pause_for
+from aiothrottle._core.plan import AlgorithmLike, ConcurrencyLimit, Guard, RateLimit, misplaced
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.algorithms import Unlimited
-from aiothrottle.checks import check_number, check_whole
+from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy
-from aiothrottle.permit import ONE, Permit, WatchedPermit, granted_permit, make_permit
-from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
+from aiothrottle.rate import RateLike
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.fallback import OnStoreError
-from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.store import Key, Store
 from aiothrottle.texts import duration, number
 
-__all__ = ["RateLimiter"]
+__all__ = ["RateLimiter", "entry_of", "limiter_around"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-
-
-class Unchanged(Enum):
-    """The default of the arguments of `update`: leave the limit as it is."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-
-#: The rate limit that follows the rates that the server reports.
-SERVER: Final = "server"
 
 
 class RateLimiter:
@@ -120,7 +92,7 @@ class RateLimiter:
     >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], concurrency_limit=8)
     """
 
-    __slots__ = ("__weakref__", "_choice", "_concurrency_limit", "_engine", "_entered", "_entry")
+    __slots__ = ("__weakref__", "_engine", "_entered", "_entry")
 
     def __init__(
         self,
@@ -141,57 +113,24 @@ class RateLimiter:
     ) -> None:
         if positional:
             raise misplaced("RateLimiter", rate_limit, positional)
-        slots = slots_of(concurrency_limit)
-        check_whole("max_queue", max_queue, none="None for no limit")
         if parent is not None and not isinstance(parent, RateLimiter):
-            raise TypeError(f"parent is a RateLimiter, not {shown(parent)}")
-        # Kept for `update`, which changes the rate alone.
-        self._choice: AlgorithmChoice = (burst, algorithm, guard)
-        follows = rate_limit == SERVER
-        plan = Plan(Unlimited())
-        if not follows:
-            plan = make_plan(rate_limit, self._choice, shared=store is not None)
-        if follows and store is not None:
-            raise ValueError(
-                "rate_limit='server' is of one process: with a store, give a fixed rate"
-            )
-        shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
-        has_rate = rate_limit is not None or algorithm is not None
-        #: Where its requests arrive: its engine, or a chain that begins with it.
-        self._entry: Entry = make_entry(
-            plan,
-            1 if follows else number_of(concurrency_limit),  # one request, until there is a rate
-            clock,
-            max_queue,
-            parent=None if parent is None else parent._entry,
-            sharing=Sharing(
-                store, key, max_reservation, prefetch, on_store_error, shared, has_rate
-            ),
+            raise TypeError(f"parent must be a RateLimiter, got {shown(parent)}")
+        entry = make_entry(
+            rate_limit,
+            (burst, algorithm, guard),
+            concurrency_limit,
+            clock=clock,
+            max_queue=max_queue,
+            parent=None if parent is None else entry_of(parent),
+            sharing=Sharing(store, key, max_reservation, prefetch, on_store_error),
         )
-        self._engine = engine = self._entry.engine
-        self._concurrency_limit = concurrency_limit
-        self._entered = False
-        feedback = Feedback(plan.rate, slots, plan.guard)
-        engine.feedback = feedback if feedback.is_needed else None
-        if follows:
-            check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
-            # Any rate of the server must make a valid algorithm: reject wrong arguments now.
-            make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
-            engine.server_rates = ()
-            engine.rate_unknown = True
+        self._adopt(entry)
 
-    @classmethod
-    def _around(
-        cls, entry: Entry, choice: AlgorithmChoice, concurrency_limit: ConcurrencyLimit | None
-    ) -> Self:
-        """Make a limiter of an existing engine."""
-        limiter = cls.__new__(cls)
-        limiter._entry = entry
-        limiter._engine = entry.engine
-        limiter._choice = choice
-        limiter._concurrency_limit = concurrency_limit
-        limiter._entered = False
-        return limiter
+    def _adopt(self, entry: Entry) -> None:
+        #: Where its requests arrive: its engine, or a chain that begins with it.
+        self._entry: Entry = entry
+        self._engine = entry.engine
+        self._entered = False
 
     # Not keyword-only: Python looks up the default of each keyword-only argument in a dict at every
     # call, which is a tenth of the time of an entry.
@@ -221,10 +160,13 @@ class RateLimiter:
         ...         print(f"waited {permit.waited} s")
         """
         if cost is not ONE or priority or timeout is not None:
-            return self._particular(cost, priority, timeout)
-        permit = WatchedPermit() if self._engine.debug else Permit()
-        permit._entry = self._entry
-        permit._held = None
+            return self._make(cost, priority, timeout)
+        if self._engine.debug:
+            return WatchedPermit(self._entry)
+        permit = Permit()
+        # Set here: by an `__init__` an entry would take a tenth longer.
+        permit._entry = self._entry  # noqa: SLF001
+        permit._held = None  # noqa: SLF001
         return permit
 
     async def acquire(
@@ -235,12 +177,8 @@ class RateLimiter:
         For code in which no ``async with`` fits: the permit holds its slot until
         `Permit.release`, or until the end of an ``async with permit:``.
         """
-        self._check(cost, priority, timeout)
-        permit = make_permit(self._entry, cost, priority, timeout)
-        permit._given = False
-        await permit.__aenter__()
-        permit._given = True
-        return permit
+        permit = self._make(cost, priority, timeout)
+        return await acquired(permit)
 
     async def try_acquire(self, cost: float = ONE) -> Decision:
         """Start a request if it may start now and no request waits; never wait.
@@ -249,7 +187,7 @@ class RateLimiter:
         """
         waiter = self._waiter_of(cost)
         verdict = await self._entry.try_start(waiter)
-        permit = granted_permit(self._entry, waiter) if verdict.allowed else None
+        permit = WatchedPermit(self._entry, waiter, granted=True) if verdict.allowed else None
         return self._decision(verdict, permit)
 
     async def peek(self, cost: float = ONE) -> Decision:
@@ -305,7 +243,7 @@ class RateLimiter:
         """
         check_number("a pause", seconds, "seconds")
         self._bind_if_running()
-        self._engine.pause_for(seconds)
+        pause_for(self._engine, seconds, "requested")
 
     def update(
         self,
@@ -324,54 +262,12 @@ class RateLimiter:
             RuntimeError: The limiter belongs to another event loop that is open.
         """
         self._bind_if_running()
-        engine = self._engine
-        plan: Plan | None = None
-        if rate_limit is None and isinstance(self._choice[1], type | None):
-            plan = Plan(Unlimited())
-        elif rate_limit is not UNCHANGED:
-            plan = make_plan(
-                rate_limit, self._choice, shared=engine.shares_rate, before=engine.feedback
-            )
-        if plan is not None and engine.shares_rate:
-            check_shareable(plan)
-        if engine.leased is not None and plan is not None and not engine.shares_rate:
-            raise ValueError(
-                "this limiter shares only its slots: to share a rate too, make a new limiter"
-            )
-        shares = isinstance(concurrency_limit, SharedConcurrency)
-        if concurrency_limit is not UNCHANGED and shares != (engine.leased is not None):
-            raise ValueError(
-                "update() cannot change between a SharedConcurrency and a limit of this process: "
-                "make a new limiter"
-            )
-        feedback = engine.feedback or Feedback()
-        if concurrency_limit is not UNCHANGED:
-            feedback.slots = slots_of(concurrency_limit)
-            self._concurrency_limit = concurrency_limit
-            if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
-                engine.leased.shared = concurrency_limit
-                engine.leased.look()
-        if plan is not None:
-            engine.use(plan.algorithm)
-            engine.updated = True
-            engine.server_rates, engine.rate_unknown = None, False
-            feedback.rate, feedback.guard = plan.rate, plan.guard
-        engine.feedback = feedback if feedback.is_needed else None
-        self._resize()
-
-    def _resize(self) -> None:
-        """Apply the concurrency limit, unless the server's rate is awaited."""
-        engine = self._engine
-        slots = engine.feedback and engine.feedback.slots
-        number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
-        if not (engine.leased or engine.rate_unknown) and engine.semaphore.limit != number:
-            engine.resize(number)
-            engine.updated = True
+        self._engine.limits.update(self._engine, rate_limit, concurrency_limit)
 
     @property
     def follows_server(self) -> bool:
         """Whether the limiter follows the server's rates: ``rate_limit="server"``."""
-        return self._engine.server_rates is not None
+        return self._engine.limits.server_rates is not None
 
     def follow(self, *rates: RateLike) -> None:
         """Keep to the rates that the server has reported, with ``rate_limit="server"``.
@@ -385,26 +281,9 @@ class RateLimiter:
         """
         engine = self._engine
         engine.check_thread()
-        if engine.server_rates is None:
+        if not self.follows_server:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
-        reported = tuple(as_rate(rate) for rate in rates)
-        if reported and reported != engine.server_rates:
-            burst, algorithm, guard = self._choice
-            if burst is not None:  # a small limit of the server must not raise an error
-                fastest = max(reported, key=lambda rate: rate.limit / rate.period)
-                burst = min(burst, max(1, fastest.limit))
-            plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
-            engine.use(plan.algorithm)
-            if not engine.server_rates:  # the first request counts, here but not above
-                engine.charge(1.0)
-            feedback = engine.feedback or Feedback()
-            feedback.guard = plan.guard
-            engine.feedback = feedback if feedback.is_needed else None
-            engine.server_rates = reported
-            if engine.observers.listeners:
-                engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
-        engine.rate_unknown = False
-        self._resize()
+        engine.limits.follow(engine, rates)
 
     def statistics(self) -> Statistics:
         """Return the counts so far, and the state now."""
@@ -474,10 +353,12 @@ class RateLimiter:
             f"{engine.in_flight}{limit} in flight, {engine.waiting} waiting>"
         )
 
-    def _particular(self, cost: float, priority: float, timeout: float | None) -> Permit:
+    def _make(self, cost: float, priority: float, timeout: float | None) -> WatchedPermit:
         """Make a permit with a cost, a priority or a timeout."""
         self._check(cost, priority, timeout)
-        return make_permit(self._entry, cost, priority, timeout)
+        if cost == ONE and not priority and timeout is None:
+            return WatchedPermit(self._entry)
+        return WatchedPermit(self._entry, Waiter(cost, priority, timeout))
 
     def _waiter_of(self, cost: float) -> Waiter:
         """Make the waiter of `try_acquire` and `peek`, which do not wait."""
@@ -511,3 +392,15 @@ class RateLimiter:
             reset_after=verdict.reset_after,
             permit=permit,
         )
+
+
+def entry_of(limiter: RateLimiter) -> Entry:
+    """Return where the requests of a limiter arrive."""
+    return limiter._entry  # noqa: SLF001 - for the other faces of the engine, in this package
+
+
+def limiter_around(entry: Entry) -> RateLimiter:
+    """Make a limiter of an existing engine."""
+    limiter = RateLimiter.__new__(RateLimiter)
+    limiter._adopt(entry)  # noqa: SLF001 - in place of `__init__`
+    return limiter

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aiothrottle import events
+from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from aiothrottle._core.chain import Entry
+    from aiothrottle._core.entry import Entry
 
 __all__ = [
     "ONE",
     "Permit",
     "WatchedPermit",
-    "granted_permit",
-    "make_permit",
+    "acquired",
     "report_answer",
     "report_pause",
     "report_retry",
@@ -239,8 +239,13 @@ class Permit:
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
         self._check_acquired("no server can have reported a quota for it")
-        self._entry.engine.update_quota(
-            self._sent_at, remaining, reset_after, held=self._held is True, evenly=evenly
+        outcomes.update_quota(
+            self._entry.engine,
+            self._sent_at,
+            remaining,
+            reset_after,
+            held=self._held is True,
+            evenly=evenly,
         )
 
     def report_success(self) -> None:
@@ -261,7 +266,7 @@ class Permit:
         ...         return answer
         """
         if self._entry.takes_outcomes and self._is_first_report():
-            report_answer(self)
+            self._report_answer()
 
     def report_throttled(self, retry_after: float | None = None) -> None:
         """Report that the server has throttled the request, with a 429 for example.
@@ -291,9 +296,61 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        report_pause(
-            self, seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
+        self._report_pause(
+            seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
         )
+
+    def _report_answer(self) -> None:
+        """Report a success, for a caller that reports only once.
+
+        It does not check for an earlier report, which would take as long as the rest.
+        """
+        entry = self._entry
+        if entry.takes_outcomes:
+            outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
+
+    def _report_pause(
+        self, seconds: float | None, *, from_server: bool, jitter: float, longest: float
+    ) -> bool:
+        """Report a throttled request, with the pause of a retry policy.
+
+        Args:
+            seconds: Duration of the pause. None: as `report_throttled` without `retry_after`.
+            from_server: Whether the server sent the duration.
+            jitter: The pause is longer by up to this part of it, and by a second at the most.
+            longest: The longest pause, in seconds.
+
+        Returns:
+            Whether the limiter is now paused for `seconds`.
+        """
+        return self._is_first_report() and outcomes.report_throttled(
+            self._entry,
+            self._sent_at,
+            seconds,
+            from_server=from_server,
+            jitter=jitter,
+            longest=longest,
+        )
+
+    def _report_retry(
+        self,
+        attempt: int,
+        delay: float,
+        *,
+        status: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Emit `Retried`: the request of this permit is going to be retried.
+
+        Args:
+            attempt: The number of the next attempt; the first one was 1.
+            delay: Seconds until the next attempt.
+            status: Status of the response; None: there was no response.
+            error: Why there was no response; None: there was a response.
+        """
+        engine = self._entry.engine
+        if engine.observers.listeners:
+            engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
@@ -339,12 +396,37 @@ class WatchedPermit(Permit):
 
     __slots__ = ()
 
+    def __init__(
+        self, entry: "Entry", waiter: Waiter | None = None, *, granted: bool = False
+    ) -> None:
+        """Make a permit.
+
+        Args:
+            entry: Where its request arrives.
+            waiter: The request, if it has a cost, a priority or a timeout, or was granted.
+            granted: Whether it was granted; then the caller has to release it.
+        """
+        self._entry = entry
+        self._held = None
+        if waiter is not None:
+            self._held = granted  # the fast path is for a cost of 1
+            self._waiter = waiter
+        if granted:
+            self._given = True
+
     def __aenter__(self) -> Any:  # noqa: ANN401 - type checkers differ on that of a coroutine
         if not hasattr(self, "_given"):
             self._given = False  # the block is being entered
         if self._was_acquired or not hasattr(self, "_waiter") or self._waiter.timeout is None:
             return super().__aenter__()
         return self._enter_in_time(self._waiter.timeout)
+
+    async def _acquire(self) -> Self:
+        """Wait for the grant. The caller has to release the permit."""
+        self._given = False
+        await self.__aenter__()
+        self._given = True
+        return self
 
     async def _enter_in_time(self, timeout: float) -> Self:
         try:
@@ -381,78 +463,8 @@ class WatchedPermit(Permit):
             )
 
 
-# ---- reports of the integrations, beyond the public methods ----------------------------------
-
-
-def report_answer(permit: Permit) -> None:
-    """Report a success, for a caller that reports only once.
-
-    It does not check for an earlier report, which would take as long as the rest.
-    """
-    entry = permit._entry
-    if entry.takes_outcomes:
-        entry.report_success(permit.cost, entry.bucket.clock() - permit._sent_at)
-
-
-def report_pause(
-    permit: Permit, seconds: float | None, *, from_server: bool, jitter: float, longest: float
-) -> bool:
-    """Report a throttled request, with the pause of a retry policy.
-
-    Args:
-        permit: The permit of the request.
-        seconds: Duration of the pause. None: as `Permit.report_throttled` without `retry_after`.
-        from_server: Whether the server sent the duration.
-        jitter: The pause is longer by up to this part of it, and by a second at the most.
-        longest: The longest pause, in seconds.
-
-    Returns:
-        Whether the limiter is now paused for `seconds`.
-    """
-    return permit._is_first_report() and permit._entry.report_throttled(
-        permit._sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
-    )
-
-
-def report_retry(
-    permit: Permit,
-    attempt: int,
-    delay: float,
-    *,
-    status: int | None = None,
-    error: Exception | None = None,
-) -> None:
-    """Emit `Retried`: the request is going to be retried.
-
-    Args:
-        permit: The permit of the previous attempt.
-        attempt: The number of the next attempt; the first one was 1.
-        delay: Seconds until the next attempt.
-        status: Status of the response; None: there was no response.
-        error: Why there was no response; None: there was a response.
-    """
-    engine = permit._entry.engine
-    if engine.observers.listeners:
-        engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
-
-
-def make_permit(
-    entry: "Entry", cost: float, priority: float, timeout: float | None = None
-) -> WatchedPermit:
-    """Make a watched permit with a cost, a priority and a timeout."""
-    permit = WatchedPermit()
-    permit._entry = entry
-    permit._held = None
-    if cost != ONE or priority or timeout is not None:
-        permit._held = False  # the fast path is for a cost of 1
-        permit._waiter = Waiter(cost, priority, timeout)
-    return permit
-
-
-def granted_permit(entry: "Entry", waiter: Waiter) -> WatchedPermit:
-    """Make the permit of a request that has started; the caller has to release it."""
-    permit = WatchedPermit()
-    permit._entry = entry
-    permit._waiter = waiter
-    permit._held = permit._given = True
-    return permit
+# For the integrations and faces of this package. They are no part of what a permit shows its users.
+acquired = WatchedPermit._acquire  # noqa: SLF001
+report_answer = Permit._report_answer  # noqa: SLF001
+report_pause = Permit._report_pause  # noqa: SLF001
+report_retry = Permit._report_retry  # noqa: SLF001

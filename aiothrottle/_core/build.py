@@ -1,13 +1,28 @@
-"""Which parts a limiter gets: an engine alone, in a chain below a parent, or before a store."""
+"""Makes the parts of a limiter: an engine alone, in a chain below a parent, or before a store.
+
+Invariant: a wrong argument, or two that contradict each other, raise before a limiter exists.
+"""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aiothrottle._core.chain import Chain, Entry
+from aiothrottle._core.chain import Chain
 from aiothrottle._core.engine import Engine
-from aiothrottle._core.plan import Plan, check_shareable
+from aiothrottle._core.entry import Entry
+from aiothrottle._core.feedback import Feedback
+from aiothrottle._core.limits import SERVER, Limits
+from aiothrottle._core.plan import (
+    AlgorithmChoice,
+    ConcurrencyLimit,
+    Plan,
+    RateLimit,
+    check_shareable,
+    make_plan,
+    slots_of,
+)
+from aiothrottle.algorithms import Unlimited
 from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.checks import check_choice, check_number
+from aiothrottle.checks import check_choice, check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
 from aiothrottle.stores.fallback import CHOICES, OnStoreError
@@ -26,90 +41,132 @@ __all__ = ["Sharing", "make_entry"]
 
 
 class Sharing(NamedTuple):
-    """What of the limits is kept in a store, and how: as the user said it."""
+    """Which limits are counted in a store, and how: the arguments of `RateLimiter`."""
 
     store: Store | None
     key: Key | None
     max_reservation: float | None
     prefetch: RateLike | None
     on_store_error: OnStoreError
-    #: What all processes share of the slots, if anything.
-    slots: SharedConcurrency | None
-    #: Whether there is a rate limit.
-    has_rate: bool
 
 
 def make_entry(
-    plan: Plan,
-    slots: int | None,
+    rate_limit: RateLimit | Literal["server"] | None,
+    choice: AlgorithmChoice,
+    concurrency_limit: ConcurrencyLimit | None,
+    *,
     clock: "Callable[[], float]",
     max_queue: int | None,
-    *,
     parent: Entry | None,
     sharing: Sharing,
 ) -> Entry:
-    """Make an engine by all that the user said, with its chain, or refuse what contradicts itself.
+    """Make the engine of a limiter, and its chain below a parent.
 
     Raises:
-        TypeError: Something is of a wrong kind.
-        ValueError: Two things contradict each other.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument is out of range, or two arguments contradict each other.
     """
+    slots = slots_of(concurrency_limit)
+    check_whole("max_queue", max_queue, none="None for no limit")
     if not callable(clock):
-        raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
+        raise TypeError(f"clock must be a function that returns seconds, got {clock!r}")
     if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
-    store, key, max_reservation, prefetch, on_store_error, shared, has_rate = sharing
-    _check(sharing, parent)
-    if store is not None and key is not None and (has_rate or not shared):
-        check_shareable(plan)
-        if max_wait(plan.algorithm) < math.inf and not (
-            max_reservation is None and prefetch is None
-        ):
-            raise ValueError(
-                f"{plan.algorithm!r} says itself how far ahead a request may wait: "
-                "no max_reservation and no prefetch"
-            )
-        engine = Engine(Reserved(plan.algorithm), slots, clock, max_queue=max_queue)
-        engine.share_rate(
-            SharedBucket(
-                engine,
-                plan.algorithm,
-                store=store,
-                key=key,
-                max_reservation=max_reservation,
-                prefetch=_prefetch(prefetch),
-                on_store_error=on_store_error,
-            )
-        )
-    elif max_reservation is not None or prefetch is not None:
+    _check(sharing, concurrency_limit, parent)
+    limits = Limits(choice, concurrency_limit)
+    plan = Plan(Unlimited())
+    if rate_limit != SERVER:
+        plan = make_plan(rate_limit, choice, shared=sharing.store is not None)
+    elif sharing.store is not None:
         raise ValueError(
-            "max_reservation and prefetch say how a store is called: give a store, and a rate"
+            "rate_limit='server' holds for one process: with a store, give a fixed rate"
         )
     else:
-        engine = Engine(plan.algorithm, slots, clock, max_queue=max_queue)
-    if shared and key is not None:
-        if not isinstance(store, SlotStore):
-            raise TypeError(
-                f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
-            )
-        engine.lease_slots(SharedSemaphore(engine, shared, store, key, on_store_error))
+        limits.expect_server()
+    shared = concurrency_limit if isinstance(concurrency_limit, SharedConcurrency) else None
+    has_rate = rate_limit is not None or choice[1] is not None
+    engine = _make_engine(
+        plan,
+        limits,
+        clock=clock,
+        max_queue=max_queue,
+        sharing=sharing,
+        shares_rate=has_rate or shared is None,
+    )
+    if shared is not None:
+        _share_slots(engine, shared, sharing)
+    feedback = Feedback(plan.rate, slots, plan.guard)
+    engine.feedback = feedback if feedback.is_needed else None
     return engine if parent is None else Chain(engine, parent)
 
 
-def _check(sharing: Sharing, parent: Entry | None) -> None:
-    """Refuse what is of no use without a store, or cannot be a record in one."""
+def _make_engine(
+    plan: Plan,
+    limits: Limits,
+    *,
+    clock: "Callable[[], float]",
+    max_queue: int | None,
+    sharing: Sharing,
+    shares_rate: bool,
+) -> Engine:
+    """Make an engine; with a store it reserves its tokens there, if it shares its rate."""
+    store, key, max_reservation, prefetch, on_store_error = sharing
+    if store is None or key is None or not shares_rate:
+        if max_reservation is not None or prefetch is not None:
+            raise ValueError(
+                "max_reservation and prefetch say how a store is called: give a store, and a rate"
+            )
+        return Engine(plan.algorithm, limits.slots, clock, max_queue=max_queue, limits=limits)
+    check_shareable(plan)
+    waits_in_store = max_wait(plan.algorithm) < math.inf
+    if waits_in_store and not (max_reservation is None and prefetch is None):
+        raise ValueError(
+            f"{plan.algorithm!r} says itself how far ahead a request may wait: "
+            "no max_reservation and no prefetch"
+        )
+    reserved = Reserved(plan.algorithm)
+    engine = Engine(reserved, limits.slots, clock, max_queue=max_queue, limits=limits)
+    engine.share_rate(
+        SharedBucket(
+            engine,
+            plan.algorithm,
+            store=store,
+            key=key,
+            max_reservation=max_reservation,
+            prefetch=_prefetch(prefetch),
+            on_store_error=on_store_error,
+        )
+    )
+    return engine
+
+
+def _share_slots(engine: Engine, shared: SharedConcurrency, sharing: Sharing) -> None:
+    """Lease the slots of the engine in the store."""
+    store, key = sharing.store, sharing.key
+    if not isinstance(store, SlotStore):
+        raise TypeError(
+            f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
+        )
+    assert key is not None  # `_check` requires it with a store
+    engine.lease_slots(SharedSemaphore(engine, shared, store, key, sharing.on_store_error))
+
+
+def _check(
+    sharing: Sharing, concurrency_limit: ConcurrencyLimit | None, parent: Entry | None
+) -> None:
+    """Reject arguments that need a store without one, and a store that cannot be used."""
     store, on_store_error = sharing.store, sharing.on_store_error
     check_choice("on_store_error", on_store_error, CHOICES)
     if store is None:
         if on_store_error != "raise":
             raise ValueError("on_store_error says what to do when a store fails: give a store")
-        if sharing.slots is not None:
+        if isinstance(concurrency_limit, SharedConcurrency):
             raise ValueError("a SharedConcurrency is counted in a store: give a store")
         if sharing.key is not None:
             raise ValueError("key names the record in the store: give a store")
         return
     if not isinstance(store, Store):
-        raise TypeError(f"store is a Store, such as RedisStore(client), not {shown(store)}")
+        raise TypeError(f"store must be a Store, such as RedisStore(client), got {shown(store)}")
     if sharing.key is None:
         raise TypeError(
             "key is required with store: it names the record, and limiters with the same key share "

@@ -9,10 +9,11 @@ Invariant: at most one request of the engine stands in the queue above.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiothrottle._core import trying
-from aiothrottle._core.engine import Engine, Starter, fail
+from aiothrottle._core.engine import Engine, fail
+from aiothrottle._core.entry import Entry
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.errors import LimiterClosed, QueueFull, ThrottleTimeout
@@ -24,57 +25,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.semaphore import Semaphore
 
-__all__ = ["Chain", "Entry"]
-
-
-class Entry(Starter, Protocol):
-    """The entry of a limiter: an engine, or a chain that begins with one.
-
-    `Engine` documents the methods.
-    """
-
-    bucket: "LocalBucket"
-    semaphore: "Semaphore"
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None: ...
-    @property
-    def capacity(self) -> float: ...
-    @property
-    def takes_outcomes(self) -> bool: ...
-    @property
-    def is_bounded(self) -> bool: ...
-    def arrive(self, waiter: Waiter, *, as_head: bool = False) -> "Future[None] | None": ...
-    def resume(self, waiter: Waiter) -> "Future[None] | None": ...
-    def cancel(self, waiter: Waiter) -> None: ...
-    def timed_out(self, waiter: Waiter) -> ThrottleTimeout: ...
-    def release(self, waiter: Waiter) -> None: ...
-    def slot_released(self, waiter: Waiter | None = None) -> None: ...
-    def abandon(self, release: "Callable[[], None]") -> bool: ...
-    def undo(self, waiter: Waiter) -> None: ...
-    def settle(self, waiter: Waiter, cost: float) -> None: ...
-    def charge(self, cost: float) -> None: ...
-    async def record(self, cost: float) -> None: ...
-    async def try_start(self, waiter: Waiter) -> Verdict: ...
-    async def peek(self, waiter: Waiter) -> Verdict: ...
-    def verdict(self, wait: float, *, allowed: bool = False) -> Verdict: ...
-    def report_success(self, cost: float, age: float, *, own: bool = True) -> None: ...
-    def report_throttled(
-        self,
-        sent_at: float,
-        seconds: float | None,
-        *,
-        from_server: bool,
-        jitter: float,
-        longest: float,
-    ) -> bool: ...
-    def learn_throttled(self, age: float, pause: float) -> None: ...
-    def cost_ahead(self, waiter: Waiter) -> float: ...
-    def now(self) -> float: ...
-    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
-    async def close(self, *, drain: bool) -> None: ...
+__all__ = ["Chain"]
 
 
 class Chain:
@@ -102,6 +53,11 @@ class Chain:
     def capacity(self) -> float:
         """The greatest cost that this limiter and those above can ever admit."""
         return min(self.engine.capacity, self.above.capacity)
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """The engine, and those above it."""
+        return (self.engine, *self.above.engines)
 
     @property
     def takes_outcomes(self) -> bool:
@@ -263,36 +219,6 @@ class Chain:
     def now(self) -> float:
         """Read the clock of the engine, and flush its bucket."""
         return self.engine.now()
-
-    # ---- outcomes --------------------------------------------------------------------------------
-
-    def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
-        """Record a success, here and above."""
-        self.engine.report_success(cost, age, own=own)
-        self.above.report_success(cost, age, own=False)
-
-    def report_throttled(
-        self,
-        sent_at: float,
-        seconds: float | None,
-        *,
-        from_server: bool,
-        jitter: float,
-        longest: float,
-    ) -> bool:
-        """Pause the engine after a 429. The limiters above learn from it, without a pause."""
-        engine = self.engine
-        paused = engine.report_throttled(
-            sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
-        )
-        now = engine.bucket.clock()
-        self.above.learn_throttled(now - sent_at, engine.pause.left(now))
-        return paused
-
-    def learn_throttled(self, age: float, pause: float) -> None:
-        """Record a 429 of a request from below, here and above."""
-        self.engine.learn_throttled(age, pause)
-        self.above.learn_throttled(age, pause)
 
     # ---- the end, and loops ----------------------------------------------------------------------
 

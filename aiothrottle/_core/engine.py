@@ -4,12 +4,11 @@ Strategy. With an empty queue, a free slot and credit in the bucket a request ta
 and never comes here (`Permit.__aenter__`). Any other request joins the queue and waits on a future,
 until the consumer calls `serve`, which grants to it.
 
-A grant takes a slot and wakes the waiter, no more. Its tokens are taken after it has resumed, so a
-token is never stamped earlier than its request, and a waiter that is cancelled in between gives
-back only the slot. Until then it stays in the queue, which keeps new requests off the fast path and
-the order first in, first out. While waiters are resuming nothing else is granted, so the decision
-about the whole batch holds, unless a new epoch has begun: each change of limits and pauses, and
-each token that is taken out of turn, begins one.
+A grant takes a slot and wakes the waiter, no more. Its tokens are taken after it has resumed, so
+the timestamp of a token is never earlier than its request, and a waiter that is cancelled in
+between gives back only the slot. Until then it stays in the queue, which keeps new requests off the
+fast path and the order first in, first out. Each change of limits and pauses, and each token that
+is taken out of turn, begins a new epoch: grants of an older epoch are decided again.
 
 Invariants: every waiter is queued, granted or gone; a queue that is not empty has a consumer; state
 changes only in synchronous code, so no await can lose anything.
@@ -19,59 +18,36 @@ import asyncio
 import math
 from asyncio import Future, get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle import events
-from aiothrottle._core import outcomes, trying
+from aiothrottle._core import trying
 from aiothrottle._core.bucket import LocalBucket
+from aiothrottle._core.charges import charge_more, refund
 from aiothrottle._core.consumer import Consumer
+from aiothrottle._core.dispatcher import Dispatcher
+from aiothrottle._core.limits import Limits
 from aiothrottle._core.lost import LostPermits
 from aiothrottle._core.observers import Observers
 from aiothrottle._core.pause import Pause
-from aiothrottle._core.rejects import ChargedRejects
+from aiothrottle._core.rejects import Rejects
 from aiothrottle._core.semaphore import Semaphore
-from aiothrottle._core.stall import Stall
-from aiothrottle._core.threads import check_thread
+from aiothrottle._core.snapshot import statistics_of
+from aiothrottle._core.threads import check_loop, check_thread
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter, WaitQueue
-from aiothrottle.errors import CostTooHigh, LimiterClosed, QueueFull, ThrottleTimeout, twin
-from aiothrottle.statistics import Statistics
+from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleTimeout, twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from aiothrottle._core.feedback import Feedback
     from aiothrottle._core.shared import SharedSlots, SharedTokens
+    from aiothrottle._core.starter import Starter
     from aiothrottle.algorithms import Algorithm
-    from aiothrottle.rate import Rate
+    from aiothrottle.statistics import Statistics
 
-__all__ = ["Engine", "Starter", "fail", "is_granted"]
-
-# Waiters that are woken in one turn: more would keep the loop from its sockets.
-_BATCH = 256
-# Seconds. The least wait between two batches: waiters that start one by one would cost two turns of
-# the loop each, and its timers are no finer than a millisecond anyway.
-_SHORTEST_NAP = 0.0005
-
-
-class Starter(Protocol):
-    """Decides about new requests and starts them: an engine, or a chain that begins with it."""
-
-    def decide_at_once(self, waiter: Waiter, now: float) -> float:
-        """As `Engine.decide_at_once`."""
-        ...
-
-    def start(self, waiter: Waiter, now: float) -> None:
-        """As `Engine.start`."""
-        ...
-
-    def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
-        """As `Engine.estimate`."""
-        ...
-
-    def bind(self) -> None:
-        """As `Engine.bind`."""
-        ...
+__all__ = ["Engine", "fail", "is_granted"]
 
 
 class Engine:
@@ -79,36 +55,30 @@ class Engine:
 
     __slots__ = (
         "__weakref__",
-        "_charged_rejects",
         "_given_clock",
-        "_granted_in",
         "_lost",
         "_patient",
-        "_resuming",
-        "_stall",
         "_started",
-        "_starved",
         "bucket",
         "chained",
         "closed",
         "consumer",
         "debug",
+        "dispatcher",
         "epoch",
         "feedback",
         "key",
         "leased",
+        "limits",
         "loop",
-        "max_queue",
         "observers",
         "pause",
         "queue",
-        "rate_unknown",
+        "rejects",
         "rejects_waiters",
         "semaphore",
-        "server_rates",
         "shared",
         "thread",
-        "updated",
     )
 
     def __init__(
@@ -118,11 +88,14 @@ class Engine:
         clock: "Callable[[], float]",
         *,
         max_queue: int | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.bucket: LocalBucket = LocalBucket(algorithm, clock)
         self.semaphore: Semaphore = Semaphore(concurrency_limit)
         self.queue: WaitQueue = WaitQueue()
         self.consumer: Consumer = Consumer()
+        self.dispatcher: Dispatcher = Dispatcher()
+        self.rejects: Rejects = Rejects(max_queue)
         self.pause: Pause = Pause()
         self.observers: Observers = Observers()
         #: The controllers that adapt to outcomes, if there are any.
@@ -131,15 +104,10 @@ class Engine:
         self.leased: SharedSlots | None = None
         #: Reserves the tokens in a store, if processes share a rate.
         self.shared: SharedTokens | None = None
-        self.max_queue: int | None = max_queue
+        #: The limits that the user asked for.
+        self.limits: Limits = limits or Limits()
         #: Its key in a `KeyedRateLimiter`.
         self.key: Hashable = None
-        #: The rates that the server reported, () before it has; None: not followed.
-        self.server_rates: tuple[Rate, ...] | None = None
-        #: Whether it follows the server, which has reported no rate yet: one request at a time.
-        self.rate_unknown: bool = False
-        #: Whether the user has changed the limits.
-        self.updated: bool = False
         self.closed: bool = False
         #: Whether it was closed without draining.
         self.rejects_waiters: bool = False
@@ -154,16 +122,9 @@ class Engine:
         self._given_clock = clock
         #: Counts the changes that affect decisions.
         self.epoch: int = 0
-        # Waiters that were granted and have not resumed yet, and the epoch of that decision.
-        self._resuming: int = 0
-        self._granted_in: int = 0
         # The last waiter that resumed: its tokens are not taken yet, see `now`.
         self._started: Waiter | None = None
-        self._starved: bool = False  # the head of the queue lacks only a slot
-        # Made when the head of the queue lacks a slot for the first time.
-        self._stall: Stall | None = None
         self._lost: LostPermits = LostPermits()
-        self._charged_rejects: ChargedRejects = ChargedRejects()
         # Whether no request is rejected for the length of the queue or of its wait.
         self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
 
@@ -182,22 +143,32 @@ class Engine:
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return self.queue.count - len(self._charged_rejects)
+        return self.queue.count - len(self.rejects)
 
     @property
     def resuming(self) -> int:
         """The number of slots that waiters hold which have not resumed yet."""
-        return self._resuming
+        return self.dispatcher.resuming
 
     @property
     def in_flight(self) -> int:
         """The number of permits that are held."""
-        return self.semaphore.taken - self._resuming
+        return self.semaphore.taken - self.dispatcher.resuming
 
     @property
     def is_bounded(self) -> bool:
         """Whether there is a concurrency limit."""
         return self.semaphore.limit is not None
+
+    @property
+    def engines(self) -> "tuple[Engine, ...]":
+        """This engine; a chain has those above it as well."""
+        return (self,)
+
+    @property
+    def takes_outcomes(self) -> bool:
+        """Whether reports of outcomes have an effect."""
+        return self.feedback is not None
 
     @property
     def shares_rate(self) -> bool:
@@ -217,7 +188,7 @@ class Engine:
             not (self.queue.count or self.consumer.task)
             # Without a limit slots do not count. A permit that is held keeps its engine alive.
             and not (self.is_bounded and self.in_flight)
-            and not (self.closed or (self.updated and self.server_rates is None))
+            and not (self.closed or self.limits.are_changed_by_user)
             and now >= self.pause.ends_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
@@ -229,15 +200,15 @@ class Engine:
         """Read the clock, and charge all started requests, so that the bucket may decide."""
         now = self.bucket.clock()
         if self._started is not None:
-            self._stamp(self._started, now)
+            self._take(self._started, now)
         self.bucket.flush()
         return now
 
-    def _stamp(self, started: Waiter, now: float) -> None:
+    def _take(self, started: Waiter, now: float) -> None:
         """Take the tokens of the last waiter that resumed: by now it has started.
 
-        The system may suspend the process between any two steps. A token that is stamped before its
-        request starts could be too early by as much.
+        The system may suspend the process between any two steps. A timestamp that is read before
+        the request starts could be too early by as much.
         """
         self._started = None
         started.at = now
@@ -344,11 +315,11 @@ class Engine:
                 return None
         if self.closed:
             raise LimiterClosed(key=self.key)
-        if self.updated and (error := self._too_high(waiter.cost)):
+        if self.limits.are_updated and (error := self._too_high(waiter.cost)):
             raise error  # the limit was lowered since the permit was made
         waiter.at = now
         if not self._patient or waiter.timeout is not None:
-            self._reject_if_hopeless(waiter, now, (chain or self).estimate, as_head=as_head)
+            self.rejects.check(self, waiter, now, (chain or self).estimate, as_head=as_head)
         # Not by `loop.create_future`, which is one more call for the same future.
         future: Future[None] = Future(loop=loop)
         try:
@@ -382,18 +353,19 @@ class Engine:
         now = bucket.clock()
         started = self._started
         if started is not None:
-            if started.cost == 1.0:  # as in `_stamp`, without a call
+            if started.cost == 1.0:  # as in `_take`, without a call
                 self._started = None
                 started.at = now
                 bucket.stamps.append(now)
             else:
-                self._stamp(started, now)
-        if self._granted_in != self.epoch and not self._may_start(waiter):
+                self._take(started, now)
+        dispatcher = self.dispatcher
+        if dispatcher.epoch != self.epoch and not self._may_start(waiter):
             return self._stay(waiter)
-        self._resuming -= 1
+        dispatcher.resuming -= 1
         self._started = waiter
         self.queue.remove(waiter)
-        if not self._resuming:
+        if not dispatcher.resuming:
             self._last_has_started()
         waited = now - waiter.at
         waiter.waited = waited if waited > 0.0 else 0.0
@@ -458,19 +430,19 @@ class Engine:
                 self._take_back()
                 loop = self.loop
                 if self._started is not None and loop is not None and not loop.is_closed():
-                    # This waiter, or the last of its batch, would have stamped that token.
+                    # This waiter, or the last of its batch, would have taken those tokens.
                     loop.call_soon(self._all_started)
             self._leave(waiter, resumed=resumed)
 
     def _take_back(self) -> None:
         """Undo a grant that was not used."""
-        self._resuming -= 1
+        self.dispatcher.resuming -= 1
         self.semaphore.taken -= 1
 
     def _leave(self, waiter: Waiter, *, resumed: bool) -> None:
         """Remove the waiter from the queue, and wake the consumer if the order changes."""
         # While waiters are resuming, the consumer's timer may be for this waiter.
-        affected = resumed or self._resuming or self.queue.head is waiter
+        affected = resumed or self.dispatcher.resuming or self.queue.head is waiter
         self.queue.remove(waiter)
         if affected:
             self.wake()
@@ -481,11 +453,10 @@ class Engine:
 
     def slot_released(self, waiter: Waiter | None = None) -> None:  # noqa: ARG002 - a chain needs it
         """Handle the release of a slot, while the semaphore is watched."""
-        if self._starved:
+        if self.dispatcher.starved:
             self.wake()
         self.watch()
-        if self._stall is not None:
-            self._stall.slot_released()
+        self.dispatcher.slot_released()
         if self.leased is not None:
             self.leased.freed()
 
@@ -497,7 +468,8 @@ class Engine:
 
     def watch(self) -> None:
         """Set whether each release of a slot calls `slot_released`."""
-        self.semaphore.watched = self._starved or self.chained or self.leased is not None
+        starved = self.dispatcher.starved
+        self.semaphore.watched = starved or self.chained or self.leased is not None
 
     def abandon(self, release: "Callable[[], None]") -> bool:
         """Release a permit that is garbage. Returns whether there is a concurrency limit.
@@ -516,7 +488,7 @@ class Engine:
 
     def undo(self, waiter: Waiter) -> None:
         """Undo the start of a request that was not sent."""
-        self._refund(waiter, self.now(), waiter.cost)
+        refund(self.bucket, waiter, self.now(), waiter.cost)
         self.observers.withdrawn += 1
         self.release(waiter)
         self.wake()
@@ -526,29 +498,14 @@ class Engine:
         now = self.now()
         more = cost - waiter.cost
         if more > 0:
-            self.bucket.charge(now, more)
-            waiter.later_charges = waiter.later_charges or []
-            waiter.later_charges.append((now, more))
+            charge_more(self.bucket, waiter, now, more)
             self.epoch += 1
         else:
-            self._refund(waiter, now, -more)
+            refund(self.bucket, waiter, now, -more)
             self.wake()
         waiter.cost = cost
         if self.shared is not None:
             self.shared.flush()
-
-    def _refund(self, waiter: Waiter, now: float, cost: float) -> None:
-        """Refund tokens, the last charge first, each at the instant of its charge."""
-        charges = waiter.later_charges or []
-        while charges and cost > 0:
-            at, charged = charges.pop()
-            back = min(charged, cost)
-            self.bucket.refund(now, back, at)
-            cost -= back
-            if back < charged:
-                charges.append((at, charged - back))
-        if cost > 0:
-            self.bucket.refund(now, cost, waiter.at)
 
     async def record(self, cost: float) -> None:
         """Take tokens for a request that was sent already, whether they fit or not."""
@@ -579,39 +536,6 @@ class Engine:
         return Verdict(allowed, self.bucket.remaining(now), wait, self.bucket.reset_after(now))
 
     # ---- rejecting -------------------------------------------------------------------------------
-
-    def _reject_if_hopeless(
-        self,
-        waiter: Waiter,
-        now: float,
-        estimate: "Callable[[float, Waiter], float]",
-        *,
-        as_head: bool,
-    ) -> None:
-        """Raise if the queue is full, or the estimated wait is too long.
-
-        Raises:
-            QueueFull, ThrottleTimeout: The request is rejected.
-        """
-        full = not as_head and self.max_queue is not None and self.waiting >= self.max_queue
-        longest = self.bucket.max_wait
-        if not full and waiter.timeout is None and longest == math.inf:
-            return
-        wait = estimate(now, waiter)
-        timeout = longest if waiter.timeout is None else min(waiter.timeout, longest)
-        if full:
-            self.reject("queue full")
-            raise QueueFull(self.waiting, wait, key=self.key)
-        if wait > longest and self.shared is not None:
-            self.shared.charge_reject(waiter.cost)
-        elif wait > longest:
-            self._charged_rejects.add(
-                waiter, now, queue=self.queue, bucket=self.bucket, loop=self.loop
-            )
-        elif wait <= timeout:
-            return
-        self.reject("timeout")
-        raise ThrottleTimeout(wait, timeout=timeout, key=self.key)
 
     def timed_out(self, waiter: Waiter) -> ThrottleTimeout:
         """Count a rejected waiter whose timeout has passed, and return the error to raise."""
@@ -647,15 +571,14 @@ class Engine:
 
     def consumer_ended(self, *, swept: bool) -> None:
         """Handle the end of the consumer: the queue is empty."""
-        if self._stall is not None:
-            self._stall.end()
+        self.dispatcher.end()
         if self.shared is not None and not self.queue.count:
             self.shared.queue_is_empty(swept=swept)
 
     def fail_all(self, error: Exception) -> None:
         """Raise the error in all waiters."""
         for waiter in self.queue:
-            if waiter not in self._charged_rejects:
+            if waiter not in self.rejects:
                 fail(waiter, twin(error, self.key))
 
     def serve(self) -> float | None:
@@ -665,87 +588,17 @@ class Engine:
         if self.shared is not None:
             # The store is called before the waiters run that are granted now.
             until_call = self.shared.prepare(self.now())
-            wait = self._serve()
+            wait = self.dispatcher.serve(self)
             if wait is not None:
                 wait = min(wait, until_call)
             return None if wait == math.inf else wait  # the reserver serves again
-        return self._serve()
-
-    def _serve(self) -> float | None:
-        self._starved = False
-        self.watch()
-        self.observers.tidy()
-        if self._resuming:
-            return None  # the last of them makes the consumer serve again
-        now = self.now()
-        if now < self.pause.ends_at:
-            return self.pause.left(now)
-        if self._charged_rejects:
-            self._charged_rejects.charge_at_head(now, queue=self.queue, bucket=self.bucket)
-        return self.grant(now)
-
-    def grant(self, now: float) -> float | None:
-        """Grant to all waiters that may start at `now`, in order."""
-        self._granted_in = self.epoch
-        semaphore, rejects = self.semaphore, self._charged_rejects
-        granted, cost, wait = 0, 0.0, 0.0
-        most = 1 if self.chained else _BATCH
-        # Waiters with a cost of 1 that may start without a further decision.
-        sure = 0 if rejects else semaphore.slots - semaphore.taken
-        if sure > 0:
-            sure = min(sure, self.bucket.startable(now, most))
-        for waiter in self.queue:
-            future = waiter.future
-            if future is None or future.done():
-                continue  # it has left, or is cancelled and about to leave
-            tokens = waiter.cost
-            if granted >= sure or tokens != 1.0:
-                sure = 0  # it holds for costs of 1 only
-                if waiter in rejects:
-                    break  # it is charged when the waiters ahead of it have started
-                if semaphore.taken >= semaphore.slots and self._starve():
-                    return None
-                wait = self.decide(now, tokens, ahead=cost)
-                if wait > 0.0:
-                    break
-            cost += tokens
-            semaphore.taken += 1
-            self._resuming += 1
-            future.set_result(None)
-            granted += 1
-            if granted == most:
-                break
-        if wait > 0.0 and granted > 1:
-            wait = max(wait, _SHORTEST_NAP)
-        return wait or None
-
-    def _starve(self) -> bool:
-        """Watch each release of a slot from now on. Returns False if a slot is free by then."""
-        assert self.loop is not None
-        self._starved = True
-        self.watch()
-        if self.semaphore.free:  # a garbage collection has released a slot before the watch
-            self._starved = False
-            return False
-        self._stall = self._stall or Stall()
-        self._stall.watch(self.loop, self._lacks_slot_in)
-        return True
-
-    def _lacks_slot_in(self) -> float | None:
-        """Return the seconds until the head lacks only a slot; None: it does not lack a slot.
-
-        Also None if no permit of this engine holds a slot that could be released.
-        """
-        if not (self._starved and self.queue.count and self.in_flight):
-            return None
-        wait = self.estimate(self.now(), self.queue.head, 0.0)
-        return wait if wait < math.inf else 0.0  # the store is called only with a free slot
+        return self.dispatcher.serve(self)
 
     def startable(self, most: int) -> int:
         """Return how many waiters would start if they had slots, at most `most`."""
         if self.rejects_waiters or self.bucket.clock() < self.pause.ends_at:
             return 0
-        waiting = self.waiting - self._resuming
+        waiting = self.waiting - self.dispatcher.resuming
         if not waiting:
             return 0
         if self.shared is not None:
@@ -764,7 +617,7 @@ class Engine:
         own = algorithm if self.shared is None else self.shared.use(algorithm)
         self.bucket.use(own, self.now())
         self.reconsider()
-        self._patient = self.max_queue is None and self.bucket.max_wait == math.inf
+        self._patient = not self.rejects.bounds_queue and self.bucket.max_wait == math.inf
         for waiter in self.queue:
             if waiter.cost > algorithm.capacity:
                 fail(waiter, CostTooHigh(waiter.cost, algorithm.capacity, key=self.key))
@@ -799,49 +652,11 @@ class Engine:
         If both the tokens and the slots are in the store, it reports the first failure of either,
         and the recovery of both.
         """
-        others = [part for part in (self.shared, self.leased) if part not in {None, source}]
-        if self.observers.listeners and all(part is None or part.store_up for part in others):
+        parts = [part for part in (self.shared, self.leased) if part is not None]
+        others_up = all(part.store_up for part in parts if part is not source)
+        if self.observers.listeners and others_up:
             change.key = self.key
             self.observers.emit(change)
-
-    # ---- pauses and outcomes ---------------------------------------------------------------------
-
-    def pause_for(self, seconds: float, reason: events.Reason = "requested") -> None:
-        """Grant nothing for so many seconds from now; a pause is never shortened."""
-        outcomes.pause_for(self, seconds, reason)
-
-    @property
-    def takes_outcomes(self) -> bool:
-        """Whether reports of outcomes have an effect."""
-        return self.feedback is not None
-
-    def report_success(self, cost: float, age: float, *, own: bool = True) -> None:
-        """Record a request that started `age` seconds ago and was not throttled."""
-        outcomes.report_success(self, cost, age, own=own)
-
-    def report_throttled(
-        self,
-        sent_at: float,
-        seconds: float | None,
-        *,
-        from_server: bool,
-        jitter: float,
-        longest: float,
-    ) -> bool:
-        """Pause after a 429. Returns whether the engine is now paused for `seconds`."""
-        return outcomes.report_throttled(
-            self, sent_at, seconds, from_server=from_server, jitter=jitter, longest=longest
-        )
-
-    def learn_throttled(self, age: float, pause: float) -> None:
-        """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
-        outcomes.learn_throttled(self, age, pause)
-
-    def update_quota(
-        self, sent_at: float, remaining: float, reset_after: float, *, held: bool, evenly: bool
-    ) -> None:
-        """Keep to the quota that the server reported in its response."""
-        outcomes.update_quota(self, sent_at, remaining, reset_after, held=held, evenly=evenly)
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -862,23 +677,18 @@ class Engine:
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise RuntimeError if the engine belongs to another loop that is open."""
-        if self.loop is not loop and self.loop is not None and not self.loop.is_closed():
-            raise RuntimeError(
-                f"this limiter belongs to {self.loop!r}, which is still open, and cannot serve "
-                f"{loop!r} as well: use one limiter for each loop, or close the first loop"
-            )
+        check_loop(self.loop, loop)
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         self._lost.release()  # the old loop may have been closed before that
         # The waiters of the old loop are dead, and so is its consumer. The bucket lives on.
-        while self._resuming:
-            self._take_back()
+        self.semaphore.taken -= self.dispatcher.resuming
+        self.dispatcher.forget()
         if self.leased is not None:
             self.leased.restart()
         self.queue.clear()
-        self._charged_rejects.clear()
+        self.rejects.clear()
         self.consumer.forget()
-        self._stall = None
         self.loop = loop
         self.thread = get_ident()
         self.debug = loop.get_debug()
@@ -893,7 +703,7 @@ class Engine:
             self.bucket.restart(clock)
             if self.feedback is not None:
                 self.feedback.restart()
-                if self.feedback.slots is not None and not self.rate_unknown:
+                if self.feedback.slots is not None and not self.limits.rate_unknown:
                     self.semaphore.resize(int(self.feedback.slots.state.limit))
         if self.shared is not None:
             self.shared.restart()
@@ -909,7 +719,7 @@ class Engine:
             self.epoch += 1
             if self.loop is loop:
                 for waiter in self.queue:
-                    if waiter not in self._charged_rejects:
+                    if waiter not in self.rejects:
                         fail(waiter, LimiterClosed(key=self.key))
         self.wake()
         while (task := self.consumer.task) is not None and self.loop is loop:
@@ -920,35 +730,9 @@ class Engine:
         if self.shared is not None and self.loop is loop:
             await self.shared.close()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> "Statistics":
         """Return the counts so far, and the present state."""
-        now = self.now()
-        bucket, observers, feedback = self.bucket, self.observers, self.feedback
-        waits = observers.waits
-        if waits.recent:
-            waits.count_recent()
-        at_once = bucket.granted - waits.count
-        capacity, remaining = bucket.capacity, bucket.remaining(now)
-        rate = feedback and feedback.rate
-        guard = feedback and feedback.guard
-        return Statistics(
-            granted=bucket.granted - observers.withdrawn,
-            rejected=observers.rejected,
-            waiting=self.waiting,
-            in_flight=self.in_flight,
-            waited_total=waits.total,
-            waited_p50=waits.percentile(0.5, at_once=at_once),
-            waited_p90=waits.percentile(0.9, at_once=at_once),
-            waited_p99=waits.percentile(0.99, at_once=at_once),
-            waited_max=waits.longest,
-            paused_for=self.pause.left(now),
-            quota_remaining=bucket.quota_remaining(now),
-            utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
-            rate_limit=rate.state.rate if rate else None,
-            concurrency_limit=self.semaphore.limit,
-            guard=guard.measured.seconds if guard else None,
-            store_up=self.store_up,
-        )
+        return statistics_of(self)
 
 
 def fail(waiter: Waiter, error: Exception) -> None:

@@ -13,9 +13,10 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from aiothrottle._core.bucket import LocalBucket
+    from aiothrottle._core.limits import Limits
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply",
-    "learn_throttled",
     "pause_for",
     "report_success",
     "report_throttled",
@@ -39,10 +39,10 @@ _LONGER = 1.0
 class Host(Protocol):
     """The engine, as far as an outcome may change it."""
 
-    rate_unknown: bool
     bucket: "LocalBucket"
     feedback: Feedback | None
     key: "Hashable"
+    limits: "Limits"
     observers: "Observers"
     pause: "Pause"
     semaphore: "Semaphore"
@@ -53,6 +53,15 @@ class Host(Protocol):
     def reconsider(self) -> None: ...
     def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
+
+
+class Entry(Protocol):
+    """An engine, or a chain that begins with it."""
+
+    @property
+    def engine(self) -> Host: ...
+    @property
+    def engines(self) -> "Sequence[Host]": ...
 
 
 def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
@@ -71,8 +80,15 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
             engine.observers.emit(events.Paused(engine.key, left, reason))
 
 
-def report_success(engine: Host, cost: float, age: float, *, own: bool) -> None:
-    """Record a request that started `age` seconds ago and was not throttled."""
+def report_success(entry: Entry, cost: float, age: float) -> None:
+    """Record a request that started `age` seconds ago and was not throttled, in all its engines."""
+    own = True
+    for engine in entry.engines:
+        _succeeded(engine, cost, age, own=own)
+        own = False
+
+
+def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     feedback = engine.feedback
     if feedback is None:
         return
@@ -92,7 +108,7 @@ def report_success(engine: Host, cost: float, age: float, *, own: bool) -> None:
 
 
 def report_throttled(
-    engine: Host,
+    entry: Entry,
     sent_at: float,
     seconds: float | None,
     *,
@@ -100,7 +116,20 @@ def report_throttled(
     jitter: float,
     longest: float,
 ) -> bool:
-    """Pause after a 429. Returns whether the engine is now paused for `seconds`."""
+    """Pause after a 429. The engines above learn from it, without a pause.
+
+    Args:
+        entry: Where the request arrived.
+        sent_at: When it was sent.
+        seconds: Duration of the pause; None: it grows with each 429 in a row.
+        from_server: Whether the server sent the duration.
+        jitter: The pause is longer by up to this part of it.
+        longest: The longest pause, in seconds.
+
+    Returns:
+        Whether the engine is now paused for `seconds`.
+    """
+    engine = entry.engine
     feedback = engine.feedback = engine.feedback or Feedback()
     if engine.observers.listeners:
         engine.observers.emit(events.Throttled(engine.key, seconds if from_server else None))
@@ -114,11 +143,13 @@ def report_throttled(
     else:
         paused = False
     now = engine.bucket.clock()
-    learn_throttled(engine, now - sent_at, engine.pause.left(now))
+    left = engine.pause.left(now)
+    for each in entry.engines:
+        _learn(each, now - sent_at, left)
     return paused
 
 
-def learn_throttled(engine: Host, age: float, pause: float) -> None:
+def _learn(engine: Host, age: float, pause: float) -> None:
     """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.bucket.clock()
@@ -137,7 +168,7 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
             pace.follow(state, now, value)
             engine.reconsider()
         elif what == "slots":
-            if engine.rate_unknown or engine.semaphore.limit is None:
+            if engine.limits.rate_unknown or engine.semaphore.limit is None:
                 continue
             engine.resize(int(value))
         else:

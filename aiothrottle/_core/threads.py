@@ -9,7 +9,7 @@ from aiothrottle.errors import in_another_thread
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-__all__ = ["check_thread"]
+__all__ = ["check_loop", "check_thread"]
 
 
 def check_thread(loop: "AbstractEventLoop | None", thread: int | None) -> int | None:
@@ -35,3 +35,12 @@ def check_thread(loop: "AbstractEventLoop | None", thread: int | None) -> int | 
     if running is not loop:
         raise in_another_thread(loop)
     return here
+
+
+def check_loop(own: "AbstractEventLoop | None", loop: "AbstractEventLoop") -> None:
+    """Raise RuntimeError if a limiter belongs to another loop that is open."""
+    if own is not loop and own is not None and not own.is_closed():
+        raise RuntimeError(
+            f"this limiter belongs to {own!r}, which is still open, and cannot serve {loop!r} as "
+            "well: use one limiter for each loop, or close the first loop"
+        )

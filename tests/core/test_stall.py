@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter, Permit, RateLimiter, SharedConcurrency
+from aiothrottle import KeyedRateLimiter, Permit, RateLimiter
 from aiothrottle._core import stall
 from aiothrottle._core.stall import Collector
 from tests.sharing import Link, Shared, share
@@ -266,5 +266,5 @@ async def test_leases_of_others_are_waited_for_without_a_collection(
     await asyncio.sleep(5)
     held.release()
     await waiter
-    assert isinstance(mine._concurrency_limit, SharedConcurrency)
+    assert mine._engine.leased is not None
     assert collections == []

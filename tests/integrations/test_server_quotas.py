@@ -23,7 +23,7 @@ from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from aiothrottle.headers import Profile, ServerLimits
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.permit import make_permit
+from aiothrottle.permit import WatchedPermit
 from tests.serving import Handler, answer, serving
 from tests.virtually import now, turns, virtual
 
@@ -157,7 +157,7 @@ async def test_nonsense_is_refused_and_changes_nothing(
         cast("Any", permit).update_quota(left, reset_after)
     assert limiter.statistics().quota_remaining is None
     with pytest.raises(RuntimeError, match="not held"):
-        make_permit(limiter._engine, 1.0, 0.0).update_quota(1, 1)
+        WatchedPermit(limiter._engine).update_quota(1, 1)
 
 
 # ---- a limiter that follows ------------------------------------------------------------------
@@ -351,7 +351,7 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
         permit = await limiter.acquire()
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().quota_remaining is None
-        assert not limiter._engine.server_rates
+        assert not limiter._engine.limits.server_rates
 
 
 @pytest.mark.parametrize(

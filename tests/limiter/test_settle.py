@@ -15,7 +15,7 @@ from aiothrottle import (
     SlidingWindowCounter,
     TokenBucket,
 )
-from aiothrottle.permit import make_permit
+from aiothrottle.permit import WatchedPermit
 from tests.virtually import now, turns, virtual, visit, visits
 
 Unchecked: TypeAlias = Any  # what callers pass who do not check their types
@@ -225,7 +225,7 @@ async def test_the_slot_stays_taken() -> None:
 @virtual
 async def test_only_a_permit_that_is_held_can_be_settled() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
-    early = make_permit(limiter._engine, 1.0, 0.0)
+    early = WatchedPermit(limiter._engine)
     released = await limiter.acquire()
     waits = limiter.throttle()
     waiter = asyncio.create_task(waits.__aenter__())

@@ -69,7 +69,13 @@ TABLE = """
     _core.verdict |                                                          |
     _core.shared | _core.verdict _core.wait_queue algorithms stores.shared_concurrency |
     _core.lost   |                                                           | asyncio
-    _core.rejects | _core.bucket _core.wait_queue                            | asyncio
+    _core.rejects | _core.* errors events                                    | asyncio
+    _core.charges | _core.bucket _core.wait_queue                            |
+    _core.dispatcher | _core.*                                                | asyncio
+    _core.snapshot | _core.* statistics                                       |
+    _core.starter | _core.wait_queue                                         |
+    _core.limits | _core.* algorithms events rate stores.shared_concurrency  |
+    _core.entry  | _core.* errors                                            | asyncio
     _core.outcomes | _core.* adaptive.* algorithms events                    |
     _core.trying | _core.* errors events                                     |
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
@@ -84,8 +90,8 @@ TABLE = """
     stores.shared_concurrency |                                                    |
     stores.shared_semaphore | _core.* events stores.fallback stores.health stores.shared_concurrency stores.slots stores.store errors          | asyncio random
     _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
-    _core.build  | _core.* stores.reserved algorithms.capabilities stores.fallback stores.shared_concurrency stores.shared_semaphore stores.shared_bucket stores.slots stores.store rate  |
-    limiter      | _core.* events stores.fallback stores.shared_concurrency stores.store permit decision statistics algorithms rate errors | asyncio time
+    _core.build  | _core.* algorithms algorithms.capabilities rate stores.fallback stores.reserved stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
+    limiter      | _core.* events stores.fallback stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl

@@ -1,0 +1,183 @@
+"""The limits that the user asked for, and their changes while requests wait.
+
+Invariant: a change is checked as a whole before any part of it is applied.
+"""
+
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from aiothrottle import events
+from aiothrottle._core.feedback import Feedback
+from aiothrottle._core.plan import (
+    AUTO,
+    AlgorithmChoice,
+    ConcurrencyLimit,
+    Plan,
+    RateLimit,
+    check_algorithm,
+    check_shareable,
+    make_plan,
+    number_of,
+    slots_of,
+)
+from aiothrottle.algorithms import Unlimited
+from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.stores.shared_concurrency import SharedConcurrency
+
+if TYPE_CHECKING:
+    from aiothrottle._core.observers import Observers
+    from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.shared import SharedSlots
+    from aiothrottle.algorithms import Algorithm
+
+__all__ = ["SERVER", "UNCHANGED", "Limits", "Unchanged"]
+
+
+class Unchanged(Enum):
+    """The default of the arguments of `update`: leave the limit as it is."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+#: The rate limit that follows the rates that the server reports.
+SERVER: Final = "server"
+
+
+class Host(Protocol):
+    """The engine, as far as its limits can be changed."""
+
+    feedback: Feedback | None
+    key: Hashable
+    leased: "SharedSlots | None"
+    observers: "Observers"
+    semaphore: "Semaphore"
+
+    @property
+    def shares_rate(self) -> bool: ...
+    def charge(self, cost: float) -> None: ...
+    def resize(self, concurrency_limit: int | None) -> None: ...
+    def use(self, algorithm: "Algorithm[Any]") -> None: ...
+
+
+class Limits:
+    """What the user asked for, and what the server has reported."""
+
+    __slots__ = ("_choice", "_concurrency_limit", "are_updated", "rate_unknown", "server_rates")
+
+    def __init__(
+        self,
+        choice: AlgorithmChoice = (None, None, None),
+        concurrency_limit: ConcurrencyLimit | None = None,
+    ) -> None:
+        # Kept for `update`, which changes the rate alone.
+        self._choice: AlgorithmChoice = choice
+        self._concurrency_limit: ConcurrencyLimit | None = concurrency_limit
+        #: The rates that the server reported, () before it has; None: not followed.
+        self.server_rates: tuple[Rate, ...] | None = None
+        #: Whether the server is followed and has reported no rate yet: one request at a time.
+        self.rate_unknown: bool = False
+        #: Whether they were changed.
+        self.are_updated: bool = False
+
+    @property
+    def are_changed_by_user(self) -> bool:
+        """Whether the user has changed them, so that a new limiter would have other limits."""
+        return self.are_updated and self.server_rates is None
+
+    @property
+    def slots(self) -> int | None:
+        """The number of slots to begin with; None: no limit."""
+        return 1 if self.rate_unknown else number_of(self._concurrency_limit)
+
+    def expect_server(self) -> None:
+        """Follow the rates that the server is going to report.
+
+        Raises:
+            TypeError, ValueError: The choice makes no algorithm for the rates of a server.
+        """
+        burst, algorithm, guard = self._choice
+        check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
+        # Any rate of the server must make a valid algorithm: reject wrong arguments now.
+        make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
+        self.server_rates, self.rate_unknown = (), True
+
+    def update(
+        self,
+        engine: Host,
+        rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None,
+        concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None,
+    ) -> None:
+        """Change the limits, as `RateLimiter.update` does.
+
+        Raises:
+            TypeError, ValueError: A limit is wrong; nothing is changed.
+        """
+        plan: Plan | None = None
+        if rate_limit is None and isinstance(self._choice[1], type | None):
+            plan = Plan(Unlimited())
+        elif rate_limit is not UNCHANGED:
+            plan = make_plan(
+                rate_limit, self._choice, shared=engine.shares_rate, before=engine.feedback
+            )
+        if plan is not None and engine.shares_rate:
+            check_shareable(plan)
+        if engine.leased is not None and plan is not None and not engine.shares_rate:
+            raise ValueError(
+                "this limiter shares only its slots: to share a rate too, make a new limiter"
+            )
+        shares = isinstance(concurrency_limit, SharedConcurrency)
+        if concurrency_limit is not UNCHANGED and shares != (engine.leased is not None):
+            raise ValueError(
+                "update() cannot change between a SharedConcurrency and a limit of this process: "
+                "make a new limiter"
+            )
+        feedback = engine.feedback or Feedback()
+        if concurrency_limit is not UNCHANGED:
+            feedback.slots = slots_of(concurrency_limit)
+            self._concurrency_limit = concurrency_limit
+            if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
+                engine.leased.shared = concurrency_limit
+                engine.leased.look()
+        if plan is not None:
+            engine.use(plan.algorithm)
+            self.are_updated = True
+            self.server_rates, self.rate_unknown = None, False
+            feedback.rate, feedback.guard = plan.rate, plan.guard
+        engine.feedback = feedback if feedback.is_needed else None
+        self._resize(engine)
+
+    def follow(self, engine: Host, rates: Sequence[RateLike]) -> None:
+        """Keep to the rates that the server has reported.
+
+        Raises:
+            TypeError, ValueError: A rate is wrong; nothing is changed.
+        """
+        reported = tuple(as_rate(rate) for rate in rates)
+        if reported and reported != self.server_rates:
+            burst, algorithm, guard = self._choice
+            if burst is not None:  # a small limit of the server must not raise an error
+                fastest = max(reported, key=lambda rate: rate.limit / rate.period)
+                burst = min(burst, max(1, fastest.limit))
+            plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
+            engine.use(plan.algorithm)
+            if not self.server_rates:  # the first request counts, here but not above
+                engine.charge(1.0)
+            feedback = engine.feedback or Feedback()
+            feedback.guard = plan.guard
+            engine.feedback = feedback if feedback.is_needed else None
+            self.server_rates = reported
+            if engine.observers.listeners:
+                engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
+        self.rate_unknown = False
+        self._resize(engine)
+
+    def _resize(self, engine: Host) -> None:
+        """Apply the concurrency limit, unless the server's rate is awaited."""
+        slots = engine.feedback and engine.feedback.slots
+        number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)
+        if not (engine.leased or self.rate_unknown) and engine.semaphore.limit != number:
+            engine.resize(number)
+            self.are_updated = True
