@@ -890,7 +890,7 @@ def test_what_cannot_be_shared_is_refused(
 
 def test_wrong_arguments_are_refused() -> None:
     unchecked: Unchecked = RateLimiter
-    with pytest.raises(TypeError, match="store is a Store"):
+    with pytest.raises(TypeError, match="store must be a Store"):
         unchecked(1, store="redis")
     with pytest.raises(TypeError, match="key is a text"):
         unchecked(1, store=MemoryStore(), key=7)
