@@ -70,7 +70,7 @@ class Permit:
         ):
             self._at = now = bucket.clock()
             bucket.credit -= 1
-            bucket.stamps.append(now)
+            bucket.timestamps.append(now)
             semaphore.taken += 1
             self._held = True
             return self

@@ -2,7 +2,7 @@
 
 Strategy. A call of the algorithm costs more than the rest of an uncontended entry. So the algorithm
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
-of these requests only appends its timestamp to `stamps`.
+of these requests only appends its timestamp to `timestamps`.
 
 Invariant: before any other call of the algorithm, the pending timestamps are flushed into it and
 the credit is void. So each method below needs a `now` that was read with `flush`.
@@ -36,8 +36,8 @@ class LocalBucket:
         "credit",
         "granted",
         "max_wait",
-        "stamps",
         "state",
+        "timestamps",
     )
 
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
@@ -46,8 +46,8 @@ class LocalBucket:
         #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
         #: is fastest with small integers.
         self.credit: int = 0
-        self.stamps: list[float] = []
-        #: Requests whose tokens were taken, without those in `stamps`.
+        self.timestamps: list[float] = []
+        #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
         # The server's quota, once it is reported: then `algorithm` is an AllOf of both.
         self._quota: ServerQuota | None = None
@@ -69,10 +69,10 @@ class LocalBucket:
     def flush(self) -> None:
         """Flush the pending timestamps into the algorithm, and void the credit."""
         self.credit = 0
-        if self.stamps:
-            self.granted += len(self.stamps)
-            stamps, self.stamps = self.stamps, []
-            self._can.take_each(self.algorithm, self.state, stamps)
+        if self.timestamps:
+            self.granted += len(self.timestamps)
+            timestamps, self.timestamps = self.timestamps, []
+            self._can.take_each(self.algorithm, self.state, timestamps)
 
     def delay(self, now: float, cost: float, ahead: float = 0.0) -> float:
         """Return the seconds until `cost` may be taken, behind `ahead` tokens; 0.0 is now."""

@@ -213,7 +213,7 @@ class Engine:
         self._started = None
         started.at = now
         if started.cost == 1.0:
-            self.bucket.stamps.append(now)
+            self.bucket.timestamps.append(now)
         else:
             self.bucket.flush()
             self.bucket.take(now, started.cost)
@@ -356,7 +356,7 @@ class Engine:
             if started.cost == 1.0:  # as in `_take`, without a call
                 self._started = None
                 started.at = now
-                bucket.stamps.append(now)
+                bucket.timestamps.append(now)
             else:
                 self._take(started, now)
         dispatcher = self.dispatcher

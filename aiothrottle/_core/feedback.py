@@ -81,7 +81,7 @@ class GuardControl:
         self.build: Callable[[float], Algorithm[Any]] = build
         #: The guard of the algorithm in use.
         self.held: float = measured.seconds
-        #: Whether requests of the limiters below count. These may go to several servers, whose
+        #: Whether requests of the limiters below count. They may be for several servers, whose
         #: round trips differ by more than the jitter of a network.
         self.of_children: bool = of_children
 

@@ -1,4 +1,4 @@
-"""What the user said of rate, algorithm and guard, checked, and made into one algorithm."""
+"""The plan of a limiter: rate, burst, algorithm and guard, checked and made into one algorithm."""
 
 import math
 from collections.abc import Sequence
@@ -48,16 +48,15 @@ AlgorithmChoice: TypeAlias = tuple[float | None, AlgorithmLike | None, Guard | N
 RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
 ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
-#: The guard that measures what it has to be.
+#: The guard that is measured.
 AUTO: Final = "auto"
-# The algorithms of any period, which go on where they stood when it is stretched. The periods of a
-# `FixedWindow` are the calendar's; and what an algorithm of the user's makes of another one nobody
-# knows.
+# Algorithms that keep their state when their period is stretched. The periods of a `FixedWindow`
+# are the calendar's, and an algorithm of the user may not take over a state.
 _STRETCHED = (SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket)
 
 
 class Plan(NamedTuple):
-    """An algorithm, and what is to move it."""
+    """An algorithm, and the controllers that change it."""
 
     algorithm: Algorithm[Any]
     rate: RateControl | None = None
@@ -66,10 +65,10 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What the user said of rate, burst and algorithm: makes an algorithm of it for each guard.
+    """Makes an algorithm of rate, burst and algorithm for each guard.
 
-    Each of many keys may have one, so it is none of Python's partials, which take three times as
-    much.
+    Each of many keys may have one, so it is no `functools.partial`, which takes three times the
+    memory.
     """
 
     rate_limit: RateLike | Sequence[RateLike] | None
@@ -77,7 +76,7 @@ class _Recipe:
     algorithm: AlgorithmLike | None
 
     def __call__(self, guard: float) -> Algorithm[Any]:
-        """Make one algorithm of it."""
+        """Make the algorithm."""
         rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
         check_algorithm(burst, algorithm, guard)
         if rate_limit is None:
@@ -87,7 +86,7 @@ class _Recipe:
                 return Unlimited()
             if isinstance(algorithm, type):
                 raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
-            algorithm.start()  # one that lacks a rate says so
+            algorithm.start()  # raises if it lacks a rate
             return algorithm
         rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
         algorithms = [_apply(algorithm, rate) for rate in rates]
@@ -109,12 +108,20 @@ def make_plan(
     shared: bool = False,
     before: Feedback | None = None,
 ) -> Plan:
-    """Make an algorithm of what the user said, and what is to move it, if anything.
+    """Make the algorithm of a limiter, and its controllers.
 
-    In place of another one, whose feedback is given, it goes on with the guard that was measured.
+    Without a `guard` it is measured, unless there is no rate, the rate is shared through a store,
+    or the period of the algorithm cannot be stretched.
 
-    Of a guard nothing may have been said: then it is measured, unless the rate is kept in a store
-    that several processes share, or there is none, or an algorithm that is not to be stretched.
+    Args:
+        rate_limit: As for `RateLimiter`.
+        choice: Burst, algorithm and guard, as for `RateLimiter`.
+        shared: Whether the rate is shared through a store.
+        before: The feedback of the plan that this one replaces: its measured guard is kept.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument is out of range, or two of them contradict each other.
     """
     burst, algorithm, guard = choice
     if isinstance(rate_limit, AdaptiveRate):
@@ -145,7 +152,7 @@ def make_plan(
 
 
 def _may_stretch(algorithm: AlgorithmLike | None) -> bool:
-    """Tell whether the periods of the algorithm may be stretched without being asked."""
+    """Return whether the period of the algorithm may be stretched by default."""
     if isinstance(algorithm, type):
         return issubclass(algorithm, _STRETCHED)
     return algorithm is None or isinstance(algorithm, _STRETCHED)
@@ -159,7 +166,7 @@ def check_shareable(plan: Plan) -> None:
         )
     if plan.rate or plan.guard:
         raise ValueError(
-            "what is found by trying is of one process: a store needs a fixed rate and guard"
+            "an adaptive rate or guard is measured in one process: with a store, give fixed ones"
         )
     if max_wait(plan.algorithm) < math.inf and not isinstance(plan.algorithm, WaitUntil):
         raise ValueError(
@@ -177,7 +184,7 @@ def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
 
 
 def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
-    """Make what is to move the number of slots, if anything."""
+    """Make the controller of the number of slots, if there is one."""
     if isinstance(concurrency_limit, AdaptiveConcurrency):
         return SlotsControl(concurrency_limit)
     if isinstance(concurrency_limit, SharedConcurrency):
@@ -187,7 +194,7 @@ def slots_of(concurrency_limit: ConcurrencyLimit | None) -> SlotsControl | None:
 
 
 def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> TypeError:
-    """Make the error of a limiter whose arguments after the rate limit have no names.
+    """Make the error of a limiter with positional arguments after the rate limit.
 
     Other libraries take the period there: 10 and 60 must not become 10 per second and 60 slots.
     """
@@ -195,24 +202,24 @@ def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> Type
     if all(type(each) in {int, float} for each in (rate_limit, others[0])):
         write = f"{kind}('{rate_limit}/{others[0]}s') or {write}"
     return TypeError(
-        f"{kind}() takes the rate limit, and all else by name; "
-        f"got {', '.join(map(repr, others))} without a name: write {write}"
+        f"{kind}() takes only the rate limit by position, "
+        f"got {', '.join(map(repr, others))} as well: write {write}"
     )
 
 
 def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
-    """Give the number of slots to begin with."""
+    """Return the number of slots to begin with; None: no limit."""
     if isinstance(concurrency_limit, AdaptiveConcurrency):
         return concurrency_limit.initial
     if isinstance(concurrency_limit, SharedConcurrency):
-        return 0  # but what is leased
+        return 0  # only slots that are leased
     return concurrency_limit
 
 
 def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard: float) -> None:
-    """Refuse what cannot be a burst, an algorithm or a guard, whatever the rate."""
+    """Raise if a burst, an algorithm or a guard is invalid for any rate."""
     if not isinstance(guard, int | float):
-        raise TypeError(f'guard is a number of seconds, or "auto", not {shown(guard)}')
+        raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
     check_number("guard", guard, "seconds")
     check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
     if algorithm is not None:
@@ -220,7 +227,7 @@ def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard:
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
-    """Give the algorithm its rate."""
+    """Return the algorithm with its rate."""
     if algorithm is None:
         return SlidingWindowLog(rate)
     if not isinstance(algorithm, type):
@@ -231,5 +238,5 @@ def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
         return algorithm(rate)  # type: ignore[call-arg]
     except TypeError as error:
         raise TypeError(
-            f"{algorithm.__name__} is made of more than a rate: give an instance, and no rate_limit"
+            f"{algorithm.__name__} needs more than a rate: give an instance, and no rate_limit"
         ) from error

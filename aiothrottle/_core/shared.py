@@ -58,23 +58,23 @@ class SharedTokens(Protocol):
         ...
 
     def estimate(self, now: float, cost: float, ahead: float) -> float:
-        """Seconds until tokens that are not reserved may be there, as far as it is known."""
+        """Return the known seconds until tokens that are not reserved may be granted."""
         ...
 
     def startable_soon(self, most: int) -> int:
-        """Tell for how many waiters slots are worth having, `most` at the most."""
+        """Return for how many waiters slots are worth having, at most `most`."""
         ...
 
     def use(self, algorithm: "Algorithm[Any]") -> "Algorithm[Any]":
-        """Go on with another algorithm. Returns the one that the engine is to use."""
+        """Continue with another algorithm. Returns the one that the engine has to use."""
         ...
 
     def is_idle(self, now: float) -> bool:
-        """Tell whether nothing is reserved, under way or to be remembered."""
+        """Return whether nothing is reserved, under way or to be remembered."""
         ...
 
     def restart(self) -> None:
-        """Begin anew on another loop."""
+        """Start anew on another loop."""
         ...
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class SharedTokens(Protocol):
         ...
 
     async def peek(self, cost: float) -> "Verdict":
-        """Tell what `try_start` would do, and change nothing."""
+        """Return the verdict of `try_start`, and change nothing."""
         ...
 
     async def record(self, cost: float) -> None:
@@ -119,7 +119,7 @@ class SharedSlots(Protocol):
         ...
 
     def restart(self) -> None:
-        """Begin anew on another loop."""
+        """Start anew on another loop."""
         ...
 
     def at_hand(self) -> "AbstractAsyncContextManager[None]":

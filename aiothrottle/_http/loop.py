@@ -275,7 +275,7 @@ class RetryLoop(Generic[_Request, _Response]):
             report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
-        # No slot is held meanwhile. A paused limiter delays the next attempt by itself.
+        # No slot is held during the delay. A paused limiter delays the next attempt by itself.
         if not paused:
             await asyncio.sleep(delay)
         await self._adapter.prepare_again(request)

@@ -97,7 +97,7 @@ class RateState:
     #: For how long it certainly is, and until when at the latest.
     closed_for: float = 0.0
     reopens_at: float = -math.inf
-    #: Whether there was another 429 meanwhile, so that the end of the outage is unknown.
+    #: Whether there was another 429 since then, so that the end of the outage is unknown.
     blind: bool = False
     #: The longest outage, which fades.
     outage: float = 0.0

@@ -21,7 +21,7 @@ _LEAST_LIMIT = 1 << 16
 
 @contextmanager
 def replayed(response: ClientResponse) -> Generator[None]:
-    """Put back at the end what is read of the body meanwhile, a part or all of it.
+    """Put back at the end what is read of the body in the block, a part or all of it.
 
     Nothing is put back after an error, or if the response was closed or released.
     """

@@ -141,7 +141,8 @@ class SupportsMaxWait(Algorithm[State], Protocol[State]):
     def cost_of_reject(self, state: State, now: float, cost: float, ahead: float) -> float:
         """Tokens that a rejected `cost` takes nevertheless, behind the `ahead` in the queue.
 
-        The queue takes them once the requests ahead have taken theirs; at once if nobody waits.
+        The queue takes them once the requests ahead have taken theirs; at once if the queue is
+        empty.
         """
 
 

@@ -7,7 +7,7 @@ from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
 
-__all__ = ["Sighting", "announced", "limiter_line", "seen", "usual_guard"]
+__all__ = ["Sighting", "limiter_line", "reported", "seen", "usual_guard"]
 
 # Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
@@ -41,10 +41,10 @@ def usual_guard(rates: Iterable[Rate]) -> float:
     return min([0.05, *(0.05 * rate.period for rate in rates)])
 
 
-def announced(limits: ServerLimits) -> Iterator[Rate]:
+def reported(limits: ServerLimits) -> Iterator[Rate]:
     """Yield the rates of requests that the server reports; a missing window is estimated.
 
-    >>> list(announced(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
+    >>> list(reported(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
     [Rate(limit=60, period=3600.0)]
     """
     policies = limits.policies or (

@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
 _PORT = re.compile(r"(:[0-9]{1,5})?")
 
 
-class Figures(TypedDict):
+class State(TypedDict):
     """The counters and the state of one key, or of all together."""
 
     name: str
@@ -42,18 +42,18 @@ class Pause(TypedDict):
     """A pause that began."""
 
     ago: float
-    who: str
+    key: str
     seconds: float
     reason: str
 
 
-class Snapshot(Figures):
+class Snapshot(State):
     """The data of one limiter."""
 
     limits: list[str]
     perSecond: float | None
     slots: int | None
-    keys: list[Figures] | None
+    keys: list[State] | None
     keyCount: int
     pauses: list[Pause]
     storeDownFor: float | None
@@ -88,19 +88,19 @@ class Feed:
         limiter, down_since = recording.limiter, recording.store_down_since
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
         return {
-            **_figures(recording.own, limiter),
+            **_state(recording.own, limiter),
             "limits": [
                 f"{number(rate.limit, 6)} per {number(rate.period, 6)} s"
                 for rate in gauges.rates(limiter)
             ],
             "perSecond": gauges.tokens_per_second(limiter),
             "slots": gauges.concurrency_limit(limiter),
-            "keys": None if keyed is None else self._figures_of(keyed),
+            "keys": None if keyed is None else self._states_of(keyed),
             "keyCount": 0 if keyed is None else len(keyed),
             "pauses": [
                 {
                     "ago": now - at,
-                    "who": counts.label,
+                    "key": counts.label,
                     "seconds": pause.seconds,
                     "reason": events.REASONS[pause.reason],
                 }
@@ -109,15 +109,15 @@ class Feed:
             "storeDownFor": None if down_since is None else now - down_since,
         }
 
-    def _figures_of(self, limiter: KeyedRateLimiter) -> list[Figures]:
+    def _states_of(self, limiter: KeyedRateLimiter) -> list[State]:
         """Return the most recently active keys, by name, so that rows keep their place."""
         latest = list(self._keys.items())[-_SHOWN:]
-        figures = [
+        states = [
             # `limiter[key]` alone would make a forgotten key anew.
-            _figures(counts, limiter[key] if key in limiter else None)  # noqa: SIM401
+            _state(counts, limiter[key] if key in limiter else None)  # noqa: SIM401
             for key, counts in latest
         ]
-        return sorted(figures, key=lambda each: each["name"])
+        return sorted(states, key=lambda each: each["name"])
 
     def _counts_of(self, key: Hashable) -> Iterator[Counts]:
         yield self._recording.own
@@ -133,7 +133,7 @@ class Feed:
         yield counts
 
 
-def _figures(counts: Counts, limiter: gauges.AnyLimiter | None) -> Figures:
+def _state(counts: Counts, limiter: gauges.AnyLimiter | None) -> State:
     return {
         "name": counts.label,
         "tokens": counts.tokens,

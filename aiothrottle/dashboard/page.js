@@ -26,8 +26,8 @@ function seconds(number) {
   return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 
-function paused(figures) {
-  return figures.pausedFor > 0 ? `for ${seconds(figures.pausedFor)}` : "no";
+function paused(state) {
+  return state.pausedFor > 0 ? `for ${seconds(state.pausedFor)}` : "no";
 }
 
 // The rate at which a counter grows.
@@ -192,13 +192,13 @@ class Card {
     }
     pauses.forEach((pause, index) => {
       const item = list.children[index] || list.appendChild(document.createElement("li"));
-      put(item, `${seconds(pause.ago)} ago: ${pause.who}, for ${seconds(pause.seconds)}; ${pause.reason}`);
+      put(item, `${seconds(pause.ago)} ago: ${pause.key}, for ${seconds(pause.seconds)}; ${pause.reason}`);
     });
     if (pauses.length) {
       const began = at - pauses[0].ago;
       if (this.lastPause === null || began > this.lastPause + 0.001) {
-        const { who, seconds: length } = pauses[0];
-        put(document.getElementById("news"), `${who} is paused for ${seconds(length)}`);
+        const { key, seconds: length } = pauses[0];
+        put(document.getElementById("news"), `${key} is paused for ${seconds(length)}`);
       }
       this.lastPause = began;
     }

@@ -126,7 +126,7 @@ class Json:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the values of one vendor's headers do not tell by themselves.
+    """How to read the headers of one vendor, where their values alone are ambiguous.
 
     A plain value: define it, and pass it to `parse_rate_limit`, or to `profile_for` with `also=`.
     The headers that it names are read by its rules only, all others by the common ones.

@@ -24,7 +24,7 @@ __all__ = [
 CAP = 2.0**31
 """Seconds. No duration is longer (RFC 9111, section 1.2.2)."""
 EPOCHS_FROM = 1e9
-"""A number from here on is a timestamp: nobody waits for 31 years."""
+"""A number from here on is a timestamp, as no server asks for a wait of 31 years."""
 
 _DAY = 86400.0
 _LONGEST_RESET = 366 * _DAY

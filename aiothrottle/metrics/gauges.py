@@ -37,7 +37,7 @@ def check(limiter: object, name: object = "", keys: object = 0) -> None:
         )
     if not isinstance(name, str):
         raise TypeError(f"the name of a limiter must be a string, got {shown(name)}")
-    check_whole("keys", keys, "keys to tell apart", least=0)
+    check_whole("keys", keys, "keys with labels of their own", least=0)
 
 
 def in_flight(limiter: AnyLimiter) -> int:

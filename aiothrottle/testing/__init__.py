@@ -1,6 +1,6 @@
 """Tools to test code that must stay under the limits of other people's servers.
 
-`RateLimitedServer` is a real server with a limit, whose `Audit` tells what really arrived;
+`RateLimitedServer` is a real server with a limit, whose `Audit` records what arrived;
 `VirtualTimeLoop` is an event loop on which an hour of waiting takes no time.
 """
 

@@ -1,4 +1,4 @@
-"""The audit of a server: what really arrived, as the other side sees it."""
+"""The audit of a server: the requests that arrived, as the server sees them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class RecordedRequest:
         arrived_at: When it arrived, on the clock of `time.monotonic`, in seconds.
         method: Its HTTP method.
         path: Its path, decoded and without the query.
-        refused: Whether it was one too many.
-        status: The status it was answered with. None as long as it is not answered, and for ever if
-            it never is: the server was silent, the client went away, or the server was closed.
+        refused: Whether the server throttled it.
+        status: The status of the response; None while there is none, and for ever if the server was
+            silent, the client went away, or the server was closed.
 
     """
 
@@ -53,12 +53,12 @@ def greatest_count(instants: Iterable[float], period: float) -> int:
 
 
 class Audit:
-    """What really happened at a server since it started, or since the last `clear`.
+    """The requests at a server since its start, or since the last `clear`.
 
     Attributes:
         requests: Every request that arrived, in the order of arrival.
-        greatest_concurrency: The greatest number of exchanges that were open at once, looked at
-            whenever a request arrived. An exchange, refused or not, is open from its arrival until
+        greatest_concurrency: The greatest number of exchanges that were open at once, counted
+            when a request arrives. An exchange, throttled or not, is open from its arrival until
             the whole response, body included, is written or the client is gone.
 
     """
@@ -69,24 +69,24 @@ class Audit:
 
     @property
     def sent(self) -> int:
-        """How many requests arrived, refused or not."""
+        """How many requests arrived, throttled or not."""
         return len(self.requests)
 
     @property
     def refused(self) -> int:
-        """How many of them were refused."""
+        """How many requests the server throttled."""
         return sum(request.refused for request in self.requests)
 
     @property
     def admitted(self) -> int:
-        """How many of them were not refused, whatever their handler made of them."""
+        """How many requests were not throttled, whatever their status."""
         return self.sent - self.refused
 
     def greatest_count(self, period: float, *, admitted_only: bool = False) -> int:
         """Return the greatest number of arrivals in any half-open window of `period` seconds.
 
-        All arrivals count, refused or not: that is what a client did. With `admitted_only` only
-        those that were not refused count: that is what the server put up with. Two requests exactly
+        All arrivals count, throttled or not: these are what the client sent. With `admitted_only`
+        only admitted requests count. Two requests exactly
         `period` apart are not in one window.
 
         Raises:
@@ -102,7 +102,7 @@ class Audit:
         self.greatest_concurrency = max(self.greatest_concurrency, open_exchanges)
 
     def clear(self) -> None:
-        """Forget everything so far. Exchanges that are still open go on counting as open."""
+        """Forget all requests so far. Exchanges that are still open still count as open."""
         self.requests.clear()
         self.greatest_concurrency = 0
 

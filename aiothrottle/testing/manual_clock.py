@@ -1,10 +1,10 @@
-"""A clock for tests, which stands still until it is told."""
+"""A clock for tests, which moves only by `advance`."""
 
 __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A clock that stands still until it is told to go on, or back.
+    """A clock that moves only by `advance`, forwards or back.
 
     >>> clock = ManualClock(100.0)
     >>> clock.advance(0.5)
@@ -16,7 +16,7 @@ class ManualClock:
         self.now: float = now
 
     def __call__(self) -> float:
-        """Tell the time, in seconds."""
+        """Return the time, in seconds."""
         return self.now
 
     def advance(self, seconds: float) -> None:

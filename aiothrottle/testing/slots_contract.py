@@ -25,13 +25,13 @@ Make: TypeAlias = Callable[[], SlotStore]
 SlotCheck: TypeAlias = Callable[[Make, ManualClock], Awaitable[None]]
 
 SLOT_CHECKS: list[SlotCheck] = []
-"""The checks: async functions of what makes a store, and of its clock."""
+"""The checks: async functions of a factory of stores, and of their clock."""
 
 _LEASE = 30.0
 
 
 class Owner:
-    """One of those who share, with a store of its own, as a process has."""
+    """A process that shares the slots, with a store of its own."""
 
     def __init__(self, make: Make, name: str, limit: int = 3, key: Key = "key") -> None:
         self.store: SlotStore = make()
@@ -42,7 +42,7 @@ class Owner:
         self.number: int = 0
 
     async def claim(self, wanted: int = 0, *, released: int = 0) -> Granted:
-        """Give so many back, and want so many more."""
+        """Return `released` slots, and ask for `wanted` more."""
         self.held -= released
         self.number += 1
         claim = Claim(self.name, self.limit, self.held, wanted, _LEASE, self.number)
@@ -52,12 +52,12 @@ class Owner:
         return granted
 
     async def gets(self, wanted: int = 0, *, released: int = 0) -> int:
-        """Tell how many it gets."""
+        """Return how many slots a claim gets."""
         return (await self.claim(wanted, released=released)).granted
 
 
 @listed_in(SLOT_CHECKS)
-async def there_are_so_many_and_no_more(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+async def limit_is_never_exceeded(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
     """What one gives back another gets."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
     assert await ann.gets(2) == 2
@@ -69,8 +69,8 @@ async def there_are_so_many_and_no_more(make: Make, clock: ManualClock) -> None:
 
 
 @listed_in(SLOT_CHECKS)
-async def who_came_first_goes_first(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """What is free is kept for the head of the queue, whoever asks."""
+async def first_waiter_is_served_first(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Free slots are kept for the head of the queue."""
     ann, bob, cid = (Owner(make, name, limit=2) for name in ("ann", "bob", "cid"))
     assert await ann.gets(2) == 2
     assert await bob.gets(1) == 0
@@ -120,8 +120,8 @@ async def who_says_nothing_for_a_lease_has_died(make: Make, clock: ManualClock) 
 
 
 @listed_in(SLOT_CHECKS)
-async def who_is_heard_again_has_what_it_holds(make: Make, clock: ManualClock) -> None:
-    """It is told how many were given up, and nobody gets any until there are few enough."""
+async def owner_that_returns_keeps_what_it_holds(make: Make, clock: ManualClock) -> None:
+    """It learns how many leases expired; no slot is granted until few enough are held."""
     ann, bob, cid = (Owner(make, name) for name in ("ann", "bob", "cid"))
     assert await ann.gets(3) == 3
     clock.advance(_LEASE + 1)
@@ -137,8 +137,8 @@ async def who_is_heard_again_has_what_it_holds(make: Make, clock: ManualClock) -
 
 
 @listed_in(SLOT_CHECKS)
-async def an_answer_that_was_lost_is_put_right(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """What was granted and never heard of is free with the next claim."""
+async def lost_answer_is_corrected_by_the_next_claim(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Slots of a lost answer are free with the next claim."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
     assert await ann.gets(2) == 2
     ann.held = 0
@@ -147,8 +147,8 @@ async def an_answer_that_was_lost_is_put_right(make: Make, clock: ManualClock) -
 
 
 @listed_in(SLOT_CHECKS)
-async def a_limit_holds_for_whoever_asks(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """With a lower one nobody gets any until there are few enough."""
+async def lowered_limit_holds_for_all_owners(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """Below a lowered limit no slot is granted until few enough are held."""
     ann, bob = Owner(make, "ann", limit=3), Owner(make, "bob", limit=1)
     assert await ann.gets(3) == 3
     assert await bob.gets(1) == 0
@@ -167,7 +167,7 @@ async def keys_are_apart(make: Make, clock: ManualClock) -> None:  # noqa: ARG00
 
 @listed_in(SLOT_CHECKS)
 async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: ManualClock) -> None:
-    """Time goes on from where it was."""
+    """Time continues from its latest value."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")
     assert await ann.gets(3) == 3
     clock.advance(-1000)
@@ -178,7 +178,7 @@ async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: Manua
 
 @listed_in(SLOT_CHECKS)
 async def all_at_once_get_so_many(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """However they interleave."""
+    """In any interleaving."""
     owners = [Owner(make, f"owner{number}", limit=7) for number in range(12)]
     await asyncio.gather(*(owner.claim(1) for owner in owners))
     assert sum(owner.held for owner in owners) == 7

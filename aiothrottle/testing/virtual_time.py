@@ -73,7 +73,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     """
 
-    # Private to asyncio's BaseEventLoop. `_scheduled` is its heap of timers: what select() is told
+    # Private to asyncio's BaseEventLoop. `_scheduled` is its heap of timers: what select() gets
     # is the difference to its head, and now + (when - now) need not be `when`. `_clock_resolution`
     # is how much earlier than its instant a timer may fire.
     _scheduled: list[asyncio.TimerHandle]

@@ -27,8 +27,8 @@ class Hold:
     async def end(self) -> None:
         """Close the stream, then release the slot. Idempotent.
 
-        The caller may be cancelled meanwhile. A stream whose closing is interrupted stays open, and
-        counts as closed, so a task of its own closes it.
+        The caller may be cancelled during the call. A stream whose closing is interrupted stays
+        open, and counts as closed, so a task of its own closes it.
         """
         if self in self._all:
             await asyncio.shield(self._close_soon())

@@ -16,7 +16,7 @@ def start_on_credit(bucket: LocalBucket, *instants: float) -> None:
     """Do what the fast path of `Permit` does."""
     for now in instants:
         bucket.credit -= 1
-        bucket.stamps.append(now)
+        bucket.timestamps.append(now)
 
 
 def report(
@@ -55,7 +55,7 @@ def test_flush_ends_the_credit(instants: tuple[float, ...]) -> None:
     bucket.open_credit(0.0)
     start_on_credit(bucket, *instants)
     bucket.flush()
-    assert (bucket.credit, bucket.stamps) == (0, [])
+    assert (bucket.credit, bucket.timestamps) == (0, [])
 
 
 def test_flush_takes_each_token_once() -> None:

@@ -310,4 +310,4 @@ async def test_a_key_that_went_unasked_is_not_forgotten_before_its_time() -> Non
 async def test_no_more_than_a_few_instants_are_kept_untold() -> None:
     limiter = RateLimiter(1e6, algorithm=TokenBucket)
     granted_at_once(limiter, 5000)
-    assert len(limiter._engine.bucket.stamps) <= 256
+    assert len(limiter._engine.bucket.timestamps) <= 256

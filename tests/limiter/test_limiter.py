@@ -595,12 +595,12 @@ def test_tuple_is_rejected_as_a_rate_limit(kind: Unchecked, given: Unchecked, wr
     [
         (RateLimiter, (10, 60), r"got 60 .*write RateLimiter\('10/60s'\) or concurrency_limit=60$"),
         (RateLimiter, (0.5, 2.5), r"write RateLimiter\('0.5/2.5s'\) or concurrency_limit=2.5$"),
-        (RateLimiter, ("10/s", 5), r"got 5 without a name: write concurrency_limit=5$"),
+        (RateLimiter, ("10/s", 5), r"got 5 as well: write concurrency_limit=5$"),
         (RateLimiter, (None, 5), r"write concurrency_limit=5$"),
         (
             RateLimiter,
             (10, 60, None),
-            r"got 60, None without a name: write RateLimiter\('10/60s'\)",
+            r"got 60, None as well: write RateLimiter\('10/60s'\)",
         ),
         (KeyedRateLimiter, (10, 60), r"^KeyedRateLimiter.*write KeyedRateLimiter\('10/60s'\) or"),
     ],

@@ -102,7 +102,7 @@ async def test_the_stream_tells_how_things_stand() -> None:
         assert after.items() >= {**counts, "throttled": 1, "retried": 1}.items()
         assert 50 < after["pausedFor"] <= 67
         (pause,) = after["pauses"]
-        assert pause["who"] == "limiter"
+        assert pause["key"] == "limiter"
         assert pause["reason"] == "the server throttled a request and asked for a pause"
 
 
@@ -121,7 +121,7 @@ async def test_several_limiters_and_their_keys_are_told_apart() -> None:
     assert [key["name"] for key in hosts["keys"]] == ["a.example.org", "b.example.org"]
     assert [key["granted"] for key in hosts["keys"]] == [2, 1]
     assert [key["pausedFor"] > 0 for key in hosts["keys"]] == [False, True]
-    assert hosts["pauses"][0]["who"] == "b.example.org"
+    assert hosts["pauses"][0]["key"] == "b.example.org"
     assert found["limits"] == ["7 per 1 s"]
 
 

@@ -13,7 +13,7 @@ from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
 from aiothrottle.cli.fetch.addresses import read_address
 from aiothrottle.cli.probe.requests import Answer, Inquiry, ask, find_limit, opened
-from aiothrottle.cli.suggestion import Sighting, announced, limiter_line, seen
+from aiothrottle.cli.suggestion import Sighting, limiter_line, reported, seen
 from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
@@ -127,7 +127,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     print(_intention(inquiry, find=options.find_limit), file=sys.stderr)
     if not options.yes:
         if not sys.stdin.isatty():
-            parser.error("standard input is no terminal, so nobody can agree: give --yes")
+            parser.error(
+                "standard input is no terminal, so the question cannot be answered: give --yes"
+            )
         if not _agreed():
             print("Nothing was sent.", file=sys.stderr)
             return 1
@@ -160,7 +162,7 @@ async def _probe(inquiry: Inquiry, *, find: bool) -> int:
         try:
             answer = await ask(inquiry, session)
             _print(_announcement(inquiry, answer))
-            rates = list(announced(answer.limits))
+            rates = list(reported(answer.limits))
             if find and not answer.limits.throttled:
                 sighting = await find_limit(inquiry, session, began_at)
                 _print(_seen(sighting))

@@ -33,7 +33,7 @@ async def what_fits_is_taken_with_delay_of_the_rest(make: Make, clock: ManualClo
 
 @listed_in(DECISIONS)
 async def tokens_within_the_horizon_are_reserved(make: Make, clock: ManualClock) -> None:
-    """Reservations are granted in order, up to the horizon and no further."""
+    """Reservations are granted in order, up to `horizon` and no further."""
     store = make()
     pace = TokenBucket("4/s", burst=1)
     answer = await store.reserve("key", pace, [1] * 9, horizon=1.1)
@@ -110,7 +110,7 @@ async def a_cost_of_zero_is_always_taken(make: Make, clock: ManualClock) -> None
 
 @listed_in(DECISIONS)
 async def what_never_fits_has_an_infinite_delay(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
-    """It is not taken within an infinite horizon either."""
+    """It is not taken with an infinite `horizon` either."""
     store = make()
     for horizon in (0.0, math.inf):
         answer = await store.reserve("key", TEN, [1, 11, 1], horizon=horizon)
