@@ -166,7 +166,7 @@ def constant(report: Report, seeds: range) -> None:
 
 
 def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[Part, float]:
-    """Simulate a change of the limit; return the traffic since, and the seconds until it is found."""
+    """Simulate a change of the limit; return the traffic since, and the seconds until found."""
     begin = 300 if rate.period == 1 else 20 * 60.0
     end = 3 * begin
     outcome = simulate(

@@ -2,7 +2,7 @@
 
     python examples/crawl_site.py https://example.org/ --rate 2 --pages 100 > pages.jsonl
 
-With no address it crawls a little site that it serves itself. Each line says:
+With no address it crawls a little site that it serves itself. Each line is:
 
     {"url": ..., "status": ..., "title": ..., "links": [...], "seconds": ...}
 
@@ -159,7 +159,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=10, help="requests per second (10)")
     parser.add_argument("--concurrency", type=int, default=4, help="requests at once (4)")
     parser.add_argument("--pages", type=int, default=1000, help="the most pages (1000)")
-    parser.add_argument("--contact", help="an address that tells the site who you are")
+    parser.add_argument("--contact", help="an address at which the site can reach you")
     options = parser.parse_args()
     try:
         # The guard is for the network, which delays one request more than the next.

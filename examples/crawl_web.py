@@ -4,7 +4,7 @@
 
 Each host gets 2 requests per second and 2 at once, all hosts together 50 per second and 20 at
 once. With no file of addresses it fetches from three servers that it runs itself, one of which is
-slow; the other two do not wait for that one. Each line says:
+slow; the other two do not wait for it. Each line is:
 
     {"url": ..., "status": ..., "bytes": ..., "seconds": ...}
 

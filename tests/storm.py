@@ -193,7 +193,7 @@ class Storm(InterleavingLoop):
             self.over = False
 
     def _jump(self) -> bool:
-        # Time moves on when nothing is left to do. Then nobody may wait who could be granted.
+        # Time moves on when nothing is left to do. Then no waiter may be left that fits.
         if self.neglected and not self.over:
             self.over = True
             raise AssertionError(

@@ -93,7 +93,7 @@ def test_many_429s_of_one_event_cut_once() -> None:
     assert state.rate == cut
 
 
-def test_429_of_a_request_after_the_cut_cuts_again() -> None:
+def test_429_sent_after_the_cut_cuts_again() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
     adaptive.throttled(state, now=1.0, sent_at=0.9)
@@ -103,7 +103,7 @@ def test_429_of_a_request_after_the_cut_cuts_again() -> None:
 
 
 @pytest.mark.parametrize("limit", [2.5, 10.0, 40.0])
-def test_rate_finds_a_plain_limit_and_stays_near_it(limit: float) -> None:
+def test_rate_finds_a_limit_and_stays_near(limit: float) -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     now = drive(adaptive, state, 300, limit=limit)
@@ -182,13 +182,13 @@ def begun_too_fast(adaptive: AdaptiveRate, *, reported_late: int = 0) -> RateSta
     return state
 
 
-def test_first_429_bounds_what_a_second_admits() -> None:
+def test_first_429_bounds_the_rate() -> None:
     state = begun_too_fast(AdaptiveRate(40, 0.1, 1000))
     assert state.ceiling == 10
     assert 8 <= state.rate <= 9.5
 
 
-def test_response_to_an_earlier_request_may_follow_a_429() -> None:
+def test_response_to_earlier_request_may_follow_429() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     late = begun_too_fast(adaptive, reported_late=7)
     assert (late.ceiling, late.rate, late.known) == pytest.approx(
@@ -381,7 +381,7 @@ def test_gradient2_holds_back_for_some_hundred_rounds() -> None:
     assert all(20 <= limit <= 60 for limit in limits[30:])
 
 
-def test_slots_do_not_grow_while_less_than_half_is_used() -> None:
+def test_slots_less_than_half_used_do_not_grow() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()
     for i in range(1000):

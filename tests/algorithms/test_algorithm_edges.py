@@ -208,7 +208,7 @@ def test_delay_behind_many_spans_whole_windows() -> None:
     ]
 
 
-def test_allowance_is_what_has_left_the_window() -> None:
+def test_allowance_is_the_tokens_that_left_the_window() -> None:
     algorithm = SlidingWindowLog("3/min")
     state = algorithm.start()
     for now in (0.0, 10.0, 20.0):

@@ -282,7 +282,7 @@ def test_3_rejections_and_questions_change_nothing(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_4_cost_of_0_is_always_taken_and_changes_nothing(
+def test_4_cost_of_0_fits_and_changes_nothing(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm = subject.algorithm

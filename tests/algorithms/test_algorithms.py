@@ -25,7 +25,7 @@ def test_debt_has_to_leave_the_window_first() -> None:
     assert bucket.delay(debt, 0.0, 1) == pytest.approx(2.0)
 
 
-def test_window_drops_what_has_left_it() -> None:
+def test_window_drops_expired_entries() -> None:
     window = SlidingWindowLog("100/s")
     state = window.start()
     for second in range(1000):

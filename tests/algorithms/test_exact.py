@@ -113,7 +113,7 @@ def test_burst_is_whole_while_the_clock_runs(rate: Rate, start: float) -> None:
 @at_any_clock
 @at_any_rate
 def test_rejected_until_the_delay_and_admitted_exactly_then(rate: Rate, start: float) -> None:
-    """In a bucket that is never empty, a long run admits what the rate says, no more, no less."""
+    """In a bucket that is never empty, a long run admits exactly the rate."""
     n = 4
     for algorithm in (TokenBucket(rate, burst=n), Cooldown(n, rate.period * n / rate.limit)):
         exact, state, now = Exact(rate), algorithm.start(), start

@@ -124,7 +124,7 @@ def test_stretched_window_expires_one_section_late_at_most() -> None:
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
-def test_all_of_has_used_what_its_tightest_has() -> None:
+def test_all_of_has_used_its_tightest_part() -> None:
     algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
     state = algorithm.start()
     algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left

@@ -66,7 +66,7 @@ def test_ten_requests_at_one_instant_of_wait_until() -> None:
     assert rejected == 8
 
 
-def test_rejections_move_the_reserved_time_up_to_the_limit() -> None:
+def test_rejections_move_reserved_time_up_to_limit() -> None:
     algorithm = WaitUntil(interval=1, raise_after=0, limit=2.5)
     state = algorithm.start()
     assert admit(algorithm, state, 0.0, 1)
@@ -427,7 +427,7 @@ def test_rejected_request_counts_up_to_the_limit() -> None:
     assert cost_of_reject(algorithm, state, 0.0, 1, ahead=9) == 0
 
 
-def test_all_of_takes_max_wait_and_cost_of_reject_of_its_parts() -> None:
+def test_all_of_combines_the_waits_of_its_parts() -> None:
     both = AllOf(SlidingWindowLog("10/s"), WaitUntil(1, 5, 10))
     assert both.max_wait == pytest.approx(5)
     assert cost_of_reject(both, both.start(), 0.0, 2) == 2
@@ -469,7 +469,7 @@ class LateLoop(VirtualTimeLoop):
 
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @pytest.mark.parametrize("late", [0.0, 0.0011, 0.0014])
-def test_queue_of_leaky_bucket_loses_nothing_to_late_timers(rate: int, late: float) -> None:
+def test_leaky_bucket_queue_loses_nothing_to_late_timers(rate: int, late: float) -> None:
     async def begin(limiter: RateLimiter, begun: list[float]) -> None:
         async with limiter.throttle():
             begun.append(asyncio.get_running_loop().time())

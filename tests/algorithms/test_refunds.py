@@ -176,7 +176,7 @@ def test_reservations_refunded_in_reverse_leave_no_trace() -> None:
 
 
 @virtual
-async def test_slow_calls_of_a_shopify_bucket_use_all_of_the_rate() -> None:
+async def test_slow_shopify_calls_use_the_whole_rate() -> None:
     """As in docs/recipes.md: 200 queries of 46 points reserved at 101; each takes a second.
 
     Their real cost is available after 164 s: 1000 points at first, then 50 a second.
@@ -227,7 +227,7 @@ async def test_new_rate_keeps_refundable_levels() -> None:
     assert (await limiter.peek()).remaining == pytest.approx(100 - 50 + 10 + 20)
 
 
-def test_debt_cut_by_a_smaller_bucket_is_not_refunded() -> None:
+def test_debt_cut_by_smaller_bucket_is_not_refunded() -> None:
     large, small = TokenBucket("10/s", burst=100), TokenBucket("10/s", burst=20)
     state = large.start()
     for now in (0.0, 1.0):

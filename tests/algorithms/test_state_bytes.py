@@ -150,7 +150,7 @@ def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
 @every_algorithm
 @settings(max_examples=100)
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_a_state_or_a_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
+def test_any_bytes_load_or_raise_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
     check_load(algorithm, data)
     check_load(algorithm, dump(algorithm, algorithm.start())[:1] + data)
 
@@ -167,7 +167,7 @@ WILD = st.one_of(
 @given(history=HISTORIES, place=st.integers(0, 200), number=WILD, cut=st.integers(0, 30))
 # An instant that is out of the window as soon as the next one is taken.
 @example(history=[*[(0.0, 1, "admit")] * 8, (0.0, 2, "admit")], place=17, number=-1e308, cut=0)
-def test_damaged_dump_is_a_state_or_a_clear_error(
+def test_damaged_dump_loads_or_raises_clear_error(
     algorithm: Algorithm[Any],
     history: list[tuple[float, float, str]],
     place: int,
@@ -215,7 +215,7 @@ def test_a_dump_is_compact() -> None:
         assert len(algorithm.dump(state)) == size
 
 
-def test_window_with_more_room_than_its_limit_is_rejected() -> None:
+def test_window_with_excess_room_is_rejected() -> None:
     wide, narrow = SlidingWindowLog("100/s"), SlidingWindowLog("10/s")
     state = wide.start()
     wide.take(state, 0.0, 1)

@@ -36,7 +36,7 @@ def report(
 # ---- credit --------------------------------------------------------------------------------------
 
 
-def test_credit_is_what_may_start_now() -> None:
+def test_credit_is_the_number_that_may_start() -> None:
     bucket = bucket_of(4)
     bucket.take(0.0, 1.0)
     bucket.open_credit(0.0)
@@ -98,7 +98,7 @@ def test_start_on_credit_counts_like_a_normal_take(question: str) -> None:
     assert waits[0] == waits[1]
 
 
-# ---- taking, charging, giving back ---------------------------------------------------------------
+# ---- taking, charging, refunding -----------------------------------------------------------------
 
 
 def test_only_starts_are_counted_as_granted() -> None:
@@ -127,7 +127,7 @@ def test_refund_counts_from_the_take() -> None:
 # ---- another algorithm, another clock ------------------------------------------------------------
 
 
-def test_another_algorithm_keeps_what_was_spent() -> None:
+def test_another_algorithm_keeps_spent_tokens() -> None:
     bucket = bucket_of(4)
     bucket.take(0.0, 3.0)
     bucket.use(SlidingWindowLog(5), 0.0)

@@ -104,7 +104,7 @@ def test_cancelled_waiter_leaves_no_trace(place: int, pause: float) -> None:
 
 @pytest.mark.parametrize("victims", list(itertools.combinations(range(1, 5), 2)))
 @virtual
-async def test_waiters_cancelled_after_the_grant_pass_their_places_on(
+async def test_waiters_cancelled_after_grant_pass_places_on(
     victims: tuple[int, ...],
 ) -> None:
     limiter = RateLimiter(5, concurrency_limit=5, clock=now)
@@ -131,7 +131,7 @@ async def test_waiters_cancelled_after_the_grant_pass_their_places_on(
 
 
 @virtual
-async def test_task_cancelled_in_its_block_frees_slot_not_token() -> None:
+async def test_cancelled_block_frees_slot_but_spends_token() -> None:
     limiter = RateLimiter(2, concurrency_limit=1, clock=now)
 
     async def stay() -> None:
@@ -154,7 +154,7 @@ async def test_task_cancelled_in_its_block_frees_slot_not_token() -> None:
 
 
 @virtual
-async def test_token_counts_from_start_if_later_grant_is_cancelled() -> None:
+async def test_token_counts_from_start_despite_cancelled_grant() -> None:
     limiter = RateLimiter(2, clock=now)
     (await limiter.acquire(2)).release()
 
@@ -402,7 +402,7 @@ class Storm(VirtualTimeLoop):
     def _run_once(self) -> None:
         before = self.time()
         super()._run_once()  # type: ignore[misc]
-        # Time moves when nothing is left to do. Then nobody may wait who could have been granted.
+        # Time moves when nothing is left to do. Then no waiter may be left that fits.
         if self.time() > before:
             assert self.neglected is None
         self.check()

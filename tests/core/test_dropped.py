@@ -120,7 +120,7 @@ async def test_kept_permit_without_slots_pins_no_key() -> None:
     assert "a" not in of
     assert of.statistics("a").in_flight == 1  # the key still has the same limiter
     held.settle(5)
-    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged anew
+    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged again
     held.release()
     assert of.statistics("a").in_flight == 0
 
@@ -172,7 +172,7 @@ async def test_dropped_permit_without_slots_leaves_in_flight() -> None:
 
 
 @virtual
-async def test_permit_in_a_garbage_cycle_is_released_when_collected() -> None:
+async def test_permit_in_garbage_cycle_is_released_when_collected() -> None:
     of = RateLimiter(concurrency_limit=1, parent=RateLimiter(concurrency_limit=1))
     cycle: list[Any] = [await of.acquire()]
     cycle.append(cycle)

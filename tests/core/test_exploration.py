@@ -136,7 +136,7 @@ def test_consumer_swept_before_its_start_leaves_no_timer() -> None:
     rage(happenings, "alone", dict(schedule))
 
 
-def test_lowered_and_raised_limit_keeps_waiters_of_the_parent() -> None:
+def test_lowered_and_raised_limit_keeps_parent_waiters() -> None:
     """Story 44,006 of another hundred thousand, shrunk: the storm missed the waiter."""
     rage(
         [

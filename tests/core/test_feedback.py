@@ -135,7 +135,7 @@ def test_pause_doubles_up_to_its_bound_with_jitter(
     assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
 
 
-def test_what_was_learned_counts_for_ten_minutes() -> None:
+def test_learned_values_count_for_ten_minutes() -> None:
     throttled = Feedback()
     assert not throttled.is_needed
     throttled.streak = 1
@@ -148,7 +148,7 @@ def test_what_was_learned_counts_for_ten_minutes() -> None:
         assert feedback.is_forgettable(700.0)
 
 
-def test_restart_forgets_what_was_learned() -> None:
+def test_restart_forgets_learned_values() -> None:
     rate = RateControl(AdaptiveRate(10, 1, 100))
     slots = SlotsControl(AdaptiveConcurrency(4, 1, 100))
     rate.state.rate, slots.state.limit = 5.0, 9.0

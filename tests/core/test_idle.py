@@ -235,7 +235,7 @@ async def test_context_of_a_waiter_does_not_outlive_it() -> None:
 
 
 @virtual
-async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
+async def test_day_of_waiting_takes_few_turns() -> None:
     limiter = RateLimiter("1/d", clock=now)
     await visit(limiter)
     tasks = visits(limiter, 100)
@@ -250,7 +250,7 @@ async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
+async def test_hour_of_pause_takes_few_turns() -> None:
     limiter = RateLimiter(100, clock=now)
     limiter.pause(3600)
     before = running().turns
@@ -260,7 +260,7 @@ async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
+async def test_hour_of_waiting_for_slots_takes_few_turns() -> None:
     limiter = RateLimiter(100, concurrency_limit=1, clock=now)
     before = running().turns
     await asyncio.gather(visit(limiter, stay=3600), *visits(limiter, 1))
@@ -269,7 +269,7 @@ async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_thousand_waiters_take_a_few_turns_per_batch() -> None:
+async def test_thousand_waiters_take_few_turns_per_batch() -> None:
     limiter = RateLimiter("100/min", clock=now)
     before = running().turns
     await asyncio.gather(*visits(limiter, 1000))
@@ -393,7 +393,7 @@ def test_program_that_leaves_it_open_ends_silently(program: str) -> None:
 
 
 @virtual
-async def test_limiter_equal_to_a_new_one_may_be_dropped() -> None:
+async def test_limiter_in_new_state_may_be_dropped() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     engine = limiter._engine
     assert engine.is_forgettable()

@@ -164,7 +164,7 @@ async def test_waiters_for_the_rate_trigger_no_collection(
 
 
 @virtual
-async def test_slot_is_not_missed_while_rate_or_pause_blocks(
+async def test_slot_is_not_missed_while_rate_blocks(
     collections: list[float],
 ) -> None:
     limiter = RateLimiter("2/min", concurrency_limit=1)
@@ -229,7 +229,7 @@ async def test_a_program_without_a_collector_keeps_its_garbage(collections: list
 
 
 @virtual
-async def test_a_process_collects_once_a_second_at_the_most(collections: list[float]) -> None:
+async def test_process_collects_at_most_once_a_second(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     await leave_early(limiter)
     for _ in range(5):

@@ -85,7 +85,7 @@ def test_second_event_loop_is_served_like_the_first() -> None:
 
 
 @virtual
-async def test_slot_granted_to_a_cancelled_waiter_is_not_lost() -> None:
+async def test_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     held = await limiter.acquire()
     first, second = (asyncio.create_task(limiter.acquire()) for _ in range(2))
@@ -144,7 +144,7 @@ async def test_steady_rate_stays_steady_with_many_waiters() -> None:
     [TokenBucket("200/s", burst=60), FixedWindow("200/s")],
     ids=lambda a: type(a).__name__,
 )
-def test_small_fast_bucket_is_kept_while_it_is_full(algorithm: Algorithm[Any]) -> None:
+def test_small_fast_bucket_is_kept_while_full(algorithm: Algorithm[Any]) -> None:
     """A store that rounds the time to live down to 0 s has no limit at all."""
     state = algorithm.start()
     admitted = sum(admit(algorithm, state, index * 0.07 / 400, 1) for index in range(400))

@@ -99,7 +99,7 @@ def test_key_in_a_text_is_escaped_and_cut() -> None:
 
 
 @virtual
-async def test_every_error_of_a_keyed_limiter_names_its_key() -> None:
+async def test_errors_of_a_keyed_limiter_name_the_key() -> None:
     limiter = KeyedRateLimiter("2/h", max_queue=1)
     async with limiter.throttle("a", 2):
         pass
@@ -125,7 +125,7 @@ async def test_every_error_of_a_keyed_limiter_names_its_key() -> None:
 
 
 @virtual
-async def test_timeout_text_says_which_bound_was_exceeded() -> None:
+async def test_timeout_text_names_the_exceeded_bound() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(60, raise_after=90, limit=600))
     texts: list[str] = []
     async with limiter.throttle():

@@ -72,7 +72,7 @@ async def test_outcome_after_the_release_counts_once() -> None:
 
 
 @virtual
-async def test_concurrent_429s_extend_a_pause_only_with_retry_after() -> None:
+async def test_concurrent_429s_extend_pause_only_with_retry_after() -> None:
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(5)]
     await asyncio.sleep(0.1)
@@ -107,7 +107,7 @@ async def test_pause_without_retry_after_doubles_until_a_success() -> None:
 
 
 @virtual
-async def test_custom_policy_extends_a_pause_only_by_retry_after() -> None:
+async def test_custom_policy_extends_pause_only_by_retry_after() -> None:
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
@@ -202,7 +202,7 @@ async def test_waiters_are_granted_at_the_new_rate() -> None:
 
 
 @virtual
-async def test_each_key_keeps_its_own_rate_for_a_while() -> None:
+async def test_each_key_keeps_its_rate_for_a_while() -> None:
     limiter = KeyedRateLimiter(
         AdaptiveRate(10, 1, 100), concurrency_limit=AdaptiveConcurrency(10, 1, 16)
     )
@@ -266,7 +266,7 @@ def test_adaptive_rate_has_an_algorithm_of_its_own() -> None:
 
 
 @virtual
-async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
+async def test_update_switches_between_fixed_and_adaptive_rate() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=4, guard=0.0)
     limiter.update(rate_limit=5)
     assert limiter.statistics().rate_limit is None

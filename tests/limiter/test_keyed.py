@@ -56,7 +56,7 @@ async def test_each_key_has_limits_of_its_own() -> None:
 
 @pytest.mark.parametrize("parent", [None, RateLimiter("1000/s", concurrency_limit=500)])
 @virtual
-async def test_free_key_does_not_wait_for_a_busy_one(parent: RateLimiter | None) -> None:
+async def test_free_key_does_not_wait_for_busy_key(parent: RateLimiter | None) -> None:
     limiter = KeyedRateLimiter("1/h", concurrency_limit=1, parent=parent)
     busy = visits(limiter, *["busy"] * 100, stay=10)
     await asyncio.sleep(5)
@@ -376,7 +376,7 @@ def test_next_loop_finds_the_buckets_unchanged() -> None:
     clock.close()
 
 
-def test_keys_of_a_closed_loop_are_forgotten_on_the_next() -> None:
+def test_next_loop_forgets_keys_of_a_closed_one() -> None:
     limiter = KeyedRateLimiter("2/s")
 
     async def touch(keys: int) -> None:

@@ -67,7 +67,7 @@ async def test_without_any_limit_nobody_waits() -> None:
 
 
 @virtual
-async def test_queue_is_served_in_order_despite_a_heavy_head() -> None:
+async def test_queue_is_served_in_order_despite_heavy_head() -> None:
     limiter = RateLimiter(4, clock=now)
     order: list[float] = []
 
@@ -253,7 +253,7 @@ async def test_try_acquire_in_a_pause_returns_its_end() -> None:
 
 
 @virtual
-async def test_cost_of_0_waits_its_turn_and_spends_nothing() -> None:
+async def test_cost_of_0_waits_and_spends_nothing() -> None:
     limiter = RateLimiter(1, clock=now)
     assert await visit(limiter) == 0.0
     assert await visit(limiter, cost=0) == 0.0
@@ -303,7 +303,7 @@ async def test_guard_stretches_the_period() -> None:
 
 
 @virtual
-async def test_an_algorithm_is_given_as_a_class() -> None:
+async def test_algorithm_may_be_a_class() -> None:
     limiter = RateLimiter("4/s", algorithm=TokenBucket, clock=now)
     assert await asyncio.gather(*visits(limiter, 6)) == [0, 0, 0, 0, 0.25, 0.5]
     window = RateLimiter("4/s", algorithm=SlidingWindowLog, clock=now)
@@ -312,13 +312,13 @@ async def test_an_algorithm_is_given_as_a_class() -> None:
 
 
 @virtual
-async def test_an_algorithm_is_given_as_an_instance_with_its_own_rate() -> None:
+async def test_algorithm_may_be_an_instance_with_a_rate() -> None:
     limiter = RateLimiter(algorithm=TokenBucket("4/s", burst=1), clock=now)
     assert await asyncio.gather(*visits(limiter, 3)) == [0, 0.25, 0.5]
 
 
 @virtual
-async def test_a_bucket_with_a_burst_takes_the_rate_of_the_limiter() -> None:
+async def test_bucket_with_burst_takes_the_limiter_rate() -> None:
     limiter = RateLimiter("4/s", algorithm=TokenBucket(burst=3), clock=now)
     assert await asyncio.gather(*visits(limiter, 5)) == [0, 0, 0, 0.25, 0.5]
     with pytest.raises(CostTooHigh):
@@ -692,7 +692,7 @@ async def test_repr_of_a_permit_shows_cost_and_state() -> None:
 
 
 @virtual
-async def test_error_in_the_body_propagates_and_frees_the_slot() -> None:
+async def test_error_in_the_body_frees_the_slot() -> None:
     limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     for error in (KeyError("it"), asyncio.CancelledError(), GeneratorExit()):
         with pytest.raises(type(error)) as caught:
@@ -755,7 +755,7 @@ async def test_failing_algorithm_fails_only_current_waiters(step: str) -> None:
 
 
 @virtual
-async def test_algorithm_failing_on_the_fast_path_fails_its_caller() -> None:
+async def test_algorithm_failing_on_fast_path_fails_its_caller() -> None:
     limiter = RateLimiter(concurrency_limit=1, algorithm=Flaky("2/s"), clock=now)
     await visit(limiter)
     Flaky.fails = "delay"
@@ -866,7 +866,7 @@ def test_waiters_of_a_dead_loop_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_slot_granted_as_the_loop_ended_is_not_lost(count: int) -> None:
+def test_slot_granted_at_loop_end_is_not_lost(count: int) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     inside: list[Permit] = []
 
@@ -1008,7 +1008,7 @@ async def test_sweep_at_every_instant_delays_no_waiter() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_consumer_of_a_closed_loop_stops_no_other_when_collected() -> None:
+def test_collected_consumer_of_closed_loop_stops_no_other() -> None:
     limiter, kept = RateLimiter("1/s"), list[object]()
 
     async def leave_waiters() -> None:
@@ -1029,7 +1029,7 @@ def test_consumer_of_a_closed_loop_stops_no_other_when_collected() -> None:
         runner.run(wait_again())
 
 
-def test_pause_before_any_loop_does_not_hide_a_429() -> None:
+def test_pause_before_any_loop_hides_no_429() -> None:
     limiter = RateLimiter(10)
     limiter.pause(0)
 

@@ -63,7 +63,7 @@ async def test_request_is_granted_when_both_have_a_slot() -> None:
 
 
 @virtual
-async def test_token_is_not_taken_while_the_other_is_missing() -> None:
+async def test_no_token_is_taken_while_another_is_missing() -> None:
     parent = RateLimiter("1/h")
     child = RateLimiter("10/s", parent=parent)
     await visit(child)
@@ -77,7 +77,7 @@ async def test_token_is_not_taken_while_the_other_is_missing() -> None:
 
 
 @virtual
-async def test_child_takes_no_token_while_the_parent_is_busy() -> None:
+async def test_child_takes_no_token_while_parent_is_busy() -> None:
     parent, instants = RateLimiter(concurrency_limit=1), list[float]()
     child = RateLimiter("2/s", parent=parent)
     inside = await parent.acquire()
@@ -107,7 +107,7 @@ async def test_parent_slot_is_held_until_the_block_exits() -> None:
 
 
 @virtual
-async def test_head_in_the_parent_queue_is_not_in_flight() -> None:
+async def test_head_in_parent_queue_is_not_in_flight() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(concurrency_limit=5, parent=parent)
     await visit(child)
@@ -120,7 +120,7 @@ async def test_head_in_the_parent_queue_is_not_in_flight() -> None:
 
 
 @virtual
-async def test_cost_applies_to_both_and_lower_limit_bounds_it() -> None:
+async def test_cost_applies_to_both_limits() -> None:
     parent = RateLimiter("5/s")
     child = RateLimiter("10/s", parent=parent)
     assert await asyncio.gather(*visits(child, 2, cost=3)) == [0, 1]
@@ -184,7 +184,7 @@ async def test_priority_newcomer_behind_a_queued_head_hangs_nobody() -> None:
 
 
 @virtual
-async def test_children_take_turns_whatever_their_queue_lengths() -> None:
+async def test_children_take_turns_at_any_queue_length() -> None:
     parent, order = RateLimiter("1/s"), list[str]()
     children = {name: RateLimiter(parent=parent) for name in "abc"}
 
@@ -198,7 +198,7 @@ async def test_children_take_turns_whatever_their_queue_lengths() -> None:
 
 
 @virtual
-async def test_child_waiting_for_its_own_limit_takes_no_turn() -> None:
+async def test_child_waiting_for_itself_takes_no_turn() -> None:
     parent = RateLimiter("1/s")
     slow, quick = RateLimiter("1/min", parent=parent), RateLimiter(parent=parent)
     await visit(slow)
@@ -244,7 +244,7 @@ async def test_paused_child_holds_only_its_own_waiters() -> None:
 
 
 @virtual
-async def test_child_paused_with_a_queued_head_returns_its_turn() -> None:
+async def test_child_paused_with_queued_head_returns_its_turn() -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = (
         RateLimiter("9/s", concurrency_limit=3, parent=parent),
@@ -287,9 +287,7 @@ async def test_unused_tokens_return_through_three_levels() -> None:
 @pytest.mark.parametrize("after_turns", range(8))
 @pytest.mark.parametrize("at", [0.0, 1.0])
 @virtual
-async def test_head_cancelled_in_the_parent_queue_leaves_no_trace(
-    at: float, after_turns: int
-) -> None:
+async def test_head_cancelled_in_parent_queue_leaves_no_trace(at: float, after_turns: int) -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = (
         RateLimiter("9/h", concurrency_limit=1, parent=parent),
@@ -311,7 +309,7 @@ async def test_head_cancelled_in_the_parent_queue_leaves_no_trace(
 
 
 @virtual
-async def test_child_closed_with_a_queued_head_leaves_no_trace() -> None:
+async def test_child_closed_with_queued_head_leaves_no_trace() -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = RateLimiter(concurrency_limit=1, parent=parent), RateLimiter(parent=parent)
     await visit(child)
@@ -376,7 +374,7 @@ async def test_wait_behind_siblings_in_the_parent_is_known() -> None:
 
 
 @virtual
-async def test_waiter_timed_out_in_the_parent_queue_leaves_it() -> None:
+async def test_waiter_timed_out_in_parent_queue_leaves_it() -> None:
     parent = RateLimiter(concurrency_limit=1)
     child = RateLimiter("2/s", concurrency_limit=1, parent=parent)
     inside = await parent.acquire()
@@ -391,7 +389,7 @@ async def test_waiter_timed_out_in_the_parent_queue_leaves_it() -> None:
 
 
 @virtual
-async def test_child_takes_its_turn_in_a_full_parent_queue() -> None:
+async def test_child_takes_its_turn_in_full_parent_queue() -> None:
     parent = RateLimiter("1/s", max_queue=1)
     child = RateLimiter(parent=parent)
     await visit(parent)
@@ -420,7 +418,7 @@ async def test_rejection_by_parent_algorithm_counts_in_the_child() -> None:
 # --- Loops, and invalid parents ---
 
 
-def test_child_rejected_by_the_parents_loop_binds_to_none() -> None:
+def test_child_rejected_by_parent_loop_binds_to_none() -> None:
     parent = RateLimiter("100/s")
     child = RateLimiter(None, parent=parent)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
@@ -451,7 +449,7 @@ def test_failed_close_from_another_loop_loses_no_waiter() -> None:
         assert first.run(together(waiting)) == [0, 1]
 
 
-def test_child_and_parent_move_to_the_next_loop_together() -> None:
+def test_child_and_parent_move_to_the_next_loop() -> None:
     parent, kept = RateLimiter(concurrency_limit=2), list[Permit]()
     child = RateLimiter(concurrency_limit=2, parent=parent)
 
@@ -489,7 +487,7 @@ async def test_decision_includes_the_parent() -> None:
     assert (await child.peek()).remaining == 0
 
 
-def test_parent_waiters_of_a_dead_loop_do_not_count() -> None:
+def test_parent_waiters_of_dead_loop_do_not_count() -> None:
     parent = RateLimiter("1/min", clock=lambda: 0.0)
     child = RateLimiter(None, parent=parent, clock=lambda: 0.0)
 
@@ -516,7 +514,7 @@ def test_parent_waiters_of_a_dead_loop_do_not_count() -> None:
 
 
 @virtual
-async def test_long_wait_two_levels_up_is_rejected_at_once() -> None:
+async def test_long_wait_two_levels_up_is_rejected() -> None:
     top = RateLimiter("1/s")
     middle = RateLimiter("10/s", parent=top)
     limiter = RateLimiter("100/s", parent=middle)

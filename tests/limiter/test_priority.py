@@ -54,7 +54,7 @@ async def served(
     ],
 )
 @virtual
-async def test_higher_priority_is_first_within_ten_seconds_per_step(
+async def test_higher_priority_is_first_within_its_seconds(
     guests: list[tuple[float, float]], order: list[int]
 ) -> None:
     assert await served(RateLimiter("1/min"), guests) == order
@@ -114,7 +114,7 @@ async def test_stream_of_higher_priority_starves_no_waiter(steps: int) -> None:
 
 
 @virtual
-async def test_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
+async def test_newcomer_in_turn_of_grant_hangs_nobody() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     (first,) = coming(limiter, 0)
@@ -126,7 +126,7 @@ async def test_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
 
 @pytest.mark.parametrize("after_turns", range(8))
 @virtual
-async def test_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: int) -> None:
+async def test_newcomer_at_any_turn_hangs_nobody(after_turns: int) -> None:
     limiter = RateLimiter("2/s", concurrency_limit=2)
     _inside = await limiter.acquire(2)
     waiting = coming(limiter, 0, 0, 0)
@@ -152,7 +152,7 @@ async def test_newcomer_that_becomes_head_is_served_at_once() -> None:
 
 
 @virtual
-async def test_newcomer_that_fits_as_head_is_granted_at_once() -> None:
+async def test_newcomer_that_fits_as_head_is_granted() -> None:
     limiter = RateLimiter("4/s")
     await visit(limiter, 3)
     heavy = asyncio.create_task(visit(limiter, 4))

@@ -109,7 +109,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("text", "named"), UNREADABLE)
-def test_text_that_is_no_rate_raises_and_names_it(text: str, named: str) -> None:
+def test_unreadable_text_raises_and_is_named(text: str, named: str) -> None:
     with pytest.raises(ValueError, match=r"rate") as error:
         as_rate(text)
     assert named in str(error.value)
@@ -271,7 +271,7 @@ def test_parse_accepts_only_texts(value: Unchecked) -> None:
 
 
 @pytest.mark.parametrize("value", [True, False, None, b"10/s", [10], ("10/s",), 1j, object()])
-def test_value_of_another_kind_raises_and_lists_the_kinds(value: Unchecked) -> None:
+def test_value_of_another_kind_raises_type_error(value: Unchecked) -> None:
     with pytest.raises(TypeError, match="a rate is a number of tokens per second"):
         as_rate(value)
 

@@ -106,9 +106,7 @@ DEBTS: list[tuple[RateLimiter, float]] = [
 
 @pytest.mark.parametrize(("limiter", "debt"), DEBTS)
 @virtual
-async def test_debt_delays_the_next_request_as_the_algorithm_says(
-    limiter: RateLimiter, debt: float
-) -> None:
+async def test_debt_delays_the_next_request(limiter: RateLimiter, debt: float) -> None:
     async with limiter.throttle() as permit:
         permit.settle(25)
         assert permit.cost == 25

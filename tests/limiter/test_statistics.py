@@ -97,7 +97,7 @@ async def test_all_kinds_of_rejections_are_counted() -> None:
 
 
 @virtual
-async def test_try_acquire_and_acquire_count_but_record_does_not() -> None:
+async def test_try_acquire_counts_but_record_does_not() -> None:
     limiter = RateLimiter("9/s", concurrency_limit=9)
     permit = await limiter.acquire()
     decision = await limiter.try_acquire()

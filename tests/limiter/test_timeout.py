@@ -155,7 +155,7 @@ async def test_pause_during_a_wait_exceeds_the_timeout() -> None:
 
 
 @virtual
-async def test_timeout_in_the_middle_of_the_queue_delays_nobody() -> None:
+async def test_timeout_amid_the_queue_delays_nobody() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     inside = asyncio.create_task(visit(limiter, stay=10))
     await turns()
@@ -264,7 +264,7 @@ def test_queue_of_less_than_one_raises(bad: int) -> None:
 
 
 @virtual
-async def test_peek_and_try_acquire_report_the_wait_in_queue() -> None:
+async def test_peek_and_try_acquire_report_queue_wait() -> None:
     limiter = RateLimiter("2/s")
     await limiter.acquire(2)
     for ahead, wait in enumerate([1, 1, 2, 2, 3, 3, 4]):

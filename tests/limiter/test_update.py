@@ -28,7 +28,7 @@ Unchecked: TypeAlias = Any  # arguments of callers without type checks
     ],
 )
 @virtual
-async def test_new_rate_applies_to_waiters_and_keeps_spent_tokens(
+async def test_new_rate_applies_to_waiters_after_spent_tokens(
     to: Unchecked, expected: list[float]
 ) -> None:
     limiter = RateLimiter("2/s")
@@ -193,7 +193,7 @@ async def test_both_limits_change_in_one_step() -> None:
 
 
 @virtual
-async def test_slot_taken_back_settles_a_cut_beside_a_parent() -> None:
+async def test_returned_slot_settles_a_cut_beside_parent() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(concurrency_limit=2, parent=parent)
     inside = asyncio.create_task(visit(child, stay=1000))
@@ -276,7 +276,7 @@ async def test_rate_limit_can_be_removed_with_any_algorithm() -> None:
 
 
 @virtual
-async def test_algorithm_with_its_own_rate_stays_without_a_rate() -> None:
+async def test_algorithm_with_own_rate_stays_without_rate() -> None:
     limiter = RateLimiter(algorithm=Cooldown(3, 60))
     for _ in range(3):
         assert await limiter.try_acquire()
