@@ -6,8 +6,9 @@ task included; `the rest` is how long the others take to finish, beside the leas
 allows: a limiter that keeps the places of cancelled waiters takes longer.
 
 Then a storm: 50 workers ask without a pause for 1,000 per second, with a burst of 100, and in each
-millisecond two of them are cancelled wherever they are: also between a grant and its start. The
-token of a cancelled waiter may be lost, or spent twice. `used` and `excess` as under Accuracy.
+millisecond two of them are cancelled wherever they are: also between a grant and its start. A
+faulty limiter loses the token of a cancelled waiter, or spends it twice. `used` and `excess` as
+under Accuracy.
 """
 
 import asyncio

@@ -113,7 +113,7 @@ def rows_of_crawl() -> Iterator[Row]:
         )
 
 
-# ---- drawing ---------------------------------------------------------------------------------
+# ---- drawing ----------------------------------------------------------------------------------
 
 WIDTH, MARGIN, TITLE, DOT, PITCH = 440, 12, 22, 2.9, 7.0
 #: Seconds that are shown, and the seconds of one column of dots.

@@ -342,7 +342,7 @@ async def throttled_and_trickling(exchange: Exchange) -> None:
     await exchange.answer()
 
 
-# ---- half-closed: nothing more comes, but the server reads on --------------------------------
+# ---- half-closed: nothing more comes, but the server reads on ----------------------------------
 
 
 async def half_closed(exchange: Exchange) -> None:

@@ -145,7 +145,7 @@ def test_optional_protocols_are_kept_by_few(protocol: type[Any], having: set[str
     assert {type(each).__name__ for each in BUILT_IN if isinstance(each, protocol)} == having
 
 
-# ---- invalid algorithms ------------------------------------------------------------------------
+# ---- invalid algorithms --------------------------------------------------------------------------
 
 
 class WithoutTake:

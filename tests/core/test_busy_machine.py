@@ -22,7 +22,7 @@ from tests.virtually import now
 
 LIMIT, PERIOD = 4, 1.0
 # Seconds: the way of the store's answers in each direction; how late a reservation may be used, as
-# in `aiothrottle.sharing`; how long the machine is busy at a time; and the sum.
+# in `aiothrottle.stores.prefetch`; how long the machine is busy at a time; and the sum.
 WAY, PATIENCE, BUSY = 0.01, 0.02, 0.15
 LATE = WAY + PATIENCE + BUSY
 ROUNDING = 1e-9

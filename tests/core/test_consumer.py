@@ -75,7 +75,7 @@ def timers() -> list[asyncio.TimerHandle]:
     return [timer for timer in loop._scheduled if not timer.cancelled()]
 
 
-# ---- only while there are waiters---------------------------------------------------------------
+# ---- only while there are waiters ----------------------------------------------------------------
 
 
 @virtual

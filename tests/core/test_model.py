@@ -34,7 +34,7 @@ def test_each_part_of_the_shared_limit_is_needed(part: str) -> None:
     assert broken.value.trace
 
 
-# ---- the checker itself: numbers that are counted up to a few -----------------------------------
+# ---- the checker itself: numbers that are counted up to a few ------------------------------------
 
 
 def count(number: int) -> list[Step[int]]:

@@ -52,7 +52,7 @@ async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
         yield
 
 
-# ---- grants and rejections -------------------------------------------------------------------
+# ---- grants and rejections ---------------------------------------------------------------------
 
 
 @virtual
@@ -322,7 +322,7 @@ async def test_forgotten_key_emits_events_when_it_returns() -> None:
     assert seen == [Granted("a", 1.0, 0.0)] * 2
 
 
-# ---- adaptive limits, and server quotas ----------------------------------------------------------
+# ---- adaptive limits, and server quotas --------------------------------------------------------
 
 
 @virtual
