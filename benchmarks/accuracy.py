@@ -1,17 +1,16 @@
 """How much of a limit is used, and whether it is ever exceeded: `uv run benchmarks/accuracy.py`.
 
-Some seconds of saturated demand, after a single request and a pause in which the limit is as new
-again: the first one of a process takes many times as long as any other. The observer stands inside
-the bodies and reads the clock there first of all, some microseconds after it was let in. `used` is
-the share of what the promise allows in that time; `excess` is how many there were too many in the
-worst stretch of time: more than the limit in any second for a window, more than burst + rate x t
-in any time t for a bucket.
+Some seconds of saturated demand, after a single request and a pause that restores the whole limit:
+the first request of a process takes many times as long as any other. The observer reads the clock
+first thing in each body, some microseconds after the grant. `used` is the share of what the promise
+allows in that time; `excess` is the number of requests too many in the worst stretch of time: more
+than the limit in any second for a window, more than burst + rate x t in any time t for a bucket.
 
-Who promises that no two follow each other closer than 1/rate cannot make up for a late timer, and
-the timers of asyncio are late by up to a millisecond: the bare timer, a lock and `asyncio.sleep`,
-shows what is left, but for the tens of microseconds in which a line wakes its head; so ours are to
-use 95 % of what it does. How late they are differs from one run to the next, so these take turns
-with it, three times: shown are the medians, and the worst excess. LeakyBucket keeps an absolute
+A limiter that never grants two requests closer together than 1/rate cannot make up for a late
+timer, and the timers of asyncio are late by up to a millisecond. The bare timer, a lock and
+`asyncio.sleep`, shows what remains, but for the tens of microseconds in which a queue wakes its
+head; so ours must use 95 % of it. Timers differ from run to run, so ours and the bare timer take
+turns, three times: shown are the medians, and the worst excess. LeakyBucket keeps an absolute
 schedule, and may make up for 2 ms.
 """
 
@@ -28,15 +27,15 @@ from promises import Window
 __all__ = ["report"]
 
 RATES = (10, 100, 1_000, 10_000)
-# The observer's clock is read some microseconds after its body begins: closer it cannot see.
+# The observer's clock is read some microseconds after its body begins: this is its accuracy.
 SIGHT = 10e-6
-# Seconds until every limit is as new.
+# Seconds until every limit is whole again.
 _PAUSE = 1.1
 TIMER = "bare timer"
 MAKERS = {**ours.OURS, TIMER: peers.bare_timer, **peers.PEERS}
 # At most one in any 1/rate.
 STRICT = ("TokenBucket", "SlidingWindowLog, burst=1")
-# So often is measured what is held against the timer, and the timer.
+# Rounds of the contestants that are compared with the timer, and of the timer.
 _ROUNDS = 3
 
 # The promise, the share used and the excess.
@@ -44,7 +43,7 @@ Result = tuple[str, float, float]
 
 
 def saturate(name: str, rate: int, burst: int, seconds: float) -> Result | None:
-    """Ask for more than the limit allows; give the promise, the share used and the excess."""
+    """Ask for more than the limit allows; return the promise, the share used and the excess."""
 
     async def measured() -> Result | None:
         contestant = MAKERS[name](rate, burst)
@@ -67,7 +66,7 @@ def saturate(name: str, rate: int, burst: int, seconds: float) -> Result | None:
 
 
 def in_turn(rate: int, burst: int, seconds: float) -> dict[str, Result]:
-    """Measure each that has such a limit; those that are held against the timer more than once."""
+    """Measure each that has such a limit; the ones compared with the timer more than once."""
     results: dict[str, list[Result]] = defaultdict(list)
     for turn in range(_ROUNDS if burst == 1 else 1):
         for name in MAKERS:
@@ -86,7 +85,7 @@ def in_turn(rate: int, burst: int, seconds: float) -> dict[str, Result]:
 
 
 def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Accuracy")
     least: dict[str, float] = {}
     beside: dict[str, float] = {}
@@ -99,7 +98,7 @@ def report(seconds: float = 3.0, rates: tuple[int, ...] = RATES) -> Report:
         for rate in rates:
             burst = rate if bursts == "rate" else 1
             results = in_turn(rate, burst, seconds)
-            if burst == 1 and rate >= 100:  # slower is easy
+            if burst == 1 and rate >= 100:  # slower rates are easy
                 paced[f"{rate:,}/s"] = {name: used for name, (_, used, _) in results.items()}
             for name, (kind, used, excess) in results.items():
                 lines.setdefault(name, [name, kind]).extend([f"{used:.1%}", f"{excess:.2f}"])

@@ -1,8 +1,8 @@
-"""Limits that nobody tells, found and followed: `uv run benchmarks/adaptive.py [--write]`.
+"""Unknown limits, found and followed: `uv run benchmarks/adaptive.py [--write]`.
 
-Nothing is measured: it is simulated, on virtual time, by real limiters, so every machine gives the
-same figures. The rules that others have published are in `benchmarks/rivals.py`. All tables, of 20
-seeds, are in docs/adaptive.md; docs/benchmarks.md has what 2 seeds give.
+Nothing is measured: real limiters are simulated on virtual time, so every machine gives the
+same results. The rules that others have published are in `benchmarks/rivals.py`. All tables, of 20
+seeds, are in docs/adaptive.md; docs/benchmarks.md has the results of 2 seeds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulat
 from aiothrottle.testing.server import AlgorithmName
 
 PAGE = Path(__file__).parents[1] / "docs" / "adaptive.md"
-TITLE = "Limits that nobody tells"
+TITLE = "Unknown limits"
 
 ALGORITHMS: tuple[AlgorithmName, ...] = ("sliding-window-log", "fixed-window", "token-bucket")
 RATES = (Rate(10, 1), Rate(100, 1), Rate(500, 60))
@@ -31,10 +31,10 @@ STARTS = {"4 times too fast": 4.0, "10 times too slow": 0.1}
 # Windows in which to find the limit, and then windows in which it is watched.
 SEARCH = 10
 WATCHED = {1: 300, 60: 40}
-# What counts as found: seconds (at least a window) in which so much is used, and refused.
-STRETCH, USED, REFUSED = 20, 0.9, 0.01
+# A limit is found when, for these seconds (at least a window), so much is used and throttled.
+STRETCH, USED, THROTTLED = 20, 0.9, 0.01
 WORKERS = 50
-# Seconds each way where it stands beside others: one of them goes by that alone.
+# Seconds each way in the comparison with other rules: one of them depends on latency alone.
 LATENCY = 0.02
 JITTERS = (0.0, 0.01, 0.03, 0.1)
 
@@ -48,15 +48,15 @@ def each(seeds: range, simulate_one: Callable[[int], Result]) -> list[Result]:
 
 
 class Part(NamedTuple):
-    """What a server saw in some part of the time: shares of what was sent, and of the limit."""
+    """The traffic at a server in a part of the time: shares of the requests, and of the limit."""
 
-    refused: float
+    throttled: float
     used: float
     fairness: float = 1.0
 
 
 def part(arrivals: Iterable[Arrival], rate: Rate, since: float, until: float) -> Part:
-    """Tell what a server saw in that part of the time."""
+    """Return the traffic at the server from `since` until `until`."""
     admitted: dict[int, int] = {}
     sent = 0
     for arrival in arrivals:
@@ -73,7 +73,7 @@ def part(arrivals: Iterable[Arrival], rate: Rate, since: float, until: float) ->
 
 
 def mean(parts: list[Part]) -> Part:
-    """Give the mean of each figure."""
+    """Return the mean of each field."""
     return Part(*(statistics.mean(column) for column in zip(*parts, strict=True)))
 
 
@@ -83,12 +83,12 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def per_second(rate: Rate) -> float:
-    """Give the requests per second."""
+    """Return the requests per second."""
     return rate.limit / rate.period
 
 
 def adaptive(rate: Rate, start: float) -> RateLimiter:
-    """Make the limiter that is told nothing but where to begin."""
+    """Build the limiter, which knows nothing but its initial rate."""
     truth = per_second(rate)
     return RateLimiter(AdaptiveRate(start * truth, minimum=truth / 100, maximum=20 * truth))
 
@@ -101,7 +101,7 @@ def named(rate: Rate) -> str:
 def watch(
     rate: Rate, algorithm: AlgorithmName, start: float, retry_after: RetryAfter, seed: int
 ) -> tuple[Part, float]:
-    """Simulate one search; give what came after it, and the windows until the limit was found."""
+    """Simulate a search; return the traffic after it, and the windows until the limit is found."""
     period = rate.period
     end = (SEARCH + WATCHED[int(period)]) * period
     outcome = simulate(
@@ -115,24 +115,24 @@ def watch(
 
 
 def found_after(outcome: Outcome, rate: Rate, since: float, end: float) -> float:
-    """Give the windows from `since` until the limit is found, and kept for the stretch."""
+    """Return the windows from `since` until the limit is found, and kept for the stretch."""
     length = max(1, int(STRETCH / rate.period))
     admitted = [0] * (int(end / rate.period) + 1)
-    refused = admitted.copy()
+    throttled = admitted.copy()
     for arrival in outcome.arrivals:
-        counts = refused if arrival.refused else admitted
+        counts = throttled if arrival.refused else admitted
         counts[int(arrival.at / rate.period)] += 1
     limit = rate.limit * length
     for first in range(int(since / rate.period), len(admitted) - length):
         stretch = slice(first, first + length)
-        if sum(admitted[stretch]) >= USED * limit and sum(refused[stretch]) <= REFUSED * limit:
+        if sum(admitted[stretch]) >= USED * limit and sum(throttled[stretch]) <= THROTTLED * limit:
             return first - since / rate.period
     return float("inf")
 
 
 def constant(report: Report, seeds: range) -> None:
     """Find a limit that stays."""
-    rows: Rows = [["server", "begun", "refused, %", "used, %", "found after, windows (most)"]]
+    rows: Rows = [["server", "begun", "throttled, %", "used, %", "found after, windows (most)"]]
     worst = Part(0.0, 1.0)
     slowest = on_average = 0.0
     cases: list[tuple[RetryAfter, tuple[Rate, ...]]] = [("seconds", RATES), ("none", RATES[:1])]
@@ -141,11 +141,11 @@ def constant(report: Report, seeds: range) -> None:
             for rate in rates:
                 for name, start in STARTS.items():
                     runs = each(seeds, partial(watch, rate, algorithm, start, retry_after))
-                    figures = mean([after for after, _ in runs])
+                    result = mean([after for after, _ in runs])
                     found = [windows for _, windows in runs]
                     if retry_after == "seconds":
                         worst = Part(
-                            max(worst.refused, figures.refused), min(worst.used, figures.used)
+                            max(worst.throttled, result.throttled), min(worst.used, result.used)
                         )
                         slowest = max(slowest, *found)
                         on_average = max(on_average, statistics.mean(found))
@@ -153,20 +153,20 @@ def constant(report: Report, seeds: range) -> None:
                         [
                             f"{algorithm}, {named(rate)}, Retry-After: {retry_after}",
                             name,
-                            percent(figures.refused),
-                            percent(figures.used, 1),
+                            percent(result.throttled),
+                            percent(result.used, 1),
                             f"{statistics.mean(found):.1f} ({max(found):.0f})",
                         ]
                     )
     report.add("A limit that stays, seen from the eleventh window on", rows)
-    report.want("refused after 10 windows, the worst server", worst.refused * 100, 1.0, " %")
+    report.want("throttled after 10 windows, the worst server", worst.throttled * 100, 1.0, " %")
     report.want_share("used after 10 windows, the worst server", worst.used, 0.95)
     report.want("windows until it is found, the worst server", on_average, 10, "")
     report.want("windows until it is found, the worst of all runs", slowest, 10, "")
 
 
 def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[Part, float]:
-    """Simulate a limit that changes; give what came then, and the seconds until it was found."""
+    """Simulate a change of the limit; return the traffic since, and the seconds until found."""
     begin = 300 if rate.period == 1 else 20 * 60.0
     end = 3 * begin
     outcome = simulate(
@@ -183,20 +183,20 @@ def follow(rate: Rate, new: Rate, algorithm: AlgorithmName, seed: int) -> tuple[
 
 def changing(report: Report, seeds: range) -> None:
     """Follow a limit that halves or doubles."""
-    rows: Rows = [["server", "limit", "refused, %", "used, %", "followed after, s (most)"]]
+    rows: Rows = [["server", "limit", "throttled, %", "used, %", "followed after, s (most)"]]
     for algorithm in ALGORITHMS:
         for rate in (RATES[0], RATES[2]):
             for name, factor in (("halves", 0.5), ("doubles", 2.0)):
                 new = Rate(rate.limit * factor, rate.period)
                 runs = each(seeds, partial(follow, rate, new, algorithm))
-                figures = mean([after for after, _ in runs])
+                result = mean([after for after, _ in runs])
                 found = [seconds for _, seconds in runs]
                 rows.append(
                     [
                         f"{algorithm}, {named(rate)}",
                         name,
-                        percent(figures.refused),
-                        percent(figures.used, 1),
+                        percent(result.throttled),
+                        percent(result.used, 1),
                         f"{statistics.mean(found):.0f} ({max(found):.0f})",
                     ]
                 )
@@ -204,7 +204,7 @@ def changing(report: Report, seeds: range) -> None:
 
 
 def share(rate: Rate, algorithm: AlgorithmName, seed: int) -> Part:
-    """Simulate four clients on one limit; give what came when they had some time."""
+    """Simulate four clients on one limit; return the traffic after a settling time."""
     begin, end = (300.0, 600.0) if rate.period == 1 else (1200.0, 2400.0)
     outcome = simulate(
         partial(adaptive, rate, 1.0),
@@ -218,37 +218,37 @@ def share(rate: Rate, algorithm: AlgorithmName, seed: int) -> Part:
 
 
 def sharing(report: Report, seeds: range) -> None:
-    """Share a limit among four that know nothing of each other."""
-    rows: Rows = [["server", "refused, %", "used, %", "fairness (least)"]]
+    """Share a limit among four clients that know nothing of each other."""
+    rows: Rows = [["server", "throttled, %", "used, %", "fairness (least)"]]
     worst, fairness = 0.0, 1.0
     for algorithm in ALGORITHMS:
         for rate in RATES:
             parts = each(seeds, partial(share, rate, algorithm))
-            figures = mean(parts)
-            worst = max(worst, figures.refused)
-            fairness = min(fairness, figures.fairness)
+            result = mean(parts)
+            worst = max(worst, result.throttled)
+            fairness = min(fairness, result.fairness)
             rows.append(
                 [
                     f"{algorithm}, {named(rate)}",
-                    percent(figures.refused),
-                    percent(figures.used, 1),
-                    f"{figures.fairness:.3f} ({min(it.fairness for it in parts):.3f})",
+                    percent(result.throttled),
+                    percent(result.used, 1),
+                    f"{result.fairness:.3f} ({min(it.fairness for it in parts):.3f})",
                 ]
             )
     report.add("Four clients on one limit, each begun at all of it, after a while", rows)
-    report.want("four clients: refused, the worst server", worst * 100, 1.5, " %")
+    report.want("four clients: throttled, the worst server", worst * 100, 1.5, " %")
     report.want_share("four clients: Jain's fairness, the worst server", fairness, 0.95)
 
 
 def rival(make: Callable[[], rivals.Rival], server: Server, seed: int) -> Part:
-    """Let a rival's rule loose on the server."""
+    """Run a rival's rule against the server."""
     end = float(SEARCH + WATCHED[1])
     arrivals = rivals.run(make, server, workers=20, latency=LATENCY, seconds=end, seed=seed)
     return part(arrivals, server.rate, SEARCH, end)
 
 
 def ours(server: Server, seed: int) -> Part:
-    """Do the same with what is to be told of here."""
+    """Run our own rule against the server."""
     end = float(SEARCH + WATCHED[1])
     outcome = simulate(
         partial(adaptive, server.rate, 4.0),
@@ -262,7 +262,7 @@ def ours(server: Server, seed: int) -> Part:
 
 
 def beside(report: Report, seeds: range) -> None:
-    """Set it beside what others do, at 10/s."""
+    """Compare it with other rules, at 10/s."""
     contestants: dict[str, Callable[[Server, int], Part]] = {
         "**`AdaptiveRate`**": ours,
         "exponential back-off": partial(rival, rivals.BackOff),
@@ -274,17 +274,17 @@ def beside(report: Report, seeds: range) -> None:
     for name, ask in contestants.items():
         cells: list[str] = []
         for algorithm in ALGORITHMS:
-            figures = mean(each(seeds, partial(ask, Server(RATES[0], algorithm))))
-            cells.append(f"{percent(figures.refused)} / {percent(figures.used, 1)}")
+            result = mean(each(seeds, partial(ask, Server(RATES[0], algorithm))))
+            cells.append(f"{percent(result.throttled)} / {percent(result.used, 1)}")
         rows.append([name, *cells])
     report.add(
-        "Beside what others do, 10/s and 20 workers, 20 to 30 ms each way: refused, % / used, %",
+        "Beside other rules, 10/s and 20 workers, 20 to 30 ms each way: throttled, % / used, %",
         rows,
     )
 
 
 def jittered(rate: Rate, jitter: float, guard: float | Literal["auto"], seed: int) -> Part:
-    """Simulate a limiter that is told the limit, and its guard."""
+    """Simulate a limiter that knows the limit, with a guard."""
     make = partial(RateLimiter, rate, guard=guard)
     outcome = simulate(make, Server(rate), jitter=jitter, workers=WORKERS, seconds=100, seed=seed)
     return Part(outcome.refused_share, outcome.utilisation)
@@ -301,17 +301,17 @@ def guards(report: Report, seeds: range) -> None:
                 mean(each(seeds, partial(jittered, rate, jitter, jitter if it is None else it)))
                 for it in choices
             ]
-            worst = max(worst, cells[2].refused)
+            worst = max(worst, cells[2].throttled)
             least = min(least, cells[2].used / cells[1].used)
             rows.append(
                 [
                     f"{jitter * 1000:g} ms",
                     named(rate),
-                    *(f"{percent(cell.refused)} / {percent(cell.used, 1)}" for cell in cells),
+                    *(f"{percent(cell.throttled)} / {percent(cell.used, 1)}" for cell in cells),
                 ]
             )
-    report.add("The guard that tunes itself: refused, % / used, %", rows)
-    report.want('guard="auto": refused, the worst jitter', worst * 100, 0.1, " %")
+    report.add("The guard that tunes itself: throttled, % / used, %", rows)
+    report.want('guard="auto": throttled, the worst jitter', worst * 100, 0.1, " %")
     report.want_share('guard="auto": used, of what the right guard uses', least, 0.9)
 
 
@@ -325,7 +325,7 @@ PARTS = {
 
 
 def report(seeds: int = 2) -> Report:
-    """Give what stands beside others, and hold all parts against their targets."""
+    """Return the comparison with other rules, and check the targets of all parts."""
     found, rest = Report(TITLE), Report(TITLE)
     for simulate_part in PARTS.values():
         simulate_part(found if simulate_part is beside else rest, range(seeds))
@@ -334,16 +334,16 @@ def report(seeds: int = 2) -> Report:
 
 
 def page_part(report: Report, seeds: int) -> str:
-    """Give the text that stands between the markers."""
+    """Return the text between the markers."""
     terms = (
         f"*Simulated by `python benchmarks/adaptive.py --write` on {time.strftime('%Y-%m-%d')}: "
-        f"{WORKERS} workers that always have something to ask unless said otherwise, 50 to 60 ms "
+        f"{WORKERS} workers that always have a request to send unless noted, 50 to 60 ms "
         f"each way, Retry-After in whole seconds, the mean of {seeds} seeds.*"
     )
     text = [terms]
     for caption, rows in report.tables:
         text += [f"### {caption}", markdown(rows)]
-    text.append("### What was to be reached")
+    text.append("### Targets")
     text.append(
         "\n".join(
             f"- {it.what}: {it.found} (wanted {it.wanted}): "

@@ -1,8 +1,8 @@
 """`guard="auto"` over real HTTP: `uv run benchmarks/adaptive_guard.py [--write]`.
 
 A session against a server on 127.0.0.1 that counts in an exact rolling window, in real time: with
-a network that jitters, and with answers some of which take longer. One case after the other, since
-whole bursts of others in this process would be jitter as well: it takes eight minutes. `--write`
+a network that jitters, and with some responses that take longer. One case after the other, because
+bursts of other cases in this process would be jitter as well: it takes eight minutes. `--write`
 puts the table into docs/adaptive.md, between the markers there.
 """
 
@@ -12,7 +12,7 @@ import random
 from typing import Literal, NamedTuple, TypeAlias
 
 from adaptive import PAGE, Part, named, part, percent
-from adaptive_loopback import LATENCY, WORKERS, ask_on_and_on
+from adaptive_loopback import LATENCY, WORKERS, send_on_and_on
 from aiohttp import web
 from measure import Rows, machine, markdown, put_into, table
 
@@ -23,12 +23,12 @@ from aiothrottle.simulation import Arrival
 from aiothrottle.testing import RateLimitedServer
 
 RATE = Rate(10, 1)
-# Seconds; from when on it is watched: by then a hundred answers have come.
+# Seconds; and the instant from which it is watched, after about a hundred responses.
 SECONDS, SINCE = 110.0, 10.0
 
 
 class Case(NamedTuple):
-    """By how many seconds each way differs, and how long every tenth answer takes longer."""
+    """How many seconds each way varies, and how much longer every tenth response takes."""
 
     name: str
     jitter: float
@@ -39,13 +39,13 @@ CASES = (
     Case("no jitter", 0.0),
     Case("10 ms of jitter", 0.01),
     Case("100 ms of jitter", 0.1),
-    Case("10 ms, every tenth answer takes 0.4 s longer", 0.01, 0.4),
+    Case("10 ms, every tenth response takes 0.4 s longer", 0.01, 0.4),
 )
 Guard: TypeAlias = float | Literal["auto"]
 
 
 async def watch(case: Case, guard: Guard) -> Part:
-    """Ask in real time; give what the server saw."""
+    """Send requests in real time; return the traffic at the server."""
     chance = random.Random(f"{case} {guard}")
 
     async def answer(_: web.Request) -> web.Response:
@@ -57,7 +57,7 @@ async def watch(case: Case, guard: Guard) -> Part:
         RateLimitedServer(RATE, latency=LATENCY, jitter=case.jitter, handler=answer) as server,
         ThrottledSession(RateLimiter(RATE, guard=guard)) as session,
     ):
-        tasks = [asyncio.create_task(ask_on_and_on(session, server)) for _ in range(WORKERS)]
+        tasks = [asyncio.create_task(send_on_and_on(session, server)) for _ in range(WORKERS)]
         await asyncio.wait(tasks, timeout=SECONDS)
         for task in tasks:
             task.cancel()
@@ -69,11 +69,11 @@ async def watch(case: Case, guard: Guard) -> Part:
 
 
 async def report() -> Rows:
-    """Run one case after the other, with both guards at once."""
-    rows: Rows = [["network and answers", "guard as long as the jitter", 'guard="auto"']]
+    """Run one case after the other, with both guards side by side."""
+    rows: Rows = [["network and responses", "guard as long as the jitter", 'guard="auto"']]
     for case in CASES:
         parts = await asyncio.gather(watch(case, case.jitter), watch(case, "auto"))
-        cells = [f"{percent(it.refused)} / {percent(it.used, 1)}" for it in parts]
+        cells = [f"{percent(it.throttled)} / {percent(it.used, 1)}" for it in parts]
         rows.append([case.name, *cells])
     return rows
 

@@ -1,7 +1,7 @@
-"""Limits that nobody tells, over real HTTP: `uv run benchmarks/adaptive_loopback.py [--write]`.
+"""Unknown limits, over real HTTP: `uv run benchmarks/adaptive_loopback.py [--write]`.
 
 The same search as in adaptive.py, but by a session against a server on 127.0.0.1, in real time, and
-beside it what the simulation says of the same minute. All runs go on at once: it takes a minute.
+beside it the simulation of the same minute. All runs are concurrent: it takes a minute.
 `--write` puts the table into docs/adaptive.md, between the markers there.
 """
 
@@ -22,7 +22,7 @@ from aiothrottle.testing.server import AlgorithmName
 RATE = RATES[0]
 SECONDS = 60.0
 WORKERS = 20
-# Seconds each way, and by how much more.
+# Seconds each way, and the range of its variation.
 LATENCY, JITTER = 0.05, 0.01
 
 
@@ -32,22 +32,22 @@ async def answer(_: web.Request) -> web.Response:
     return web.Response(text="Here you are.\n")
 
 
-async def ask_on_and_on(session: ThrottledSession, server: RateLimitedServer) -> None:
-    """Be a worker that always has something to ask."""
+async def send_on_and_on(session: ThrottledSession, server: RateLimitedServer) -> None:
+    """Send requests without a pause."""
     while True:
         async with session.get(server.url) as response:
             await response.read()
 
 
 async def search(rate: Rate, algorithm: AlgorithmName, start: float) -> Part:
-    """Search in real time; give what the server saw from the eleventh window on."""
+    """Search in real time; return the traffic at the server from the eleventh window on."""
     async with (
         RateLimitedServer(
             rate, algorithm=algorithm, latency=LATENCY, jitter=JITTER, handler=answer
         ) as server,
         ThrottledSession(adaptive(rate, start)) as session,
     ):
-        tasks = [asyncio.create_task(ask_on_and_on(session, server)) for _ in range(WORKERS)]
+        tasks = [asyncio.create_task(send_on_and_on(session, server)) for _ in range(WORKERS)]
         await asyncio.wait(tasks, timeout=SECONDS)
         for task in tasks:
             task.cancel()
@@ -79,11 +79,11 @@ async def report() -> Rows:
     found = await asyncio.gather(
         *(search(RATE, algorithm, STARTS[name]) for algorithm, name in cases)
     )
-    rows: Rows = [["server", "begun", "loopback: refused, % / used, %", "simulator"]]
+    rows: Rows = [["server", "begun", "loopback: throttled, % / used, %", "simulator"]]
     for (algorithm, name), real in zip(cases, found, strict=True):
-        # It has a loop of its own.
+        # The simulation has a loop of its own.
         virtual = await asyncio.to_thread(search_in_virtual_time, RATE, algorithm, STARTS[name])
-        cells = [f"{percent(it.refused)} / {percent(it.used, 1)}" for it in (real, virtual)]
+        cells = [f"{percent(it.throttled)} / {percent(it.used, 1)}" for it in (real, virtual)]
         rows.append([f"{algorithm}, {named(RATE)}", name, *cells])
     return rows
 

@@ -1,7 +1,8 @@
 """The pictures of docs/adaptive.md: `uv run benchmarks/adaptive_pictures.py [--png FOLDER]`.
 
-The rate over time, and what the server admitted and refused, by real limiters in virtual time: the
-same on every machine. They go into docs/pictures/; `--png` puts them elsewhere, to look at.
+The rate over time, and the requests that the server admitted and throttled, by real limiters in
+virtual time: the same on every machine. They go into docs/pictures/; `--png` puts them elsewhere,
+for viewing.
 """
 
 # matplotlib leaves the types of its keyword arguments open.
@@ -26,13 +27,13 @@ from aiothrottle.simulation import Arrival, Server, simulate
 from aiothrottle.testing.server import AlgorithmName
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-# Read as well on white as on black: the background is left out.
-GREY, ADMITTED, REFUSED, LIMIT, OURS = "#808080", "#56a0d3", "#d55e00", "#009e73", "#b05fc0"
+# Readable on white and on black: the background is left out.
+GREY, ADMITTED, THROTTLED, LIMIT, OURS = "#808080", "#56a0d3", "#d55e00", "#009e73", "#b05fc0"
 CLIENTS = ("#56a0d3", "#d55e00", "#b05fc0", "#c09a2c")
 
 
 class Watched(AdaptiveRate):
-    """An adaptive rate that writes down when it changed, and to what."""
+    """An adaptive rate that records its changes and their times."""
 
     seen: list[tuple[float, float]]
 
@@ -66,7 +67,7 @@ class Run:
     clients: int = 1
 
     def simulate(self) -> tuple[list[list[tuple[float, float]]], tuple[Arrival, ...]]:
-        """Give the rates of each client, and the arrivals of all."""
+        """Return the rates of each client, and the arrivals of all."""
         (_, rate), *changes = self.limits.items()
         truth = per_second(rate)
         watched = [Watched(self.start * truth, truth) for _ in range(self.clients)]
@@ -104,7 +105,7 @@ def draw(run: Run, axes: Axes) -> None:
     axes.tick_params(colors=GREY, labelsize=9)
     for spine in axes.spines.values():
         spine.set_color(GREY)
-    # Above, and not beside: on a telephone the picture is as wide as the screen.
+    # Above, and not beside: on a phone the picture is as wide as the screen.
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 0.98),
@@ -120,14 +121,14 @@ def draw(run: Run, axes: Axes) -> None:
 
 
 def draw_arrivals(run: Run, arrivals: tuple[Arrival, ...], axes: Axes) -> None:
-    """Draw what the server saw, as bars: what it refused stands on what it admitted."""
+    """Draw the traffic at the server as bars: throttled requests on top of admitted ones."""
     counts = Counter((int(it.at / run.bar), it.refused) for it in arrivals)
     bars = range(round(run.seconds / run.bar))
     edges = list(accumulate([run.bar] * len(bars), initial=0.0))
     admitted = [counts[bar, False] / run.bar for bar in bars]
     both = [low + counts[bar, True] / run.bar for bar, low in zip(bars, admitted, strict=True)]
     axes.stairs(admitted, edges, fill=True, color=ADMITTED, alpha=0.6, label="admitted")
-    axes.stairs(both, edges, baseline=admitted, fill=True, color=REFUSED, label="refused")
+    axes.stairs(both, edges, baseline=admitted, fill=True, color=THROTTLED, label="throttled")
 
 
 PICTURES = {

@@ -1,7 +1,7 @@
-"""Refusals by client and server algorithm: `uv run benchmarks/algorithms.py`.
+"""Throttled requests by client and server algorithm: `uv run benchmarks/algorithms.py`.
 
 `--write` puts the tables into docs/choosing.md, between the markers there. Nothing is measured: it
-is simulated, on virtual time, so every machine gives the same figures. Takes about two minutes.
+is simulated on virtual time, so every machine gives the same results. Takes about two minutes.
 """
 
 import argparse
@@ -50,7 +50,7 @@ CLIENTS: dict[str, Callable[[float], Algorithm[Any]]] = {
     "`Cooldown`": lambda period: Cooldown(LIMIT, period),
     "`WaitUntil`": lambda period: WaitUntil(period / LIMIT, raise_after=60, limit=60),
 }
-# These are no algorithms to choose.
+# These are not algorithms to choose from.
 NO_ALGORITHMS = {"Algorithm", "AllOf", "Unlimited"}
 
 SERVERS = {
@@ -60,19 +60,19 @@ SERVERS = {
     "a token bucket of 5": Server(LIMIT, "token-bucket", burst=5),
 }
 GUARDS = (0.0, JITTER, 0.05)
-# At random times, instead of the workers who always have something to ask.
+# Requests a second at random times, instead of workers that always have a request to send.
 DEMAND = 18
 JITTERS = (0.0, 0.005, 0.01, 0.02, 0.05)
 
 
 class Result(NamedTuple):
-    """What is told of a client and a server: the means over the seeds."""
+    """The result of a client and a server: the means over the seeds."""
 
-    refused: float
+    throttled: float
     used: float
 
     def __str__(self) -> str:
-        return f"{self.refused * 100:.2f} / {self.used * 100:.1f}"
+        return f"{self.throttled * 100:.2f} / {self.used * 100:.1f}"
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     jitter: float = JITTER,
     demand: float | None = None,
 ) -> Result:
-    """Simulate, once for each seed."""
+    """Simulate once for each seed."""
     outcomes = [
         simulate(
             client,
@@ -114,7 +114,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def algorithms_table(server: Server) -> str:
-    """Tell how every client algorithm gets on with a server, with several guards."""
+    """Compare the client algorithms with a server, with several guards."""
     rows = [["client algorithm", *(f"guard {milliseconds(guard)}" for guard in GUARDS)]]
     for name, make in CLIENTS.items():
         cells = [
@@ -135,7 +135,7 @@ def demand_table() -> str:
 
 
 def guards_table() -> str:
-    """Tell how long a guard the default algorithm needs before a rolling window."""
+    """Compare guards of the default algorithm with a rolling window."""
     guards = (0.0, 0.005, 0.01, 0.02, 0.05)
     rows = [["jitter", *(f"guard {milliseconds(guard)}" for guard in guards)]]
     for jitter in JITTERS:
@@ -154,7 +154,7 @@ def guards_table() -> str:
 
 
 def clients_table() -> str:
-    """Tell what becomes of several clients that share one limit and know nothing of each other."""
+    """Compare clients that share one limit and know nothing of each other."""
     rows = [["clients", "each has its part", "each takes the whole"]]
     for clients in (1, 2, 4):
         cells = [
@@ -172,19 +172,19 @@ def clients_table() -> str:
 
 
 def report() -> str:
-    """Simulate everything; give the text that stands between the markers."""
+    """Simulate everything; return the text between the markers."""
     terms = (
         f"*Simulated by `python benchmarks/algorithms.py --write` on {time.strftime('%Y-%m-%d')}: "
-        f"{LIMIT} requests per second, 20 workers that always have something to ask, "
-        f"{milliseconds(JITTER)} of jitter on the way unless said otherwise, {SECONDS} s, "
+        f"{LIMIT} requests per second, 20 workers that always have a request to send, "
+        f"{milliseconds(JITTER)} of jitter on the way unless noted, {SECONDS} s, "
         f"the mean of {len(SEEDS)} seeds.*"
     )
-    parts = [terms, "In each cell: requests refused, in % / limit used, in %."]
+    parts = [terms, "In each cell: requests throttled, in % / limit used, in %."]
     for name, server in SERVERS.items():
         parts += [f"### The server counts in {name}", algorithms_table(server)]
     parts += [
         "### Requests at random times",
-        f"{DEMAND} a second on average, whenever they come, and a guard of {milliseconds(JITTER)}:",
+        f"{DEMAND} a second on average, and a guard of {milliseconds(JITTER)}:",
         demand_table(),
     ]
     parts += ["### How long a guard", "The default algorithm, and a server with a rolling window:"]
@@ -202,11 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args()
-    untold = {
+    unlisted = {
         n for n in set(algorithms.__all__) - NO_ALGORITHMS if not any(n in c for c in CLIENTS)
     }
-    if untold:
-        parser.error(f"give a line of CLIENTS to {', '.join(sorted(untold))}")
+    if unlisted:
+        parser.error(f"add a line to CLIENTS for {', '.join(sorted(unlisted))}")
     text = report()
     print(text)
     if options.write:

@@ -1,7 +1,7 @@
 """Everything, one after the other: `uv run benchmarks/all.py [--quick] [--only NAME] [--write]`.
 
-With `--write` tables and plots become docs/benchmarks.md, and beside each target stands what was
-measured, reached or not. With `--only` some of it is measured again: the rest of the page stays.
+With `--write` tables and plots become docs/benchmarks.md, with each target and its
+result, reached or not. With `--only` some of it is measured again: the rest of the page stays.
 """
 
 import argparse
@@ -77,9 +77,9 @@ Generated, not written: `{command}` made this page, and, with `--only`, parts of
 {machine}.
 {versions}.
 
-How it is measured: contestants in turn, many rounds, medians, and ratios between what ran side by
-side; a process of its own for what memory or the state of a loop would disturb.
-Figures in seconds are of this machine; compare ratios.
+How it is measured: contestants in turn, many rounds, medians, and ratios between contestants that
+ran side by side; a process of its own where memory or the state of a loop would be disturbed.
+Results in seconds are of this machine; compare ratios.
 Each peer is used as its own documentation says (`benchmarks/peers.py`).
 
 ## Targets
@@ -88,7 +88,7 @@ Each peer is used as its own documentation says (`benchmarks/peers.py`).
 
 
 def page(reports: dict[ModuleType, Report], command: str) -> str:
-    """Make the page."""
+    """Return the page."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS]
     parts = [HEAD.format(command=command, machine=machine(), versions=", ".join(versions))]
     rows = [["", "wanted", "measured", ""]]
@@ -100,7 +100,7 @@ def page(reports: dict[ModuleType, Report], command: str) -> str:
 
 
 def target_rows(found: Report) -> list[list[str]]:
-    """Give what was to be reached, as rows of the table of targets."""
+    """Return the targets, as rows of their table."""
     signs = {True: "reached", False: "**missed**"}
     return [
         [f"{found.title}: {target.what}", target.wanted, target.found, signs[target.reached]]
@@ -109,7 +109,7 @@ def target_rows(found: Report) -> list[list[str]]:
 
 
 def section(module: ModuleType, found: Report) -> str:
-    """Give the part of the page that is about one benchmark."""
+    """Return the section of the page about one benchmark."""
     about = (module.__doc__ or "").strip().partition("\n\n")[2]
     parts = [f"\n## {found.title}\n\n{about.strip()}\n"]
     if found.chart:
@@ -119,7 +119,7 @@ def section(module: ModuleType, found: Report) -> str:
 
 
 def renewed(text: str, module: ModuleType, found: Report) -> str:
-    """Give the page with one benchmark measured again, which it has to have already."""
+    """Return the page with a new run of one benchmark, which the page must contain already."""
     lines, mark = text.split("\n"), f"| {found.title}: "
     first = next(number for number, line in enumerate(lines) if line.startswith(mark))
     lines = [line for line in lines if not line.startswith(mark)]
@@ -132,13 +132,13 @@ def renewed(text: str, module: ModuleType, found: Report) -> str:
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute, for a first look")
+    parser.add_argument("--quick", action="store_true", help="a minute, for a first impression")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     names = [module.__name__ for module in FULL]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     options = parser.parse_args()
     if options.quick and options.only and options.write:
-        parser.error("a page of the full run is not to have a part of the quick one")
+        parser.error("--only and --write update a full run: leave out --quick")
     print(machine())
     begun = time.monotonic()
     reports: dict[ModuleType, Report] = {}

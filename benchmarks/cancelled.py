@@ -1,13 +1,14 @@
-"""The cost of cancelling a queued waiter, and who bears it: `uv run benchmarks/cancelled.py`.
+"""The cost of cancelling waiters, and its effect on others: `uv run benchmarks/cancelled.py`.
 
-A crowd waits for 5,000 per second, of which all has just been spent, and every second one of it is
-cancelled in one turn of the loop. CPU is what one of these costs until it is gone, its task
-included; `the rest` is how long the others take to be through, beside the least that the limit
-allows: who lets the cancelled ones keep their places in the line takes longer.
+Waiters queue for 5,000 per second, of which all has just been spent, and every second one is
+cancelled in one turn of the loop. CPU is the cost of one cancelled waiter until it is finished, its
+task included; `the rest` is how long the others take to finish, beside the least that the limit
+allows: a limiter that keeps the places of cancelled waiters takes longer.
 
-Then a storm: 50 workers ask without end for 1,000 per second, with a burst of 100, and in each
-millisecond two of them are cancelled wherever they are: also between being let go and going. A
-token that was meant for one of these is lost, or had twice. `used` and `excess` as under Accuracy.
+Then a storm: 50 workers ask without a pause for 1,000 per second, with a burst of 100, and in each
+millisecond two of them are cancelled wherever they are: also between a grant and its start. A
+faulty limiter loses the token of a cancelled waiter, or spends it twice. `used` and `excess` as
+under Accuracy.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ PATIENCE = 8.0
 
 
 class Left(NamedTuple):
-    """CPU of one that was cancelled; seconds that the others took, and the least they could."""
+    """CPU of one cancelled waiter; seconds that the others took, and the least possible."""
 
     cpu: float
     wall: float
@@ -41,22 +42,22 @@ class Left(NamedTuple):
 
 
 def leave(name: str, waiters: int) -> Left:
-    """Cancel every second one of so many that wait, in this process."""
+    """Cancel every second one of so many waiters, in this process."""
 
-    async def crowd() -> Left:
+    async def measured() -> Left:
         contestant = make(name, RATE, BURST)
         begun = time.perf_counter()
         await spend(name, contestant, RATE, BURST)
-        gone = 0
+        granted = 0
 
         def begin() -> None:
-            nonlocal gone
-            gone += 1
+            nonlocal granted
+            granted += 1
 
         tasks = [asyncio.create_task(contestant.once(begin)) for _ in range(waiters)]
-        await asyncio.sleep(0)  # all have come
+        await asyncio.sleep(0)  # all are waiting
         leaving, staying = tasks[::2], tasks[1::2]
-        came, granted, cpu = time.perf_counter(), gone, time.process_time()
+        came, at_once, cpu = time.perf_counter(), granted, time.process_time()
         for task in leaving:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
@@ -66,23 +67,23 @@ def leave(name: str, waiters: int) -> Left:
         left = waiters - waiters // 2
         if name in WINDOWED:
             return Left(cpu / left, wall, float(-(-(waiters - left) // RATE)))
-        credit = min(BURST, max(0.0, (came - begun) * RATE - granted))
-        return Left(cpu / left, wall, (gone - granted - credit) / RATE)
+        credit = min(BURST, max(0.0, (came - begun) * RATE - at_once))
+        return Left(cpu / left, wall, (granted - at_once - credit) / RATE)
 
     gc.collect()
     gc.freeze()
-    return asyncio.run(crowd())
+    return asyncio.run(measured())
 
 
 def storm(name: str, seconds: float) -> tuple[float, float]:
-    """Cancel all the time; give the share of the promise that was used, and the excess."""
+    """Cancel all the time; return the share of the promise that was used, and the excess."""
 
-    async def weather() -> tuple[float, float]:
+    async def measured() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
         contestant = make(name, STORM_RATE, STORM_BURST)
         assert contestant.promise is not None
         await contestant.repeat(1)
-        await asyncio.sleep(1.1)  # it is as new again
+        await asyncio.sleep(1.1)  # the limit is whole again
         instants: list[float] = []
         tasks: dict[int, asyncio.Task[None]] = {}
         end = time.monotonic() + seconds
@@ -111,11 +112,11 @@ def storm(name: str, seconds: float) -> tuple[float, float]:
         share = sum(instant < until for instant in instants) / contestant.promise.most(seconds)
         return share, contestant.promise.excess(instants)
 
-    return asyncio.run(weather())
+    return asyncio.run(measured())
 
 
-def crowds(found: Report, rounds: int) -> None:
-    """Have half of a crowd leave."""
+def half_cancelled(found: Report, rounds: int) -> None:
+    """Cancel half of the waiters."""
     costs: dict[str, list[float]] = {name: [] for name in MINE}
     for size in SIZES:
         runs: dict[str, list[Left]] = {}
@@ -133,8 +134,8 @@ def crowds(found: Report, rounds: int) -> None:
             cpu = statistics.median(one.cpu for one in runs[name])
             wall = statistics.median(one.wall for one in runs[name])
             ideal = statistics.median(one.wall / one.ideal for one in runs[name])
-            figures = [f"{cpu * 1e6:.2f}", f"{cpu / gate:.2f}", f"{wall:.3f} s", f"{ideal:.2f}"]
-            rows.append([name, *figures])
+            results = [f"{cpu * 1e6:.2f}", f"{cpu / gate:.2f}", f"{wall:.3f} s", f"{ideal:.2f}"]
+            rows.append([name, *results])
             if name in MINE:
                 costs[name].append(cpu)
                 found.want(f"{name}: the rest of {size:,}, beside the ideal", ideal, 1.1)
@@ -144,7 +145,7 @@ def crowds(found: Report, rounds: int) -> None:
 
 
 def storms(found: Report, seconds: float) -> None:
-    """Have them cancelled all the time."""
+    """Cancel waiters all the time."""
     rows = [["", "used", "excess"]]
     for name in NAMES:
         one = apart(seconds + 20, storm, name, seconds)
@@ -161,9 +162,9 @@ def storms(found: Report, seconds: float) -> None:
 
 
 def report(rounds: int = 5, seconds: float = 3.0) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Cancelled")
-    crowds(found, rounds)
+    half_cancelled(found, rounds)
     storms(found, seconds)
     return found
 

@@ -1,18 +1,18 @@
-"""What it costs to wait in a line of 1,000 to 100,000: `uv run benchmarks/contended.py`.
+"""The cost of waiting in a queue of 1,000 to 100,000: `uv run benchmarks/contended.py`.
 
-50,000 may begin per second, and all that may has just been spent; then all come at once. Two
-shapes of that limit: 50,000 in any second, all of which come free at one instant, and a stream
-with a burst of 500. Every contestant has a process of its own in every round, and a small crowd
-before, in which the interpreter specialises the code. The semaphore is handed on by each to the
-next.
+50,000 may start per second, and all of that has just been spent; then all waiters come at once.
+Two shapes of that limit: 50,000 in any second, all of which come free at one instant, and a stream
+with a burst of 500. Every contestant has a process of its own in every round, and a small queue
+before, in which the interpreter specialises the code. The semaphore's waiters pass it on to each
+other.
 
-CPU is what a waiter costs from its coming to its end, its task included: in the first quartile of
-the rounds, beside that of the gate. A crowd of 1,000 is over in 5 ms, so it has three times as many
-rounds; and in some, whoever has it, it is half as dear again: when a neighbour has the other half
-of the core, or after a second of sleep. How the medians compare stands beside that.
+CPU is the cost of a waiter from its start to its end, its task included: the first quartile of the
+rounds, beside that of the gate. A queue of 1,000 takes 5 ms, so it has three times as many rounds;
+in some of them, with any contestant, it costs half as much again: when a neighbour uses the other
+half of the core, or after a second of sleep. The ratio of the medians stands beside that.
 
-A turn is what the loop does between two looks at its sockets. Turns count once all have come, and
-so does time for the stream; for the window it counts since that was spent.
+A turn is the work of the loop between two selects. Turns count once all are waiting, and so does
+time for the stream; for the window it counts since the limit was spent.
 """
 
 import asyncio
@@ -63,12 +63,12 @@ class Turns(selectors.DefaultSelector):
         self.count: Callable[[], float] = lambda: 0.0
 
     def restart(self) -> None:
-        """Forget what was: from here on it counts."""
+        """Discard earlier turns, and count from here on."""
         self.begun, self.granted = time.perf_counter(), self.count()
         self.longest = self.per_1000 = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Note how long the turn took that ends here."""
+        """Record how long the turn took that ends here."""
         turn, granted = time.perf_counter() - self.begun, self.count()
         self.longest = max(self.longest, turn)
         self.per_1000 = max(self.per_1000, turn / max(1.0, (granted - self.granted) / 1000))
@@ -78,7 +78,7 @@ class Turns(selectors.DefaultSelector):
 
 
 def make(name: str, rate: int = RATE, burst: int = BURST) -> Contestant:
-    """Give the contestant of that name."""
+    """Return the contestant of that name."""
     if name == GATE:
         return peers.bare_gate(rate, burst)
     if name == SEMAPHORE:
@@ -89,20 +89,20 @@ def make(name: str, rate: int = RATE, burst: int = BURST) -> Contestant:
 
 
 async def spend(name: str, contestant: Contestant, rate: int = RATE, burst: int = BURST) -> None:
-    """Spend all that may begin at once."""
+    """Spend the whole burst."""
     if isinstance(contestant, Entered) and isinstance(contestant.block, asyncio.Semaphore):
         await contestant.block.acquire()
-        # By then all have come: a timer fires in the turn after this one at the earliest.
+        # By then all are waiting: a timer fires in the turn after this one at the earliest.
         asyncio.get_running_loop().call_later(0.0, contestant.block.release)
-    elif name != GATE:  # it is made that way
+    elif name != GATE:  # it starts with an empty bucket
         await contestant.repeat(rate if name in WINDOWED else burst)
 
 
 def run(name: str, waiters: int) -> Run:
-    """Have so many wait at once, in this process."""
+    """Serve so many waiters at once, in this process."""
     turns = Turns()
 
-    async def crowd() -> Run:
+    async def measured() -> Run:
         contestant = make(name)
         begun = time.perf_counter()
         await spend(name, contestant)
@@ -118,7 +118,7 @@ def run(name: str, waiters: int) -> Run:
         turns.count = lambda: done
         cpu = time.process_time()
         tasks = [asyncio.create_task(contestant.once(begin)) for _ in range(waiters)]
-        await asyncio.sleep(0)  # all have come
+        await asyncio.sleep(0)  # all are waiting
         arrived, came = time.process_time(), time.perf_counter()
         granted = done
         turns.restart()
@@ -134,15 +134,15 @@ def run(name: str, waiters: int) -> Run:
     gc.freeze()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
         every, waiters = waiters, SIZES[0]
-        runner.run(crowd())
+        runner.run(measured())
         waiters = every
-        return runner.run(crowd())
+        return runner.run(measured())
 
 
 def memory(name: str, waiters: int) -> float:
-    """Give the bytes that one of so many waiters takes, its task included."""
+    """Return the bytes that one of so many waiters takes, its task included."""
 
-    async def crowd() -> float:
+    async def measured() -> float:
         contestant = make(name, 50, 1)  # so slow that all wait
         await spend(name, contestant, 50, 1)
         gc.collect()
@@ -157,19 +157,19 @@ def memory(name: str, waiters: int) -> float:
         await asyncio.gather(*tasks, return_exceptions=True)
         return bytes_each
 
-    return asyncio.run(crowd())
+    return asyncio.run(measured())
 
 
-def ideal(name: str, waiters: int, gone: float = 0.0, granted: int = 0) -> float:
-    """Give the seconds that the limit asks for: a window since it was spent, a stream from now on.
+def ideal(name: str, waiters: int, elapsed: float = 0.0, granted: int = 0) -> float:
+    """Return the least seconds by the limit: a window from its spending on, a stream from now on.
 
-    It was spent so long ago, and some of the waiters were granted since.
+    The limit was spent `elapsed` seconds ago, and `granted` waiters were granted since.
     """
     if name == SEMAPHORE:
         return 0.0
     if name in WINDOWED:
         return float(-(-waiters // RATE))
-    credit = min(BURST, max(0.0, gone * RATE - granted))
+    credit = min(BURST, max(0.0, elapsed * RATE - granted))
     return (waiters - granted - credit) / RATE
 
 
@@ -179,7 +179,7 @@ def report(
     patience: float = 8.0,
     sizes: tuple[int, ...] = SIZES,
 ) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Many wait")
     mine = ["SlidingWindowLog", "TokenBucket"]
     others = [SEMAPHORE, *(name for name in peers.PEERS if name != "aiometer")]
@@ -193,22 +193,22 @@ def report(
                     continue
                 one = apart(ideal(name, size) + patience + 1, run, name, size)
                 if one is None:
-                    too_long.add(name)  # and no larger crowd of it
+                    too_long.add(name)  # no larger queue of this contestant
                 else:
                     runs.setdefault((name, size), []).append(one)
 
-    def middle(name: str, size: int, figure: Callable[[Run], float]) -> float:
-        return statistics.median(map(figure, runs[name, size]))
+    def middle(name: str, size: int, value: Callable[[Run], float]) -> float:
+        return statistics.median(map(value, runs[name, size]))
 
-    def low(name: str, size: int, figure: Callable[[Run], float]) -> float:
-        return quartile(map(figure, runs[name, size]))
+    def low(name: str, size: int, value: Callable[[Run], float]) -> float:
+        return quartile(map(value, runs[name, size]))
 
     def beside_gate(
-        name: str, size: int, figure: Callable[[Run], float], of: Average = quartile
+        name: str, size: int, value: Callable[[Run], float], of: Average = quartile
     ) -> float:
         mine = runs[name, size]
-        gates = runs[GATE, size][: len(mine)]  # of a peer, in as many rounds as the peer had
-        return of(map(figure, mine)) / of(map(figure, gates))
+        gates = runs[GATE, size][: len(mine)]  # for a peer, as many rounds as the peer had
+        return of(map(value, mine)) / of(map(value, gates))
 
     costs: dict[str, dict[str, float | None]] = {}
     for size in sizes:
@@ -269,38 +269,38 @@ def report(
 
 
 def quartile(values: Iterable[float]) -> float:
-    """Give the value that a quarter of them is below."""
+    """Return the value that a quarter of them is below."""
     ordered = sorted(values)
     return ordered[len(ordered) // 4]
 
 
 def cpu(one: Run) -> float:
-    """Give the CPU of it all."""
+    """Return the CPU of the whole run."""
     return one.arriving + one.serving
 
 
 def serving(one: Run) -> float:
-    """Give the CPU since all had come."""
+    """Return the CPU since all were waiting."""
     return one.serving
 
 
 def wall(one: Run) -> float:
-    """Give the time since all had come."""
+    """Return the time since all were waiting."""
     return one.wall
 
 
 def over_ideal(one: Run) -> float:
-    """Give the time, as a multiple of what the limit asks for."""
+    """Return the time, as a multiple of the least by the limit."""
     return one.wall / one.ideal
 
 
 def longest_turn(one: Run) -> float:
-    """Give the longest turn of the loop."""
+    """Return the longest turn of the loop."""
     return one.longest_turn
 
 
 def per_1000(one: Run) -> float:
-    """Give the longest turn of the loop, by the thousands that it granted."""
+    """Return the longest turn of the loop per thousand grants."""
     return one.per_1000
 
 

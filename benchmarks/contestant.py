@@ -1,4 +1,4 @@
-"""What is measured: something that lets work begin, in the three shapes in which libraries do it.
+"""The contestants: limiters in the three shapes of their libraries' interfaces.
 
 The loops are written out in every shape, so that no contestant pays for a call that its users
 would not make.
@@ -20,7 +20,7 @@ Block = AbstractAsyncContextManager[Any, Any]
 
 
 class Contestant(ABC):
-    """One limiter, and what it promises (None: nothing about a rate)."""
+    """One limiter, and its promise (None: nothing about a rate)."""
 
     def __init__(self, promise: Promise | None = None) -> None:
         self.promise = promise
@@ -31,10 +31,10 @@ class Contestant(ABC):
 
     @abstractmethod
     async def repeat(self, times: int) -> None:
-        """Take so many turns, one after the other, doing nothing in them."""
+        """Take so many turns, one after the other, with empty bodies."""
 
     async def saturate(self, begin: Begin, seconds: float, workers: int) -> None:
-        """Ask for more than there is, for so long."""
+        """Ask for more than the limit allows, for so many seconds."""
         end = time.monotonic() + seconds
 
         async def work() -> None:
@@ -49,19 +49,19 @@ class Contestant(ABC):
 
 
 class Entered(Contestant):
-    """One block that everybody enters: ``async with limiter:``."""
+    """One block for all entries: ``async with limiter:``."""
 
     def __init__(self, block: Block, promise: Promise | None = None) -> None:
         super().__init__(promise)
         self.block = block
 
     async def once(self, begin: Begin) -> None:
-        """Enter it."""
+        """Enter the block once."""
         async with self.block:
             begin()
 
     async def repeat(self, times: int) -> None:
-        """Enter it often."""
+        """Enter the block `times` times."""
         for _ in range(times):
             async with self.block:
                 pass
@@ -106,7 +106,7 @@ class MadeForKey(Contestant):
 
 
 class Awaited(Contestant):
-    """A call that returns when it may go: ``await limiter.acquire()``."""
+    """A call that returns at the grant: ``await limiter.acquire()``."""
 
     def __init__(
         self, acquire: Callable[[], Awaitable[object]], promise: Promise | None = None
@@ -115,11 +115,11 @@ class Awaited(Contestant):
         self.acquire = acquire
 
     async def once(self, begin: Begin) -> None:
-        """Call it."""
+        """Call it once."""
         await self.acquire()
         begin()
 
     async def repeat(self, times: int) -> None:
-        """Call it often."""
+        """Call it `times` times."""
         for _ in range(times):
             await self.acquire()

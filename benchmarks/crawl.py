@@ -1,6 +1,6 @@
 """A crawl at the limit of a real server: `uv run benchmarks/crawl.py`.
 
-300 pages, 50 per second by an exact rolling window, 8 at once. The quickest that can be is 5 s:
+300 pages, 50 per second by an exact rolling window, 8 at once. The least possible time is 5 s:
 50 pages at once, and 50 more after each second.
 """
 
@@ -20,7 +20,7 @@ RATE, AT_ONCE, GUARD = 50, 8, 0.02
 
 
 async def crawl(pages: int) -> tuple[float, Audit]:
-    """Fetch all pages at once; give the seconds it took and what the server saw."""
+    """Fetch all pages at once; return the seconds it took, and the server's audit."""
     limiter = RateLimiter(RATE, concurrency_limit=AT_ONCE, guard=GUARD)
     async with (
         RateLimitedServer(RATE, concurrency_limit=AT_ONCE) as server,
@@ -37,14 +37,14 @@ async def crawl(pages: int) -> tuple[float, Audit]:
 
 
 def report(pages: int = 300, rounds: int = 3) -> Report:
-    """Crawl, and hold the figures against what is promised."""
+    """Crawl, and compare the results with the promise."""
     found = Report("A crawl")
     best = math.ceil(pages / RATE) - 1
-    rows = [["round", "seconds", "of the optimum", "refused", "in any second", "at once"]]
-    refused = 0
+    rows = [["round", "seconds", "of the optimum", "throttled", "in any second", "at once"]]
+    throttled = 0
     for number in range(1, rounds + 1):
         seconds, audit = asyncio.run(crawl(pages))
-        refused += audit.refused
+        throttled += audit.refused
         rows.append(
             [
                 str(number),
@@ -56,7 +56,7 @@ def report(pages: int = 300, rounds: int = 3) -> Report:
             ]
         )
     found.add(f"{pages} pages at {RATE}/s with a guard of {GUARD:g} s, {AT_ONCE} at once.", rows)
-    found.targets.append(Target("requests refused", "0", str(refused), refused == 0))
+    found.targets.append(Target("requests throttled", "0", str(throttled), throttled == 0))
     return found
 
 

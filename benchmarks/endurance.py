@@ -1,13 +1,13 @@
-"""Endurance: a limiter of ten thousand hosts under faults, for a long time, and what is left of it.
+"""Endurance: a limiter of ten thousand hosts under faults, and nothing left over afterwards.
 
     python benchmarks/endurance.py                   on virtual time, a million requests
-    python benchmarks/endurance.py --minutes 10      in real time: so long, and until a million went
+    python benchmarks/endurance.py --minutes 10      in real time, at least a million requests
 
-Requests to random hosts succeed, fail, are refused and cancelled. On virtual time they are made
-up, settled to another cost, recorded, and keys are paused. In real time a `ThrottledSession` sends
-them to `faulty_server.py`, a process of its own on the loopback. It fails if memory grows, if more
-was granted than the limits promise, if a host's budget is another one afterwards, or if a task, a
-timer, a key, a slot or a socket is left.
+Requests to random hosts succeed, fail, are throttled and cancelled. On virtual time their outcomes
+are random, costs are settled and recorded, and keys are paused. In real time a `ThrottledSession`
+sends them to `faulty_server.py`, a process of its own on the loopback. The run fails if memory
+grows, if more was granted than the limits promise, if a host's limit differs afterwards, or if a
+task, a timer, a key, a slot or a socket is left over.
 """
 
 import argparse
@@ -33,46 +33,48 @@ from aiothrottle.events import Event, Granted
 from aiothrottle.testing import VirtualTimeLoop
 
 HOSTS, WORKERS = 10_000, 200
-# That a request takes: a million of them take an hour.
+# Duration of a request: a million of them take an hour.
 SECONDS = 0.7
-# Of one host, and how many may be in flight there.
+# The limit of a host, and its slots.
 LIMIT, PERIOD, SLOTS = 10, 60.0, 5
 # In real time a million take ten minutes, not an hour.
 REAL_PERIOD = 30.0
-LOOKS = 20
-# Bytes. So much more than in the second third of the run may be in use in the last.
+CHECKS = 20
+# Bytes by which the last third of the run may exceed the second.
 FLAT = 2_000_000
-# Keys that nobody uses may stay until others come.
+# Keys may stay unused until others come.
 FEW = 256
-# Of Python's memory: what is imported late and remembered on purpose, such as names of headers.
+# Of Python's memory: late imports and caches, such as header names.
 FEW_BLOCKS = 100_000
 
 
 class Watch:
-    """Holds what was granted to the promise, and memory to what it was."""
+    """Checks grants against the promise, and memory against its earlier use."""
 
     def __init__(self, period: float, memory: Callable[[], int]) -> None:
         self._period, self._memory = period, memory
-        self.went: dict[str, deque[float]] = {}
+        self.grants: dict[str, deque[float]] = {}
         self.outcomes: dict[str, int] = {}
         self.memory: list[int] = []
         self.most_keys = 0
 
     def granted(self, host: str, now: float) -> None:
-        """Hold to the rolling window; costs of 1 only, none of them refunded."""
-        log = self.went.setdefault(host, deque(maxlen=LIMIT))
-        # As the algorithm has it, to the last bit.
+        """Check the rolling window; costs of 1 only, none of them refunded."""
+        log = self.grants.setdefault(host, deque(maxlen=LIMIT))
+        # The algorithm's own comparison, to the last bit.
         if len(log) == LIMIT and log[0] + self._period > now:
-            sys.exit(f"{host}: {LIMIT + 1} went within {now - log[0]:.6f} s")
+            sys.exit(f"{host}: {LIMIT + 1} granted within {now - log[0]:.6f} s")
         log.append(now)
 
     def count(self, outcome: str) -> None:
-        """Count how one ended."""
+        """Count the outcome of a request."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
-    def look(self, keyed: KeyedRateLimiter, now: float, more: str = "") -> None:
-        """Note what is in use, without what this watch itself keeps."""
-        self.went = {host: log for host, log in self.went.items() if now - log[-1] < self._period}
+    def check(self, keyed: KeyedRateLimiter, now: float, more: str = "") -> None:
+        """Record the memory in use, without that of this watch."""
+        self.grants = {
+            host: log for host, log in self.grants.items() if now - log[-1] < self._period
+        }
         gc.collect()
         self.memory.append(self._memory())
         self.most_keys = max(self.most_keys, len(keyed))
@@ -81,7 +83,7 @@ class Watch:
         )
 
     def is_flat(self) -> bool:
-        """Tell whether no more memory is in use late than in the midst."""
+        """Return whether the last third used no more memory than the second."""
         third = len(self.memory) // 3
         middle, late = max(self.memory[third : 2 * third]), max(self.memory[2 * third :])
         print(
@@ -90,7 +92,7 @@ class Watch:
         return late - middle <= FLAT
 
     def nothing_left(self, **left: int) -> bool:
-        """Tell how all ended, and whether nothing of it is left."""
+        """Print all outcomes, and return whether nothing is left over."""
         print("ended as:", ", ".join(f"{n:,} {what}" for what, n in sorted(self.outcomes.items())))
         print("left behind:", ", ".join(f"{n:,} {what}" for what, n in left.items()))
         return not any(left.values())
@@ -102,7 +104,7 @@ class Watch:
 async def one(
     keyed: KeyedRateLimiter, lots: random.Random, watch: Watch, now: Callable[[], float]
 ) -> None:
-    """Send one request, whatever becomes of it."""
+    """Send one request with a random outcome."""
     host = _host(lots)
     fate = lots.random()
     try:
@@ -119,7 +121,8 @@ async def one(
 
 
 def _host(lots: random.Random) -> str:
-    return f"host-{int(HOSTS * lots.random() ** 1.2)}.example"  # some are asked more than they take
+    # Some hosts get more requests than their limit.
+    return f"host-{int(HOSTS * lots.random() ** 1.2)}.example"
 
 
 def _end(permit: Permit, fate: float, keyed: KeyedRateLimiter, host: str) -> None:
@@ -130,7 +133,7 @@ def _end(permit: Permit, fate: float, keyed: KeyedRateLimiter, host: str) -> Non
     elif fate < 0.05:
         keyed.pause(host, 2.0)
     elif fate < 0.10:
-        permit.settle(3)  # more than was thought
+        permit.settle(3)  # more than expected
     elif fate < 0.20:
         raise ConnectionError
     else:
@@ -138,25 +141,25 @@ def _end(permit: Permit, fate: float, keyed: KeyedRateLimiter, host: str) -> Non
 
 
 async def virtual(requests: int, seed: int) -> bool:
-    """Have workers send until so many requests are done; then wait until nothing matters."""
+    """Have workers send so many requests; then wait until all state has expired."""
     loop = asyncio.get_running_loop()
     lots = random.Random(seed)
     tracemalloc.start()
     watch = Watch(PERIOD, lambda: tracemalloc.get_traced_memory()[0])
     keyed = KeyedRateLimiter(f"{LIMIT}/min", concurrency_limit=SLOTS)
     left = requests
-    every = max(1, requests // LOOKS)
+    every = max(1, requests // CHECKS)
 
     async def worker() -> None:
         nonlocal left
         while left > 0:
             left -= 1
             if left % every == 0:
-                watch.look(keyed, loop.time())
+                watch.check(keyed, loop.time())
             task = asyncio.ensure_future(one(keyed, lots, watch, loop.time))
             if lots.random() < 0.05:
                 loop.call_later(lots.expovariate(20), task.cancel)
-            await asyncio.wait([task])  # whoever cancels this one means this one
+            await asyncio.wait([task])  # a cancellation here is meant for this task
             if task.cancelled():
                 watch.count("cancelled")
             else:
@@ -178,7 +181,7 @@ async def virtual(requests: int, seed: int) -> bool:
 
 
 def _timers(loop: asyncio.AbstractEventLoop) -> int:
-    """Count those that would still go off."""
+    """Count the timers that would still fire."""
     scheduled: list[asyncio.TimerHandle] = getattr(loop, "_scheduled", [])
     return sum(not timer.cancelled() for timer in scheduled)
 
@@ -187,13 +190,13 @@ def _timers(loop: asyncio.AbstractEventLoop) -> int:
 
 
 class Clock:
-    """The clock of the limiters. What it said last is when a request was granted."""
+    """The clock of the limiters. Its latest reading is the time of a grant."""
 
     def __init__(self) -> None:
         self.last = 0.0
 
     def __call__(self) -> float:
-        """Give the time."""
+        """Return the time."""
         self.last = time.monotonic()
         return self.last
 
@@ -204,7 +207,7 @@ class Loopback(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Give the one address there is."""
+        """Return the loopback address."""
         found = ResolveResult(
             hostname=host, host="127.0.0.1", port=port, family=family, proto=0, flags=0
         )
@@ -215,7 +218,7 @@ class Loopback(AbstractResolver):
 
 
 def _resident() -> int:
-    """Give the bytes that the process has in memory."""
+    """Return the resident bytes of the process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -224,7 +227,7 @@ def _open_files() -> int:
 
 
 def _blocks() -> int:
-    """Count what Python has allocated: unlike the size of the process it shrinks again."""
+    """Count Python's allocated blocks: unlike the size of the process, the number shrinks again."""
     gc.collect()
     return sys.getallocatedblocks()
 
@@ -238,17 +241,17 @@ class Traffic:
         self.over = False
 
     async def work(self) -> None:
-        """Send one after the other until it is over."""
+        """Send one request after the other until it is over."""
         loop = asyncio.get_running_loop()
         while not self.over:
             task = asyncio.ensure_future(self._one())
             if self._lots.random() < 0.02:
                 loop.call_later(self._lots.expovariate(50), task.cancel)
-            await asyncio.wait([task])  # whoever cancels this one means this one
+            await asyncio.wait([task])  # a cancellation here is meant for this task
             self._watch.count("cancelled" if task.cancelled() else task.result())
 
     async def _one(self) -> str:
-        """Send one, and tell how it ended."""
+        """Send one request, and return its outcome."""
         try:
             url = f"http://{_host(self._lots)}:{self._port}/"
             return await self._use(await self._session.get(url))
@@ -256,7 +259,7 @@ class Traffic:
             return type(error).__name__
 
     async def _use(self, response: ClientResponse) -> str:
-        """Do with the response what people do."""
+        """Use the response as programs do."""
         way = self._lots.random()
         if way < 0.02:
             return "dropped"
@@ -271,20 +274,20 @@ class Traffic:
 
 
 async def real(minutes: float, requests: int, seed: int) -> bool:
-    """Send for so long, and until so many were sent; then wait until nothing matters."""
+    """Send until both minutes and requests are over; then wait until all state has expired."""
     loop = asyncio.get_running_loop()
     clock, watch = Clock(), Watch(REAL_PERIOD, _resident)
     keyed = KeyedRateLimiter(f"{LIMIT}/{REAL_PERIOD:g}s", concurrency_limit=SLOTS, clock=clock)
     granted = 0
 
-    def hear(event: Event) -> None:
+    def count(event: Event) -> None:
         nonlocal granted
         if isinstance(event, Granted):
             granted += 1
             watch.granted(str(event.key), clock.last)
 
     files, blocks = _open_files(), _blocks()
-    stop = keyed.observe(hear)
+    stop = keyed.observe(count)
     async with FaultyServer.running(seed) as server:
         session = ThrottledSession(
             keyed,
@@ -298,9 +301,9 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
         workers = [asyncio.ensure_future(traffic.work()) for _ in range(WORKERS)]
         began_at = loop.time()
         while granted < requests or loop.time() < began_at + 60 * minutes:
-            await asyncio.sleep(60 * minutes / LOOKS)
+            await asyncio.sleep(60 * minutes / CHECKS)
             tasks = len(asyncio.all_tasks())
-            watch.look(
+            watch.check(
                 keyed, clock(), f"  {granted:9,} granted  {_open_files():5} files  {tasks} tasks"
             )
         traffic.over = True
@@ -314,12 +317,12 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
     print(", ".join(f"{number:,} {what}" for what, number in server.seen.items()))
     limiters = [keyed[host] for host in keyed]
     await asyncio.sleep(REAL_PERIOD + 5.0)  # the pauses are over by then
-    wrong = sum([await _budget(limiter) != LIMIT for limiter in limiters])
-    print(f"the budgets of {len(limiters)} hosts were tried")
+    wrong = sum([await _free_tokens(limiter) != LIMIT for limiter in limiters])
+    print(f"the limits of {len(limiters)} hosts were tried")
     held = sum(limiter.statistics().in_flight for limiter in limiters)
     del limiters
     await asyncio.sleep(2 * REAL_PERIOD + 60.0)  # keys are forgotten by themselves
-    watch.went.clear()
+    watch.grants.clear()
     blocks = _blocks() - blocks
     print(f"{blocks:,} blocks of memory more than before")
     return blocks <= FEW_BLOCKS and watch.nothing_left(
@@ -328,25 +331,25 @@ async def real(minutes: float, requests: int, seed: int) -> bool:
         timers=_timers(loop),
         slots=held,
         sockets=_open_files() - files,
-        **{"wrong budgets": wrong},
+        **{"wrong limits": wrong},
     )
 
 
-async def _budget(limiter: RateLimiter) -> int:
-    """Give how many may go at once, one after the other; what was refused last is forgotten so."""
-    went = 0
+async def _free_tokens(limiter: RateLimiter) -> int:
+    """Return how many requests are granted at once; a success ends the doubling of pauses."""
+    granted = 0
     while permit := (await limiter.try_acquire()).permit:
         permit.report_success()
         permit.release()
-        went += 1
-    return went
+        granted += 1
+    return granted
 
 
 def main() -> int:
     """Run one of the two."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--minutes", type=float, help="in real time, for so long at the least")
+    parser.add_argument("--minutes", type=float, help="in real time, at least for so long")
     parser.add_argument("--seed", type=int, default=8)
     options = parser.parse_args()
     began_at = time.monotonic()

@@ -1,8 +1,8 @@
 """A server on the loopback that fails by chance, in a process of its own: for `endurance.py`.
 
-    python benchmarks/faulty_server.py 8     prints its port, and at last what it has seen
+    python benchmarks/faulty_server.py 8     prints its port, and at the end its counts
 
-It does not look at what is asked of it, and answers on bare sockets: most of the
+It ignores the contents of requests, and answers on bare sockets, so that most of the
 machine is for the client.
 """
 
@@ -21,12 +21,12 @@ from typing import Self
 
 __all__ = ["FaultyServer"]
 
-# What becomes of a request, by how often.
+# The fates of requests, with their weights.
 FATES = {
     "answered": 880,
     "answered and closed": 40,
-    "refused (429)": 15,
-    "refused (503)": 5,
+    "throttled (429)": 15,
+    "unavailable (503)": 5,
     "error (500)": 10,
     "reset at once": 10,
     "cut in the body": 10,
@@ -38,7 +38,7 @@ BODY = b"x" * 1000
 
 
 def head(status: str, length: int, more: str = "") -> bytes:
-    """Give the headers of a response."""
+    """Return the headers of a response."""
     return f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{more}\r\n".encode()
 
 
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         self.received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what is written to."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.seen["connections"] += 1
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
             self.answer(*self.lots.choices(list(FATES), list(FATES.values())))
 
     def answer(self, fate: str) -> None:
-        """Do to the request what was drawn."""
+        """Answer the request by its fate."""
         self.seen[fate] += 1
         match fate:
             case "answered":
@@ -72,9 +72,9 @@ class Connection(asyncio.Protocol):
             case "answered and closed":
                 self.transport.write(head("200 OK", len(BODY), "Connection: close\r\n") + BODY)
                 self.transport.close()
-            case "refused (429)":
+            case "throttled (429)":
                 self.transport.write(head("429 Too Many Requests", 0, "Retry-After: 1\r\n"))
-            case "refused (503)":
+            case "unavailable (503)":
                 self.transport.write(head("503 Unavailable", 0, "Retry-After: 1\r\n"))
             case "error (500)":
                 self.transport.write(head("500 Oh", 0))
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write(head("200 OK", len(BODY)))
                 asyncio.get_running_loop().call_later(LATE, self.transport.write, BODY)
             case _:
-                pass  # until the client goes
+                pass  # until the client disconnects
 
 
 async def serve(seed: int) -> None:
@@ -102,11 +102,11 @@ async def serve(seed: int) -> None:
 
 
 class FaultyServer:
-    """The server, as its client has it.
+    """The server, as its client sees it.
 
     Attributes:
-        port: Where it listens.
-        seen: What it has seen, when it is over.
+        port: The port on which it listens.
+        seen: The server's counts, after its end.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -118,7 +118,7 @@ class FaultyServer:
     @classmethod
     @asynccontextmanager
     async def running(cls, seed: int) -> AsyncGenerator[Self]:
-        """Start it, and end it."""
+        """Start the server, and end it after the block."""
         process = subprocess.Popen(  # noqa: ASYNC220, S603 - before and after all that is measured
             [sys.executable, __file__, str(seed)],
             stdin=subprocess.PIPE,

@@ -1,10 +1,10 @@
-"""What `aiothrottle fetch` costs beside a bare loop: `uv run benchmarks/fetch.py`.
+"""The cost of `aiothrottle fetch` beside a bare loop: `uv run benchmarks/fetch.py`.
 
-A list of 100,000 URLs of one small answer, twenty at once, from a server in a process of its own,
-with no limit that binds. The bare loop is what people write: a task for each URL, a semaphore, and
+A list of 100,000 URLs with small responses, twenty at once, from a server in a process of its own,
+with no limit that binds. The bare loop is the usual program: a task for each URL, a semaphore, and
 `aiohttp` alone; it reads each body and keeps nothing, where `fetch` writes a record of each. Both
 are programs of their own; seconds are of the wall clock, from start to end, in turn. Each has run
-once before, so that Python has its modules compiled, as pip leaves them.
+once before, so that Python's modules are compiled, as pip leaves them.
 """
 
 import multiprocessing
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 def timed(command: list[str], compiled: str) -> tuple[float, int]:
-    """Run a program. Gives its seconds, and the most KiB of memory that it had."""
+    """Run a program; return its seconds, and its peak memory in KiB."""
     environment = os.environ | {"PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     began = time.perf_counter()
     subprocess.run(command, check=True, env=environment)  # noqa: S603 - our own
@@ -52,7 +52,7 @@ def timed(command: list[str], compiled: str) -> tuple[float, int]:
 
 
 def report(urls: int = 100_000, rounds: int = 3) -> Report:
-    """Measure, and say what was to be reached."""
+    """Measure, and compare the results with the targets."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     server = context.Process(target=serve, args=(theirs,))

@@ -1,12 +1,12 @@
-"""Guards the hot path by what never depends on how busy a machine is: instructions executed.
+"""Guards the hot path by a count that no busy machine changes: instructions executed.
 
     python benchmarks/guard.py             compares with benchmarks/guard.json
-    python benchmarks/guard.py --accept    puts what is counted there, on purpose
+    python benchmarks/guard.py --accept    writes the new counts there, on purpose
 
 Valgrind's callgrind counts them, one process for all: each phase ends with a call of `getppid`,
-at which callgrind writes what was counted since the last one. A phase is run with few and with many
-rounds, and the difference divided, so what a phase begins with is no part of it. The hash seed is
-fixed and time is virtual, so a count is the same each time but for a few parts in a thousand.
+at which callgrind writes the count since the last one. A phase is run with few and with many
+rounds, and the difference divided, so the start of a phase is excluded. The hash seed is
+fixed and time is virtual, so counts repeat within a few parts in a thousand.
 The baselines are of one Python minor version each.
 """
 
@@ -29,7 +29,7 @@ import aiothrottle
 from aiothrottle import RateLimiter, TokenBucket
 
 BASELINE = Path(__file__).with_name("guard.json")
-# So much more than the baseline is a regression; so much less asks for a new baseline.
+# More than this above the baseline is a regression; more below asks for a new baseline.
 SLACK = 0.10
 WAITERS = 1000
 ALGORITHMS: dict[str, Callable[[float], RateLimiter]] = {
@@ -39,14 +39,14 @@ ALGORITHMS: dict[str, Callable[[float], RateLimiter]] = {
 
 
 async def enter(limiter: RateLimiter, rounds: int) -> None:
-    """Go through uncontended."""
+    """Enter without a wait."""
     for _ in range(rounds):
         async with limiter.throttle():
             pass
 
 
 async def queue(limiter: RateLimiter, rounds: int) -> None:
-    """Have a thousand wait, and each of them go so often."""
+    """Have a thousand workers wait, `rounds` times each."""
 
     async def worker() -> None:
         for _ in range(rounds):
@@ -60,7 +60,7 @@ Phase = tuple[str, Callable[[], Coroutine[Any, Any, None]], int]
 
 
 def phases(algorithm: str) -> list[Phase]:
-    """Give name, work and rounds of each: few, then many."""
+    """Return name, work and rounds of each phase: few, then many."""
     make = ALGORITHMS[algorithm]
     return [
         *((f"{algorithm}, entry", lambda n=n: enter(make(1e9), n), n) for n in (200, 1200)),
@@ -72,8 +72,8 @@ def phases(algorithm: str) -> list[Phase]:
 
 
 def work() -> None:
-    """Do all phases. Under callgrind."""
-    # By its file: `aiothrottle.testing` imports aiohttp, which takes longer than all else here.
+    """Run all phases, under callgrind."""
+    # Loaded by its file: `aiothrottle.testing` imports aiohttp, which takes longest of all.
     file = Path(aiothrottle.__file__).parent / "testing" / "virtual_time.py"
     loop_factory = runpy.run_path(str(file))["VirtualTimeLoop"]
     for algorithm in ALGORITHMS:
@@ -85,7 +85,7 @@ def work() -> None:
 
 
 def count() -> dict[str, float]:
-    """Give the instructions of each phase, per entry or grant."""
+    """Return the instructions of each phase, per entry or grant."""
     with tempfile.TemporaryDirectory() as folder:
         run = subprocess.run(  # noqa: S603 - this very file
             [
@@ -105,7 +105,7 @@ def count() -> dict[str, float]:
     named = [(name, rounds) for algorithm in ALGORITHMS for name, _, rounds in phases(algorithm)]
     if len(counted) < 2 * len(named):
         sys.exit(f"callgrind reported {len(counted)} phases, expected {2 * len(named)}")
-    # Before the first phase there is the start, between two of them next to nothing.
+    # The first count includes the start of Python; between phases there is next to nothing.
     inside = counted[1 : 2 * len(named) : 2]
     found: dict[str, float] = {}
     for place in range(0, len(named), 2):
@@ -122,17 +122,17 @@ def _total(dump: Path) -> int:
 
 
 def verdicts(found: dict[str, float], baseline: dict[str, float]) -> list[tuple[str, bool]]:
-    """Tell of each figure how it stands, and whether that is too much."""
-    told: list[tuple[str, bool]] = []
+    """Return a line for each count, and whether it is too high."""
+    lines: list[tuple[str, bool]] = []
     for name, instructions in found.items():
         before = baseline.get(name)
         if before is None:
-            told.append((f"{name}: {instructions:,.0f} instructions, no baseline", False))
+            lines.append((f"{name}: {instructions:,.0f} instructions, no baseline", False))
             continue
         change = instructions / before - 1
         line = f"{name}: {instructions:,.0f} instructions, {change:+.1%} of {before:,.0f}"
-        told.append((line, change > SLACK))
-    return told
+        lines.append((line, change > SLACK))
+    return lines
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The cost of parsing the limits in the headers of a response: `uv run benchmarks/headers.py`.
 
-Each response has fifteen headers that any response has, and those of its kind beside them, in the
-multidict that aiohttp gives. Nothing is remembered but what names and policies mean.
+Each response has fifteen ordinary headers, and the headers of its kind beside them, in the
+multidict that aiohttp gives. Only the meanings of names and policies are cached.
 """
 
 import asyncio
@@ -78,9 +78,9 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def reader(host: str, said: dict[str, str], repeat: int) -> Callable[[], Awaitable[None]]:
-    """Make what reads such a response so many times."""
-    headers = CIMultiDictProxy(CIMultiDict(ORDINARY | said))
+def reader(host: str, reported: dict[str, str], repeat: int) -> Callable[[], Awaitable[None]]:
+    """Return a function that parses such a response `repeat` times."""
+    headers = CIMultiDictProxy(CIMultiDict(ORDINARY | reported))
     profile: Profile | None = profile_for(host)
 
     async def read() -> None:
@@ -91,9 +91,9 @@ def reader(host: str, said: dict[str, str], repeat: int) -> Callable[[], Awaitab
 
 
 def report(rounds: int = 25, repeat: int = 2_000) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Reading headers")
-    readers = {kind: reader(host, said, repeat) for kind, (host, said) in KINDS.items()}
+    readers = {kind: reader(host, reported, repeat) for kind, (host, reported) in KINDS.items()}
     medians = asyncio.run(interleave(readers, rounds=rounds, per_round=repeat))
     rows = [["one response", "µs"]]
     rows += [[kind, f"{nanoseconds / 1000:.1f}"] for kind, nanoseconds in medians.items()]

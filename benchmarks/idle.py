@@ -1,10 +1,10 @@
-"""What a limiter costs while nothing happens: `uv run benchmarks/idle.py`. Takes a minute.
+"""The cost of a limiter while nothing happens: `uv run benchmarks/idle.py`. Takes a minute.
 
-Nobody waits: a hundred went, and then the loop is left alone. What there is besides, tasks, timers
-and threads, would keep a program from its end, or wake a machine that could sleep.
+Nobody waits: after a hundred requests the loop is left alone. Other tasks, timers and threads would
+keep a program from its end, or wake a machine that could sleep.
 
-A thousand wait, and one may go each second. Somebody has to wake for that one; who polls does so
-for each that waits, all the time. A turn is what the loop does between two looks at its sockets.
+A thousand wait, and one is granted each second. That grant needs one wakeup; a limiter that polls
+wakes for every waiter, all the time. A turn is the work of the loop between two selects.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ WAITERS = 1_000
 
 
 class Rest(NamedTuple):
-    """What there was besides, and what was done in a second: turns of the loop, CPU."""
+    """Tasks, timers and threads of the limiter; turns of the loop and CPU in a second."""
 
     besides: int
     turns: float
@@ -39,13 +39,13 @@ class Turns(selectors.DefaultSelector):
     count = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Count this one."""
+        """Count a turn."""
         self.count += 1
         return super().select(timeout)
 
 
 def rest(name: str, waiters: int, seconds: float) -> Rest:
-    """Have so many wait for it in this process, or nobody, and look on."""
+    """Watch a limiter with so many waiters, or none, in this process."""
     turns = Turns()
 
     async def watched() -> Rest:
@@ -53,7 +53,7 @@ def rest(name: str, waiters: int, seconds: float) -> Rest:
         contestant = make(name, rate, rate)
         await contestant.repeat(1 if waiters else 100)
         tasks = [asyncio.create_task(contestant.once(lambda: None)) for _ in range(waiters)]
-        await asyncio.sleep(0.1)  # all have come
+        await asyncio.sleep(0.1)  # all are waiting
         gc.collect()
         besides = len(asyncio.all_tasks()) - 1 - sum(not task.done() for task in tasks)
         besides += threading.active_count() - 1 + _timers(asyncio.get_running_loop())
@@ -63,7 +63,7 @@ def rest(name: str, waiters: int, seconds: float) -> Rest:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # Two turns are the sleep's own: its beginning and its end.
+        # Two turns are those of the sleep itself: its beginning and its end.
         return Rest(besides, max(0, turns.count - 2) / took, cpu / took)
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
@@ -71,21 +71,21 @@ def rest(name: str, waiters: int, seconds: float) -> Rest:
 
 
 def _timers(loop: asyncio.AbstractEventLoop) -> int:
-    """Count those that will go off."""
+    """Count the timers that will fire."""
     scheduled: list[asyncio.TimerHandle] = getattr(loop, "_scheduled", [])
     return sum(not timer.cancelled() for timer in scheduled)
 
 
 def report(seconds: float = 3.0) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Idle")
     for waiters in (0, WAITERS):
         rows = [["", "tasks, timers, threads", "turns per second", "CPU per second"]]
         for name in NAMES:
             one = apart(seconds + 20, rest, name, waiters, seconds)
             assert one is not None, f"{name} kept the loop from its end"
-            figures = [f"{one.besides}", f"{one.turns:.1f}", f"{one.cpu * 1e3:.2f} ms"]
-            rows.append([name, *figures])
+            results = [f"{one.besides}", f"{one.turns:.1f}", f"{one.cpu * 1e3:.2f} ms"]
+            rows.append([name, *results])
             if name not in MINE:
                 continue
             if waiters:
@@ -93,13 +93,15 @@ def report(seconds: float = 3.0) -> Report:
             else:
                 found.want(f"{name}: tasks, timers, threads, nobody waits", one.besides, 0, "")
                 found.want(f"{name}: turns, nobody waits", one.turns, 1, " per second")
-        found.add(f"{waiters:,} wait, 1 may go each second." if waiters else "Nobody waits.", rows)
+        found.add(
+            f"{waiters:,} wait, 1 is granted each second." if waiters else "Nobody waits.", rows
+        )
     return found
 
 
 def main() -> None:
     """Measure and print."""
-    options = arguments(__doc__, seconds=(3.0, "seconds for which each is looked at"))
+    options = arguments(__doc__, seconds=(3.0, "seconds for which each is watched"))
     print(machine())
     show(report(options.seconds))
 

@@ -1,11 +1,11 @@
-"""Many keys: a free one beside a busy one, and a million that are seen once.
+"""Many keys: a free one beside a busy one, and a million that are used once.
 
-`uv run benchmarks/keyed.py`. A thousand wait for the busy key, 10 of which may go per second,
-while somebody asks for the free one every 2 ms. The added latency is what that takes with
-the busy key there, less what it takes without it. Peers that know no keys are a dict of limiters,
-as their users have it. Memory is counted by tracemalloc, at the most while keys come, and once more
-after some seconds in which next to none came, when it shrinks no more (or after half a minute);
-all that was spent is back after one.
+`uv run benchmarks/keyed.py`. A thousand wait for the busy key, which grants 10 per second, while
+the free key is asked for every 2 ms. The added latency is the time that takes with the busy key
+present, less the time without it. Peers without keys are a dict of limiters, as their users have
+it. Memory is counted by tracemalloc, at its peak while keys come, and again after some seconds with
+next to no requests, when it shrinks no more (or after half a minute); all that was spent is free
+again after one second.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from measure import Report, apart, arguments, machine, show
 
 __all__ = ["report"]
 
-# ruff: noqa: PLC0415 - a process loads only what it measures
+# ruff: noqa: PLC0415 - a process loads only its own contestant
 RATE = 10
-# So many half seconds of almost nothing, in which to tidy up: at the least, and while that goes on.
+# Half seconds of almost no requests, in which to tidy up: at least, and while memory shrinks.
 LEAST_IDLE, IDLE = 4, 60
 Enter = Callable[[str], Awaitable[object]]
 
 
 def own() -> Enter | None:
-    """KeyedRateLimiter: children on demand, forgotten when their state may be."""
+    """KeyedRateLimiter: children on demand, forgotten when their state has expired."""
     limiter = ours.keyed_limiter(RATE, 10)
     if limiter is None:
         return None
@@ -57,7 +57,7 @@ def aiolimiter() -> Enter:
 
 
 def pyrate_limiter() -> Enter:
-    """Its page's factory of a bucket per name."""
+    """The factory of a bucket per name, from its page."""
     from pyrate_limiter import (
         AbstractBucket,
         BucketFactory,
@@ -120,7 +120,7 @@ KEYED: dict[str, Callable[[], Enter | None]] = {
 
 
 def latency(name: str, times: int) -> tuple[float, float] | None:
-    """Give the seconds, median and worst, that a busy key adds to a free one."""
+    """Return the seconds, median and worst, that a busy key adds to a free one."""
 
     async def asked(enter: Enter, free: str) -> list[float]:
         taken: list[float] = []
@@ -149,7 +149,7 @@ def latency(name: str, times: int) -> tuple[float, float] | None:
 
 
 def memory(name: str, keys: int) -> tuple[float, float] | None:
-    """Touch so many keys once; give the MB at the most, and some seconds later."""
+    """Use so many keys once; return the peak MB, and the MB some seconds later."""
 
     async def measured() -> tuple[float, float] | None:
         enter = KEYED[name]()
@@ -172,7 +172,7 @@ def memory(name: str, keys: int) -> tuple[float, float] | None:
             gc.collect()
             last, after = after, tracemalloc.get_traced_memory()[0]
             if number >= LEAST_IDLE and after > 0.99 * last:
-                break  # it has freed all that it frees
+                break  # memory shrinks no more
         return (peak - before) / 1e6, (after - before) / 1e6
 
     return asyncio.run(measured())
@@ -181,16 +181,16 @@ def memory(name: str, keys: int) -> tuple[float, float] | None:
 def report(
     times: int = 200, keys: int = 1_000_000, peer_keys: int = 100_000, patience: float = 10.0
 ) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Many keys")
     rows = [["free key beside a busy one", "added, median", "added, worst"]]
     for name in KEYED:
         added = apart(patience, latency, name, times)
         if name != "KeyedRateLimiter":
-            figures = (
+            results = (
                 [f"{1e3 * one:.3f} ms" for one in added] if added else [f"> {patience:g} s"] * 2
             )
-            rows.append([name, *figures])
+            rows.append([name, *results])
         elif added:
             rows.append([name, *(f"{1e3 * one:.3f} ms" for one in added)])
             found.want("free key beside a busy one, added", 1e3 * added[0], 1, " ms")
@@ -202,8 +202,8 @@ def report(
         count = keys if name == "KeyedRateLimiter" else peer_keys
         taken = apart(20 * patience, memory, name, count)
         if taken is not None:
-            figures = [f"{taken[0]:.1f}", f"{taken[1]:.1f}", f"{taken[1] * 1e6 / count:.1f}"]
-            rows.append([name, f"{count:,}", *figures])
+            results = [f"{taken[0]:.1f}", f"{taken[1]:.1f}", f"{taken[1] * 1e6 / count:.1f}"]
+            rows.append([name, f"{count:,}", *results])
         elif name != "KeyedRateLimiter":
             rows.append([name, f"{count:,}", f"> {20 * patience:g} s", "-", "-"])
         if taken and name == "KeyedRateLimiter":

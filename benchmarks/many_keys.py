@@ -1,12 +1,12 @@
-"""Many keys that are busy at once, over one client of Redis: `uv run benchmarks/many_keys.py`.
+"""Many busy keys at once, over one client of Redis: `uv run benchmarks/many_keys.py`.
 
-A Valkey of its own over loopback, and a `KeyedRateLimiter` over `RedisStore(Redis())`, as the docs
-have it. Each key has a task of its own, and a limit that nobody reaches. First each is asked for
-once, when nothing is known of it; then once more; then `try_acquire`, which is a call each time; at
-last again and again. What counts is that nobody gets an error, how many decisions there are per
-second, and how many connections the client has made. Calls are those that the server has counted.
+A Valkey of its own over loopback, and a `KeyedRateLimiter` over `RedisStore(Redis())`, as in the
+docs. Each key has a task of its own, and a limit that is never reached. First each key is asked for
+once, with no state; then once more; then by `try_acquire`, a call each time; at last repeatedly.
+The results: errors, of which there must be none, decisions per second, and the connections that the
+client has made. Calls are counted by the server.
 
-Decisions per second need a machine that does nothing else: beside them stands the CPU time of the
+Decisions per second need an otherwise idle machine: beside them stands the CPU time of the
 client.
 """
 
@@ -29,7 +29,7 @@ SIZES = (100, 1_000, 10_000)
 
 
 class Found(NamedTuple):
-    """What was found of one way to ask."""
+    """The result of one way to ask."""
 
     keys: int
     what: str
@@ -46,7 +46,7 @@ class Found(NamedTuple):
         return self.decisions / self.seconds
 
     def row(self) -> list[str]:
-        """Give it as a row of the table."""
+        """Return it as a row of the table."""
         return [
             *(f"{self.keys:,}", self.what, f"{self.errors:,}", f"{self.rate:,.0f}"),
             *(f"{self.calls / self.decisions:.2f}", f"{1e6 * self.cpu / self.decisions:.0f}"),
@@ -55,14 +55,14 @@ class Found(NamedTuple):
 
 
 async def statistics(client: Any) -> tuple[int, int]:  # noqa: ANN401 - the driver's types are half unknown
-    """Give how many scripts the server has run for clients, and connections it has accepted."""
+    """Return how many scripts the server has run for clients, and connections it has accepted."""
     info = await client.info("commandstats") | await client.info("stats")
     calls = sum(info.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
     return calls, info["total_connections_received"]
 
 
 async def measure(port: int, keys: int, seconds: float) -> list[Found]:
-    """Ask for so many keys, in each way."""
+    """Measure each way to ask, with so many keys."""
     found: list[Found] = []
     async with (
         Redis(port=port) as watcher,
@@ -99,7 +99,7 @@ async def measure(port: int, keys: int, seconds: float) -> list[Found]:
 
 
 async def busy(call: Callable[[str], Awaitable[None]], key: str, end: float) -> tuple[int, int]:
-    """Ask for the key once, and until the end. Gives how often, and how many errors there were."""
+    """Ask for the key until the end, at least once; return the calls and the errors."""
     asked = errors = 0
     while not asked or time.perf_counter() < end:
         asked += 1
@@ -111,7 +111,7 @@ async def busy(call: Callable[[str], Awaitable[None]], key: str, end: float) -> 
 
 
 def report(*, sizes: Sequence[int] = SIZES, seconds: float = 5.0) -> Report:
-    """Measure it all."""
+    """Measure everything."""
     report = Report("Many keys in a store")
     rows = [["keys", "asked", "errors", "decisions/s", "calls each", "us of CPU", "connections"]]
     with valkey() as port:

@@ -1,8 +1,8 @@
-"""How everything here is measured: interleaved, as medians and their ratios.
+"""The method of all benchmarks: interleaved runs, medians and their ratios.
 
-A machine that is busy for a moment then slows all contestants alike, and a figure in nanoseconds
-is never compared with one from another run. What would be disturbed by its neighbours (memory, the
-state of a loop) is measured in a process of its own.
+A machine that is busy for a while then slows all contestants alike, and a time in nanoseconds is
+never compared with one from another run. Measurements that neighbours would disturb (memory, the
+state of a loop) run in a process of their own.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class Target:
-    """What was to be reached, and what was."""
+    """A target, and the result."""
 
     what: str
     wanted: str
@@ -50,10 +50,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn of a report: a bar for each contestant, in groups that have a title each.
+    """The chart of a report: a bar for each contestant, in groups with a title each.
 
-    None in place of a value: it took too long. Who is neither of ours nor a yardstick is a peer.
-    A `share` is of 1, and written as per cent. The caption is for those who do not see the bars.
+    None in place of a value: it took too long. A contestant that is neither ours nor a yardstick is
+    a peer. A `share` is of 1, and written as per cent. The caption is a text alternative.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Chart:
     share: bool = False
 
     def file(self, shade: str) -> str:
-        """Give the name of the file in docs/pictures, on light paper or on dark."""
+        """Return the name of the file in docs/pictures, on light paper or on dark."""
         return f"benchmarks-{self.name}-{shade}.svg"
 
     def shown(self) -> str:
-        """Give the lines of a page that show it."""
+        """Return the lines of a page that show the chart."""
         return (
             f"![{self.caption}](pictures/{self.file('light')}){{.only-light}}\n"
             f"![The same picture on dark paper.](pictures/{self.file('dark')}){{.only-dark}}"
@@ -78,7 +78,7 @@ class Chart:
 
 @dataclass
 class Report:
-    """What one benchmark found: tables, each below a line that says what it shows; and a chart."""
+    """The result of one benchmark: tables, each below a caption; and a chart."""
 
     title: str
     chart: Chart | None = field(default=None, kw_only=True)
@@ -86,34 +86,34 @@ class Report:
     targets: list[Target] = field(default_factory=list[Target])
 
     def add(self, caption: str, rows: Rows) -> None:
-        """Add a table, the first row being the head."""
+        """Add a table, with the first row as its head."""
         self.tables.append((caption, rows))
 
     def want(self, what: str, found: float, most: float, unit: str = " x") -> None:
-        """Add a target: a figure that is not to be greater than `most`."""
-        wanted, text = f"<= {most:,g}{unit}", f"{_figure(found)}{unit}"
+        """Add a target: a number that must not be greater than `most`."""
+        wanted, text = f"<= {most:,g}{unit}", f"{_number(found)}{unit}"
         self.targets.append(Target(what, wanted, text, found <= most))
 
     def want_least(self, what: str, found: float, least: float, unit: str = " x") -> None:
-        """Add a target: a figure that is not to be smaller than `least`."""
-        wanted, text = f">= {least:,g}{unit}", f"{_figure(found)}{unit}"
+        """Add a target: a number that must not be smaller than `least`."""
+        wanted, text = f">= {least:,g}{unit}", f"{_number(found)}{unit}"
         self.targets.append(Target(what, wanted, text, found >= least))
 
     def want_share(self, what: str, found: float, least: float) -> None:
-        """Add a target: a share that is not to be smaller than `least`."""
+        """Add a target: a share that must not be smaller than `least`."""
         self.targets.append(Target(what, f">= {least:.1%}", f"{found:.2%}", found >= least))
 
 
-def _figure(number: float) -> str:
+def _number(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 async def interleave(
     contestants: Mapping[str, Callable[[], Awaitable[object]]], *, rounds: int, per_round: int
 ) -> dict[str, float]:
-    """Run each contestant once a round; give the median nanoseconds of CPU of one of `per_round`.
+    """Run each contestant once a round; return the median nanoseconds of CPU of one of `per_round`.
 
-    They never wait, so CPU is all the time they need; and what else the machine does is left out.
+    They never wait, so CPU is all their time, and other programs are left out.
     """
     times: dict[str, list[int]] = {name: [] for name in contestants}
     for _ in range(rounds + 1):
@@ -121,14 +121,14 @@ async def interleave(
             begun = time.process_time_ns()
             await run()
             times[name].append(time.process_time_ns() - begun)
-    # The first round is the interpreter's, which specialises the code as it runs.
+    # In the first round the interpreter specialises the code.
     return {name: statistics.median(taken[1:]) / per_round for name, taken in times.items()}
 
 
 def apart(
     seconds: float, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
 ) -> Result | None:
-    """Call a function of a module in a process of its own. None: it took longer than that."""
+    """Call a function of a module in a process of its own. None: it took too long."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(theirs, function, args, kwargs))
@@ -153,7 +153,7 @@ def _send(
 
 
 def table(rows: Rows) -> str:
-    """Lay out rows of text, the first being the head, the first column to the left."""
+    """Lay out rows of text: the first as head, the first column to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -179,14 +179,14 @@ def show(report: Report) -> None:
 
 
 def markdown(rows: Rows, texts: int = 1) -> str:
-    """Lay out rows as a table, the first being the head, the first `texts` columns to the left."""
+    """Lay out rows as a table: the first as head, the first `texts` columns to the left."""
     head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     rule = [":--"] * texts + ["--:"] * (len(head) - texts)
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *body])
 
 
 def put_into(page: Path, program: str, text: str) -> None:
-    """Put the text into the page, between the markers that name the program."""
+    """Write the text into the page, between the markers that name the program."""
     begin, end = (f"<!-- {it}: benchmarks/{program} -->" for it in ("begin", "end"))
     before, rest = page.read_text(encoding="utf-8").split(begin)
     after = rest.split(end)[1]
@@ -194,7 +194,7 @@ def put_into(page: Path, program: str, text: str) -> None:
 
 
 def machine() -> str:
-    """Say what this was measured on."""
+    """Return a description of this machine."""
     return (
         f"{platform.python_implementation()} {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{_processor()}, "

@@ -1,7 +1,7 @@
-"""What it costs to be observed: `uv run benchmarks/observed.py`.
+"""The cost of observers: `uv run benchmarks/observed.py`.
 
-Each entry is beside one that nobody observes. What an observer costs that does nothing is what the
-limiter spends on telling; the rest is the observer's own. OpenTelemetry is measured with its SDK.
+Each entry is compared with one without observers. The cost of an observer that does nothing is what
+the limiter spends on events; the rest is the observer's own. OpenTelemetry is used with its SDK.
 """
 
 import asyncio
@@ -19,36 +19,36 @@ from aiothrottle.metrics.prometheus import PrometheusMetrics
 
 __all__ = ["report"]
 
-# So many per millisecond that nobody ever waits.
+# Such a high rate that no entry waits.
 PLENTY = Rate(1_000_000, 0.001)
 
 
 def contestants() -> dict[str, Made]:
-    """Give the same limiter, observed in each way."""
+    """Return the same limiter, observed in each way."""
     limiters = [RateLimiter(PLENTY, concurrency_limit=1000) for _ in range(4)]
-    _, deaf, scraped, metered = limiters
+    _, idle, scraped, metered = limiters
     keyed = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
-    deaf.observe(lambda _: None)
+    idle.observe(lambda _: None)
     prometheus = PrometheusMetrics(CollectorRegistry())
     prometheus.watch(scraped, "one")
     prometheus.watch(keyed, "keyed", keys=10)
     OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch(metered, "one")
     names = ("nobody", "does nothing", "Prometheus", "OpenTelemetry")
     made = {name: Made(it.throttle) for name, it in zip(names, limiters, strict=True)}
-    unheard = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
+    unobserved = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
     return {
         **made,
-        "keyed, nobody": Made(partial(unheard.throttle, "a")),
+        "keyed, nobody": Made(partial(unobserved.throttle, "a")),
         "keyed, Prometheus": Made(partial(keyed.throttle, "a")),
     }
 
 
 def report(rounds: int = 25, repeat: int = 20_000) -> Report:
-    """Measure, and hold the figures against the target."""
+    """Measure, and compare the results with the target."""
     found = Report("Observed")
     runs = {name: partial(it.repeat, repeat) for name, it in contestants().items()}
     medians = asyncio.run(interleave(runs, rounds=rounds, per_round=repeat))
-    rows = [["who observes", "ns an entry", "more than nobody"]]
+    rows = [["observer", "ns an entry", "more than nobody"]]
     for name, ns in medians.items():
         nobody = medians["keyed, nobody" if "keyed" in name else "nobody"]
         rows.append([name, f"{ns:.0f}", f"{ns - nobody:.0f}"])

@@ -11,12 +11,12 @@ from aiothrottle import RateLimiter, TokenBucket
 
 __all__ = ["OURS", "bucket", "keyed", "keyed_limiter", "paced", "window", "window_burst_1"]
 
-# What an evenly paced algorithm makes up for when the loop's timer was late.
+# The lateness of a timer that an evenly paced algorithm makes up for.
 _MADE_UP = 0.002
 
 
 def _concurrency(rate: int) -> int:
-    """Give slots that are many enough not to be what is measured."""
+    """Return a number of slots that never binds."""
     return max(1000, rate // 10)
 
 
@@ -36,7 +36,7 @@ def bucket(rate: int, burst: int) -> Contestant:
 
 
 def paced(rate: int, burst: int) -> Contestant | None:
-    """Evenly spaced on an absolute schedule; what a late timer cost is made up within 2 ms."""
+    """Evenly spaced on an absolute schedule; a late timer is made up for within 2 ms."""
     algorithm = getattr(importlib.import_module("aiothrottle.algorithms"), "LeakyBucket", None)
     if burst != 1 or algorithm is None:
         return None
@@ -57,13 +57,13 @@ def window_burst_1(rate: int, burst: int) -> Contestant | None:
 
 
 def keyed_limiter(rate: Any, concurrency: int) -> Any | None:  # noqa: ANN401
-    """Give a limiter of many keys, where there is one."""
+    """Return a limiter of many keys, where there is one."""
     kind = getattr(importlib.import_module("aiothrottle"), "KeyedRateLimiter", None)
     return None if kind is None else kind(rate, concurrency)
 
 
 def keyed(rate: Any, key: str = "key") -> Contestant | None:  # noqa: ANN401
-    """Give one key of many, that was there before."""
+    """Return one key of many that exists already."""
     limiter = keyed_limiter(rate, 1000)
     return None if limiter is None else MadeForKey(limiter.throttle, key)
 

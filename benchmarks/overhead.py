@@ -1,8 +1,8 @@
-"""What a throttled request costs beside a plain one: `uv run benchmarks/overhead.py`.
+"""The cost of a throttled request beside a plain one: `uv run benchmarks/overhead.py`.
 
 One GET after the other on one connection, answered with headers and body in one piece by a process
-of its own, so that the CPU time is the client's. Nobody ever waits. aiohttp-retry only retries, and
-aiolimiter with a semaphore only limits; ours do both.
+of its own, so that the CPU time is the client's. No request ever waits. aiohttp-retry only retries,
+and aiolimiter with a semaphore only limits; ours do both.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Hello(asyncio.Protocol):
     """Says hello to each request without a body."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what it answers on."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
@@ -56,7 +56,7 @@ def serve(pipe: "Connection[int, int]") -> None:
 
 
 async def compare(port: int, rounds: int, repeat: int) -> dict[str, float]:
-    """Measure all contestants. Gives nanoseconds of CPU per request."""
+    """Measure all contestants; return nanoseconds of CPU per request."""
     url = f"http://127.0.0.1:{port}/"
     rate, slots = AsyncLimiter(PLENTY, 0.001), asyncio.Semaphore(1000)
 
@@ -97,7 +97,7 @@ async def compare(port: int, rounds: int, repeat: int) -> dict[str, float]:
 
 
 def report(rounds: int = 25, repeat: int = 500) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     server = context.Process(target=serve, args=(theirs,), daemon=True)

@@ -1,7 +1,7 @@
-"""The others, each by its own documented use, and the yardsticks. Each says what it promises.
+"""The peers, each by its own documented use, and the yardsticks. Each states its promise.
 
-Every factory takes the rate per second and the burst, and gives a contestant, or None where its
-library has no such thing. Libraries are imported where they are used: a process that measures one
+Every factory takes the rate per second and the burst, and returns a contestant, or None where its
+library has no such limit. Libraries are imported where they are used: a process that measures one
 of them loads only that one.
 """
 
@@ -33,7 +33,7 @@ class NoOp:
 
 
 class NoOpLimiter:
-    """A limiter that limits nothing, called as the real one is."""
+    """A limiter that limits nothing, called like the real one."""
 
     def throttle(
         self,
@@ -41,16 +41,16 @@ class NoOpLimiter:
         priority: float = 0,  # noqa: ARG002
         timeout: float | None = None,  # noqa: ARG002
     ) -> NoOp:
-        """Give what does nothing."""
+        """Return a block that does nothing."""
         return NoOp()
 
 
 class BareGate:
     """At most `burst + rate * t`, first in, first out; and nothing else.
 
-    This is the least that a line of futures served by one timer can cost: no slots, no costs, no
-    pause, no statistics, and the token of who is cancelled is lost. The bucket is full at first:
-    whoever comes waits.
+    This is the least that a queue of futures served by one timer can cost: no slots, no costs, no
+    pause, no statistics, and the token of a cancelled waiter is lost. The bucket is full at first:
+    every newcomer waits.
     """
 
     __slots__ = ("burst", "last", "rate", "timer", "tokens", "waiters")
@@ -96,10 +96,10 @@ class BareGate:
 
 
 class BareTimer:
-    """One in any `1/rate`, by a lock and a timer: all that the timers of asyncio can give.
+    """One in any `1/rate`, by a lock and a timer: the best that the timers of asyncio allow.
 
-    They are no finer than a millisecond on most systems, and what one of them comes late is gone,
-    or two would follow each other too closely.
+    They are no finer than a millisecond on most systems, and the lateness of a timer is lost,
+    because two requests would follow each other too closely otherwise.
     """
 
     __slots__ = ("interval", "last", "lock")
@@ -119,12 +119,12 @@ class BareTimer:
 
 
 def no_op() -> Contestant:
-    """Promises nothing: the least that `async with limiter.throttle()` can cost."""
+    """No promise: the least that `async with limiter.throttle()` can cost."""
     return Made(NoOpLimiter().throttle)
 
 
 def semaphore(slots: int = 1000) -> Contestant:
-    """Bounds how many are inside at once, not how many per second."""
+    """Bounds the requests in flight, not their rate."""
     return Entered(asyncio.Semaphore(slots))
 
 
@@ -156,7 +156,7 @@ def asyncio_throttle(rate: int, burst: int) -> Contestant:
 def pyrate_limiter(rate: int, burst: int) -> Contestant:
     """With burst = rate never more than that in a second; else burst + rate * t (token bucket).
 
-    As its page on asyncio has it, with the buffer of 50 ms that it adds to every wait by default.
+    As on its page about asyncio, with the buffer of 50 ms that it adds to every wait by default.
     """
     from pyrate_limiter import (
         BucketAsyncWrapper,
@@ -209,7 +209,7 @@ def throttled(rate: int, burst: int) -> Contestant:
 
 
 class Aiometer(Contestant):
-    """Starts functions evenly spaced. It has no turn to wait for, only all of a crowd at once."""
+    """Starts functions evenly spaced. It has no single entry, only a batch of functions."""
 
     def __init__(self, rate: int) -> None:
         super().__init__(Bucket(rate, 1))
@@ -224,7 +224,7 @@ class Aiometer(Contestant):
         await self._run(lambda: None, times)
 
     async def saturate(self, begin: Begin, seconds: float, workers: int) -> None:
-        """Start as many as there may be, and some more."""
+        """Start as many as the limit allows, and some more."""
         del workers
         try:
             async with asyncio.timeout(seconds + 0.5):

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/pictures: `python benchmarks/pictures.py` makes all of them anew.
+"""Draw the pictures of docs/pictures: `python benchmarks/pictures.py` draws all of them again.
 
-All instants are those of virtual time, so the same pictures come out on every machine.
+All instants are in virtual time, so every machine draws the same pictures.
 """
 
 import argparse
@@ -48,8 +48,8 @@ class Palette(NamedTuple):
     paper: str
     text: str
     faint: str
-    went: str
-    refused: str
+    dot: str
+    cross: str
 
 
 PALETTES = {
@@ -59,28 +59,28 @@ PALETTES = {
 
 
 class Row(NamedTuple):
-    """One strip of dots: each dot is a request, at an instant, and whether it was refused."""
+    """One strip of dots: each is a request, at an instant; a cross was rejected or throttled."""
 
     title: str
     note: str
     dots: list[tuple[float, bool]]
 
 
-# ---- what is drawn ---------------------------------------------------------------------------
+# ---- rows -------------------------------------------------------------------------------------
 
 
 def rows_of_algorithms() -> Iterator[Row]:
-    """Give what each algorithm makes of the same crowd."""
+    """Yield the grants of each algorithm for the same arrivals."""
     yield Row("They come", "8 at 0.7 s, 8 at 1.3 s", [(at, False) for at in COMING])
     for name, make in ALGORITHMS.items():
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            dots = runner.run(let_through(make))
-        most = greatest_count([at for at, refused in dots if not refused], period=1.0)
+            dots = runner.run(serve(make))
+        most = greatest_count([at for at, cross in dots if not cross], period=1.0)
         yield Row(name, f"most in a second: {most}", dots)
 
 
-async def let_through(make: Callable[[], RateLimiter]) -> list[tuple[float, bool]]:
-    """Let the crowd come, and give when each of them went, or was refused."""
+async def serve(make: Callable[[], RateLimiter]) -> list[tuple[float, bool]]:
+    """Serve the arrivals; return when each was granted, or rejected."""
     loop = asyncio.get_running_loop()
     dots: list[tuple[float, bool]] = []
 
@@ -98,7 +98,7 @@ async def let_through(make: Callable[[], RateLimiter]) -> list[tuple[float, bool
 
 
 def rows_of_crawl() -> Iterator[Row]:
-    """Give what a server of 10 a second sees of ten workers, without a limiter and with one."""
+    """Yield the requests of ten workers to a server of 10/s, without a limiter and with one."""
     server = Server("10/s", retry_after="none")
     ways: dict[str, Callable[[], RateLimiter]] = {
         "Without a limiter": lambda: RateLimiter(concurrency_limit=10),
@@ -113,15 +113,15 @@ def rows_of_crawl() -> Iterator[Row]:
         )
 
 
-# ---- drawing ---------------------------------------------------------------------------------
+# ---- drawing ----------------------------------------------------------------------------------
 
 WIDTH, MARGIN, TITLE, DOT, PITCH = 440, 12, 22, 2.9, 7.0
-#: Seconds that are shown, and those for which one column of dots stands.
+#: Seconds that are shown, and the seconds of one column of dots.
 SECONDS, COLUMN = 4.0, 0.05
 
 
 def picture(rows: Iterable[Row], caption: str, palette: Palette) -> str:
-    """Give the SVG of the rows, one below the other, over one axis of time."""
+    """Return the SVG of the rows, one below the other, over one axis of time."""
     body: list[str] = []
     top = float(MARGIN)
     for row in rows:
@@ -131,8 +131,8 @@ def picture(rows: Iterable[Row], caption: str, palette: Palette) -> str:
         top = base + 14
     for second in range(int(SECONDS) + 1):
         anchor = {0: "start", int(SECONDS): "end"}.get(second, "middle")
-        words = f"{second} s"
-        body.append(text(place(second), top + 4, words, palette.text, f'text-anchor="{anchor}"'))
+        label = f"{second} s"
+        body.append(text(place(second), top + 4, label, palette.text, f'text-anchor="{anchor}"'))
     height = top + MARGIN
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" '
@@ -145,18 +145,18 @@ def picture(rows: Iterable[Row], caption: str, palette: Palette) -> str:
 
 
 def columns_of(row: Row) -> dict[int, list[bool]]:
-    """Stack the dots of about one instant, those that were refused on top."""
-    counts = Counter((round(at / COLUMN), refused) for at, refused in row.dots if at <= SECONDS)
+    """Stack the dots of about one instant, with crosses on top."""
+    counts = Counter((round(at / COLUMN), cross) for at, cross in row.dots if at <= SECONDS)
     columns: dict[int, list[bool]] = {}
-    for (column, refused), count in sorted(counts.items()):
-        columns.setdefault(column, []).extend([refused] * count)
+    for (column, cross), count in sorted(counts.items()):
+        columns.setdefault(column, []).extend([cross] * count)
     return columns
 
 
 def strip(
     row: Row, columns: dict[int, list[bool]], top: float, base: float, palette: Palette
 ) -> Iterator[str]:
-    """Give the elements of a row."""
+    """Yield the elements of a row."""
     yield text(MARGIN, top + 10, row.title, palette.text, 'font-weight="600"')
     yield text(WIDTH - MARGIN, top + 10, row.note, palette.text, 'text-anchor="end"')
     for second in range(int(SECONDS) + 1):
@@ -165,29 +165,29 @@ def strip(
     yield f'<path d="M{place(0):g} {base:g}H{place(SECONDS):g}" stroke="{palette.faint}"/>'
     for column, stack in columns.items():
         x = place(column * COLUMN)
-        for level, refused in enumerate(stack):
+        for level, cross in enumerate(stack):
             y = base - PITCH * (level + 0.5)
-            if refused:  # a cross, for those who don't see its colour
+            if cross:  # a shape, so that colour is not needed
                 yield (
                     f'<path d="M{x - DOT:.4g} {y - DOT:.4g}l{2 * DOT:g} {2 * DOT:g}m0 {-2 * DOT:g}'
-                    f'l{-2 * DOT:g} {2 * DOT:g}" stroke="{palette.refused}" stroke-width="1.6"/>'
+                    f'l{-2 * DOT:g} {2 * DOT:g}" stroke="{palette.cross}" stroke-width="1.6"/>'
                 )
             else:
-                yield f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{DOT:g}" fill="{palette.went}"/>'
+                yield f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{DOT:g}" fill="{palette.dot}"/>'
 
 
 def place(second: float) -> float:
-    """Give where an instant is, from left to right."""
+    """Return the x of an instant."""
     return MARGIN + 4 + (WIDTH - 2 * MARGIN - 8) * second / SECONDS
 
 
-def text(x: float, y: float, words: str, colour: str, more: str) -> str:
-    """Give a line of text."""
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" {more}>{escape(words)}</text>'
+def text(x: float, y: float, label: str, colour: str, more: str) -> str:
+    """Return a line of text."""
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" {more}>{escape(label)}</text>'
 
 
 def pictures() -> dict[str, str]:
-    """Give all pictures, by the names of their files."""
+    """Return all pictures, by the names of their files."""
     drawn = {
         "algorithms": (list(rows_of_algorithms()), "What each algorithm makes of the same crowd"),
         "crawl": (list(rows_of_crawl()), "What a server that admits 10 a second sees"),
@@ -200,7 +200,7 @@ def pictures() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write them."""
+    """Write all pictures."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     FOLDER.mkdir(exist_ok=True)
     for name, svg in pictures().items():

@@ -1,6 +1,6 @@
 """The plots of docs/benchmarks.md, which `benchmarks/all.py --write` draws from its charts.
 
-Horizontal bars, one below the other, each with its figure: ours, peers and yardsticks have a colour
+Horizontal bars, one below the other, each with its value: ours, peers and yardsticks have a colour
 each. The same chart is the same file.
 """
 
@@ -22,13 +22,13 @@ from pictures import FOLDER, PALETTES, Palette
 
 __all__ = ["draw"]
 
-# In pixels, of which matplotlib has 3/4 of a point each. On a telephone it is as wide as the page.
+# In pixels, 3/4 of a point each in matplotlib. On a phone it is as wide as the page.
 WIDTH, PITCH, AROUND, POINTS = 440, 16, 84, 0.75
-#: For the figures there is this share of the axis, to the right of the longest bar.
+#: The share of the axis for the values, to the right of the longest bar.
 ROOM = 0.27
-#: An axis is logarithmic where the greatest value is more than so many times the smallest.
+#: An axis is logarithmic above this ratio of the greatest value to the smallest.
 FAR_APART = 20
-#: Seen on light paper and on dark.
+#: For light paper and dark.
 GREY = "#808b98"
 MISSING = "too long"
 METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -41,7 +41,7 @@ def draw(chart: Chart, folder: Path = FOLDER) -> None:
 
 
 def picture(chart: Chart, palette: Palette) -> str:
-    """Give the SVG of a chart."""
+    """Return the SVG of a chart."""
     places, titles, bottom = laid_out(chart)
     inches = WIDTH / 96, (AROUND + PITCH * bottom) / 96
     with mpl.rc_context(
@@ -62,7 +62,7 @@ def picture(chart: Chart, palette: Palette) -> str:
         for group, name, down in places:
             value = chart.groups[group][name]
             colours = colour(chart, name, palette), palette.text
-            bar(axes, value, left=left, down=down, colours=colours, text=figure_of(value, chart))
+            bar(axes, value, left=left, down=down, colours=colours, text=value_text(value, chart))
         axes.set_yticks([down for *_, down in places], [name for _, name, _ in places])
         axes.tick_params(length=0, colors=palette.text)
         axes.spines[:].set_visible(False)
@@ -73,7 +73,7 @@ def picture(chart: Chart, palette: Palette) -> str:
 
 
 def laid_out(chart: Chart) -> tuple[list[tuple[str, str, float]], dict[str, float], float]:
-    """Give where each bar is, by group and name; where each title; and where the bottom is."""
+    """Return the place of each bar, by group and name; of each title; and of the bottom."""
     places: list[tuple[str, str, float]] = []
     titles: dict[str, float] = {}
     down = 0.0
@@ -88,16 +88,16 @@ def laid_out(chart: Chart) -> tuple[list[tuple[str, str, float]], dict[str, floa
 
 
 def scale(axes: Axes, chart: Chart, palette: Palette) -> float:
-    """Make the axis of values; give where bars begin."""
+    """Set up the axis of values; return where bars begin."""
     values = [it for group in chart.groups.values() for it in group.values() if it is not None]
-    least, most = min(filter(None, values)), max(values)  # nothing has no place on a logarithm
+    least, most = min(filter(None, values)), max(values)  # 0 has no logarithm
     left, unit = 0.0, chart.unit
     axis = axes.xaxis
     if chart.share:
         most = 1.0
         axis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
     elif most > FAR_APART * least:
-        # A power of ten, that the smallest is at least twice: so there is something to be seen.
+        # A power of ten that the smallest value is at least twice, so that its bar is visible.
         left = 10.0 ** math.floor(math.log10(least / 2))
         axes.set_xscale("log")
         axis.set_major_locator(LogLocator())
@@ -135,7 +135,7 @@ def bar(
     colours: tuple[str, str],
     text: str,
 ) -> None:
-    """Draw one bar, and its figure at the end of it."""
+    """Draw one bar, and its value at the end of it."""
     fill, ink = colours
     end = max(value or 0.0, left)
     if end > left:
@@ -152,14 +152,14 @@ def bar(
 
 
 def colour(chart: Chart, name: str, palette: Palette) -> str:
-    """Give the colour of ours, of a yardstick or of a peer."""
+    """Return the colour of ours, of a yardstick or of a peer."""
     if name in chart.ours:
-        return palette.went
-    return GREY if name in chart.yardsticks else palette.refused
+        return palette.dot
+    return GREY if name in chart.yardsticks else palette.cross
 
 
-def figure_of(value: float | None, chart: Chart) -> str:
-    """Write a value: a share as per cent, all else with three digits that count, or more."""
+def value_text(value: float | None, chart: Chart) -> str:
+    """Write a value: a share as per cent, others with at least three significant digits."""
     if value is None:
         return MISSING
     if chart.share:
@@ -169,9 +169,9 @@ def figure_of(value: float | None, chart: Chart) -> str:
 
 
 def legend(figure: Figure, chart: Chart, palette: Palette) -> None:
-    """Say whose the colours are, above the bars."""
+    """Draw the legend of the colours, above the bars."""
     names = {name for group in chart.groups.values() for name in group}
-    kinds = {palette.went: "aiothrottle", palette.refused: "others", GREY: "yardsticks"}
+    kinds = {palette.dot: "aiothrottle", palette.cross: "others", GREY: "yardsticks"}
     drawn = {colour(chart, name, palette) for name in names}
     figure.legend(
         handles=[Patch(color=it, label=kind) for it, kind in kinds.items() if it in drawn],

@@ -1,6 +1,6 @@
-"""What an algorithm promises, and by how much a list of instants exceeds it.
+"""The promises of algorithms, and by how much a list of instants exceeds them.
 
-A promise is held against what an observer saw, never against what a limiter says of itself.
+A promise is compared with an outside observer's instants, never with the limiter's own statistics.
 """
 
 import math
@@ -17,11 +17,11 @@ class Window:
     period: float = 1.0
 
     def most(self, seconds: float) -> float:
-        """Give what can begin in so many seconds at the most."""
+        """Return the most requests that can start in so many seconds."""
         return self.limit * math.ceil(seconds / self.period)
 
     def excess(self, instants: list[float]) -> float:
-        """Give how many there were too many, in the worst window."""
+        """Return the number of requests too many, in the worst window."""
         first = greatest = 0
         for last, instant in enumerate(instants):
             while instant - instants[first] >= self.period:
@@ -38,11 +38,11 @@ class Bucket:
     burst: float = 1.0
 
     def most(self, seconds: float) -> float:
-        """Give what can begin in so many seconds at the most."""
+        """Return the most requests that can start in so many seconds."""
         return self.burst + self.rate * seconds - 1
 
     def excess(self, instants: list[float]) -> float:
-        """Give how many there were too many, in the worst stretch of time."""
+        """Return the number of requests too many, in the worst stretch of time."""
         if not instants:
             return 0.0
         begun, ahead, greatest = instants[0], -math.inf, 0.0
@@ -50,7 +50,7 @@ class Bucket:
             due = self.rate * (instant - begun) - number
             ahead = max(ahead, due)
             greatest = max(greatest, ahead - due + 1 - self.burst)
-        # Sums of fractions are off by some units in the last place: no part of a request.
+        # Sums of fractions are off by some units in the last place: that is no request.
         return greatest if greatest > 1e-6 else 0.0
 
 

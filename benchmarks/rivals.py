@@ -1,7 +1,7 @@
-"""What others do when a server refuses, as limiters of ours that are told to do the same.
+"""Published reactions to 429s, as limiters of ours that follow the same rules.
 
-Each is the published rule, at the rate at which a closed loop of workers asks. Rules per request
-pause nobody but the request that was refused.
+Each is the published rule, at the rate of requests of a closed loop of workers. Rules per request
+pause only the request that was throttled.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from aiothrottle.testing import VirtualTimeLoop
 
 __all__ = ["AutoThrottle", "AwsCubic", "BackOff", "RetryAfterAlone", "Rival", "run"]
 
-# Of a rate limit that is not in force yet.
+# The rate while no rate limit is in force yet.
 _NO_LIMIT = 1e6
 
 
-class Refusal(NamedTuple):
-    """When it came, what it said, which attempt it answers, and a draw from [0, 1)."""
+class Throttled(NamedTuple):
+    """A 429: its time, its Retry-After, the attempt that it answers, and a draw from [0, 1)."""
 
     now: float
     retry_after: float
@@ -30,31 +30,31 @@ class Refusal(NamedTuple):
 
 
 class Rival:
-    """A rule: what is waited for before sending, and what is made of the answer."""
+    """A rule: the wait before a request, and the reaction to its response."""
 
     def __init__(self) -> None:
         self.limiter = RateLimiter()
 
     def succeeded(self, now: float, took: float) -> None:
-        """Hear of a success."""
+        """Record a success."""
 
-    def refused(self, refusal: Refusal) -> float:
-        """Hear of a refusal; give the seconds until this request is sent again."""
+    def throttled(self, response: Throttled) -> float:
+        """Record a 429; return the seconds until this request is retried."""
         raise NotImplementedError
 
 
 class BackOff(Rival):
-    """Exponential back-off with full jitter: 0.5 s, doubled each time, 30 s at the most."""
+    """Exponential backoff with full jitter: 0.5 s, doubled each time, 30 s at the most."""
 
-    def refused(self, refusal: Refusal) -> float:  # noqa: D102
-        return refusal.chance * min(30.0, 0.5 * 2.0 ** min(refusal.attempt, 10))
+    def throttled(self, response: Throttled) -> float:  # noqa: D102
+        return response.chance * min(30.0, 0.5 * 2.0 ** min(response.attempt, 10))
 
 
 class RetryAfterAlone(Rival):
-    """Each request waits for as long as it was told, and tells nobody."""
+    """Each request waits for its own Retry-After, and no other does."""
 
-    def refused(self, refusal: Refusal) -> float:  # noqa: D102
-        return refusal.retry_after
+    def throttled(self, response: Throttled) -> float:  # noqa: D102
+        return response.retry_after
 
 
 class AwsCubic(Rival):
@@ -73,13 +73,13 @@ class AwsCubic(Rival):
             wanted = 0.4 * (now - self._cut_at - self._k) ** 3 + self._ceiling
             self._fill_at(min(wanted, 2.0 * self._measured))
 
-    def refused(self, refusal: Refusal) -> float:  # noqa: D102
-        self._measure(refusal.now)
+    def throttled(self, response: Throttled) -> float:  # noqa: D102
+        self._measure(response.now)
         rate = min(self._measured, self._fill) if self._enabled else self._measured
-        self._ceiling, self._cut_at, self._enabled = rate, refusal.now, True
+        self._ceiling, self._cut_at, self._enabled = rate, response.now, True
         self._k = (rate * 0.3 / 0.4) ** (1 / 3)
         self._fill_at(min(0.7 * rate, 2.0 * self._measured))
-        return refusal.chance * min(20.0, 2.0 ** min(refusal.attempt, 10))
+        return response.chance * min(20.0, 2.0 ** min(response.attempt, 10))
 
     def _measure(self, now: float) -> None:
         self._counted += 1
@@ -94,7 +94,7 @@ class AwsCubic(Rival):
 
 
 class AutoThrottle(Rival):
-    """Scrapy's extension: as many at once as the target, told from the latency; ours is one."""
+    """Scrapy's extension: a delay from the latency, for a target concurrency; here one."""
 
     def __init__(self, target: float = 1.0) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class AutoThrottle(Rival):
         self._delay = min(60.0, max(wanted, (self._delay + wanted) / 2.0))
         self.limiter.update(rate_limit=1.0 / self._delay)
 
-    def refused(self, refusal: Refusal) -> float:  # noqa: D102, ARG002
+    def throttled(self, response: Throttled) -> float:  # noqa: D102, ARG002
         # The response is not a 200, so it may not make the delay shorter; it is not longer either.
         return 0.0
 
@@ -121,7 +121,7 @@ def run(
     seconds: float,
     seed: int,
 ) -> list[Arrival]:
-    """Let workers ask by that rule, as `simulate` does with a limiter; give what arrived."""
+    """Simulate workers with that rule, as `simulate` does with a limiter; return the arrivals."""
     world = _World(make(), server, latency, seed)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(world.run(workers, seconds))
@@ -141,13 +141,13 @@ class _World:
         self._latency = latency
 
     async def run(self, workers: int, seconds: float) -> None:
-        """Let the workers ask until the time is over."""
-        tasks = [asyncio.create_task(self._ask_on_and_on()) for _ in range(workers)]
+        """Let the workers send until the time is over."""
+        tasks = [asyncio.create_task(self._send_on_and_on()) for _ in range(workers)]
         await asyncio.wait(tasks, timeout=seconds)
         for task in tasks:
             task.cancel()
 
-    async def _ask_on_and_on(self) -> None:
+    async def _send_on_and_on(self) -> None:
         time = asyncio.get_running_loop().time
         attempt = 0
         while True:
@@ -160,20 +160,20 @@ class _World:
                 attempt = 0
                 self._rival.succeeded(time(), time() - begun)
             else:
-                told = float(math.ceil(wait))
+                retry_after = float(math.ceil(wait))
                 attempt += 1
-                refusal = Refusal(time(), told, attempt, self._chance.random())
-                await asyncio.sleep(self._rival.refused(refusal))
+                response = Throttled(time(), retry_after, attempt, self._chance.random())
+                await asyncio.sleep(self._rival.throttled(response))
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._latency + self._chance.random() * 0.01)
 
     def _arrive(self, now: float) -> float | None:
-        """Give None if the request is admitted, else the seconds until one would be."""
+        """Return None if the request is admitted, else the seconds until one would be."""
         ready_at = self._algorithm.ready_at()
-        refused = ready_at > now
-        self.arrivals.append(Arrival(now, 0, refused))
-        if refused:
+        throttled = ready_at > now
+        self.arrivals.append(Arrival(now, 0, throttled))
+        if throttled:
             return ready_at - now
         self._algorithm.count(now)
         return None

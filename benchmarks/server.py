@@ -15,7 +15,7 @@ _PATIENCE = 10.0  # seconds
 
 @contextmanager
 def valkey() -> Generator[int]:
-    """Start a server on loopback that keeps nothing on disk, and give its port."""
+    """Start a server on loopback that keeps nothing on disk, and yield its port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])

@@ -1,7 +1,7 @@
-"""What shares a limit through Redis: ours, the others by their own documentation, and a bare call.
+"""Limits shared through Redis: ours, the peers by their own documentation, and a bare call.
 
-All are given a limit that nobody reaches: a million per second. Each peer waits by itself, as its
-page on asyncio says, or is asked by a loop where it has no waiting.
+All have a limit that is never reached: a million per second. Each peer waits by itself, as its
+page on asyncio says, or is called in a loop where it has no waiting.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiothrottle.stores.redis import RedisStore
 
 __all__ = ["CONTESTANTS", "Take", "Taker"]
 
-# ruff: noqa: PLC0415 - only who is measured is loaded
+# ruff: noqa: PLC0415 - only the contestant that is measured is loaded
 
 Take: TypeAlias = Callable[[], Awaitable[object]]
 Taker: TypeAlias = Callable[[int], AbstractAsyncContextManager[Take]]
@@ -27,15 +27,15 @@ PLENTY = 1_000_000
 
 
 def connect(port: int) -> Redis:
-    """Give a client for any number of tasks: with redis-py's own default 100 is the most.
+    """Return a client for any number of tasks: redis-py's default is 100 at most.
 
-    All have the same, ours too, who need one connection: this pool takes a fifth of a bare call.
+    All have the same, also ours, which needs one connection: the pool takes a fifth of a call.
     """
     pool = BlockingConnectionPool(host="127.0.0.1", port=port, max_connections=100, timeout=60)
     return Redis.from_pool(pool)
 
 
-# The least that keeps a limit: one call, no costs, no line, nobody asked twice is noticed.
+# The least that keeps a limit: one call, without costs, queue or deduplication.
 BUCKET = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
@@ -72,7 +72,7 @@ async def bare(port: int) -> AsyncGenerator[Take]:
 
 
 def by_hand(key: str, text: str, *numbers: float) -> Taker:
-    """Give a taker that keeps a limit by a bare call of a script, as one writes it by hand."""
+    """Return a taker that keeps a limit by a bare script call, as written by hand."""
 
     @asynccontextmanager
     async def taker(port: int) -> AsyncGenerator[Take]:
@@ -90,7 +90,7 @@ def by_hand(key: str, text: str, *numbers: float) -> Taker:
 
 
 def ours(algorithm: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN401 - a limiter's
-    """Give a taker of ours."""
+    """Return a taker of ours."""
 
     @asynccontextmanager
     async def taker(port: int) -> AsyncGenerator[Take]:
@@ -111,7 +111,7 @@ def ours(algorithm: type[Algorithm[Any]], **options: Any) -> Taker:  # noqa: ANN
 
 
 def limits(strategy: str) -> Taker:
-    """Give one of limits. Its page says to sleep until `reset_time` and to ask again."""
+    """Return a taker of limits. Its page says to sleep until `reset_time` and to ask again."""
 
     @asynccontextmanager
     async def taker(port: int) -> AsyncGenerator[Take]:
@@ -164,7 +164,7 @@ async def pyrate_gcra(port: int) -> AsyncGenerator[Take]:
 
 
 def throttled(algorithm: str) -> Taker:
-    """Give one of throttled-py."""
+    """Return a taker of throttled-py."""
 
     @asynccontextmanager
     async def taker(port: int) -> AsyncGenerator[Take]:

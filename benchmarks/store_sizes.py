@@ -1,8 +1,8 @@
-"""What a decision and a record take of a Valkey: `uv run benchmarks/store_sizes.py`.
+"""The cost of a decision and a record in a Valkey: `uv run benchmarks/store_sizes.py`.
 
 The time is the server's own count for a call, the least of several rounds, beside a bare EVALSHA
 that increments a number. A key is one user's record of 100 per hour, half of which is spent; the
-answers that the server keeps for five seconds are not counted. All keys are there, a million by
+answers that the server keeps for five seconds are not counted. All keys exist, a million by
 default: the script makes a thousand of them, and the server copies those.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["report"]
 
 ROUNDS, CALLS = 7, 200
 MADE, AT_ONCE = 1000, 10_000
-# From the records of the first keys those of the others.
+# Copies the records of the first keys to the others.
 COPY = """
 for number = ARGV[1], ARGV[2] do
   local made, key = string.format(ARGV[4], number % ARGV[3]), string.format(ARGV[4], number)
@@ -52,7 +52,7 @@ ALGORITHMS: dict[str, Algorithm[Any]] = {
     "Cooldown": Cooldown(100000, 1),
     "two of them": AllOf(SlidingWindowLog(PLENTY), TokenBucket(PLENTY)),
 }
-# What most people have: a hundred per hour, of which half is spent.
+# A common limit: a hundred per hour, of which half is spent.
 USUAL: dict[str, Algorithm[Any]] = {
     "SlidingWindowLog": SlidingWindowLog("100/h"),
     "TokenBucket": TokenBucket("100/h"),
@@ -67,7 +67,7 @@ Call: TypeAlias = Callable[[], Awaitable[object]]
 
 
 async def server_time(client: Client, call: Call) -> float:
-    """Give the microseconds that the server spends on a script call."""
+    """Return the microseconds that the server spends on a script call."""
     least = float("inf")
     for _ in range(ROUNDS):
         await client.config_resetstat()
@@ -95,7 +95,7 @@ async def decisions(found: Report, client: Client) -> None:
 
 
 async def window_lengths(found: Report, client: Client) -> None:
-    """Add what a decision costs the server, however long the window is."""
+    """Add what a decision costs the server, by the length of the window."""
     store = RedisStore(client, timeout=5)
     rows = [["SlidingWindowLog of", "server us"]]
     times: list[float] = []
@@ -106,7 +106,7 @@ async def window_lengths(found: Report, client: Client) -> None:
             await store.reserve(str(limit), window, [1.0] * 9)
         times.append(await server_time(client, partial(store.reserve, str(limit), window, [1.0])))
         rows.append([f"{limit:,}", f"{times[-1]:.1f}"])
-    found.add("However long the window, nearly full.", rows)
+    found.add("By the length of the window, nearly full.", rows)
     found.want("window of 100,000: time beside one of 10", times[-1] / times[0], 1.5)
 
 
@@ -120,7 +120,7 @@ async def memory(found: Report, client: Client, keys: int) -> None:
         before = (await client.info("memory"))["used_memory"]
         pipe, answers = client.pipeline(transaction=False), list[str]()
         for number in range(MADE):
-            # Only a window keeps an entry for each.
+            # Only a window keeps an entry per request.
             costs = [1.0] * 50 if isinstance(algorithm, SlidingWindowLog) else [50.0]
             request = requests.make("reserve", ("user", f"{number:07}"), algorithm, 3600.0, *costs)
             assert request is not None
@@ -140,7 +140,7 @@ async def memory(found: Report, client: Client, keys: int) -> None:
 
 
 def report(keys: int) -> Report:
-    """Measure it all."""
+    """Measure everything."""
     found = Report("Sizes")
 
     async def measure(port: int) -> None:

@@ -1,17 +1,17 @@
 """One limit through Redis: `uv run benchmarks/stores.py`.
 
-A Valkey of its own over loopback. First, tasks of one process that ask for one key again and
-again, of which far more may go than are there: what counts is what a request costs. Calls are those
-that the server has counted. Then processes that share 2,000 per second (a `SlidingWindowLog`), each
-with more demand than its part; what they were given is counted by the server's clock. At last
-sixteen processes that share 20 per second.
+A Valkey of its own over loopback. First, tasks of one process that ask for one key repeatedly, with
+a rate far above their demand: the result is the cost of a request. Calls are counted by the server.
+Then processes that share 2,000 per second (a `SlidingWindowLog`), each with more demand than its
+part; their grants are counted by the server's clock. At last sixteen processes that share 20 per
+second.
 
-Acquires per second need a machine that does nothing else: beside them stands the client's CPU time.
-All contestants have the same kind of client. One task is compared with a bare call of a script that
-keeps the same limit, the least that one writes by hand. For a task that comes again at once more is
-asked for ahead: it needs few calls. For one that does something else between two it is a call each;
-what that costs more is a task of its own, so that who is cancelled loses nothing, and the script's
-part: costs, several limits, and that what is sent twice counts once.
+Acquires per second need an otherwise idle machine: beside them stands the client's CPU time. All
+contestants have the same kind of client. One task is compared with a bare call of a script that
+keeps the same limit, the least that one writes by hand. For a task that asks again at once, tokens
+are prefetched: it needs few calls. For a task that does something else in between, each request is
+a call; it costs more than the bare one for a task of its own, so that a cancelled request loses
+nothing, and for the script's features: costs, several limits, and deduplication of resent calls.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ OURS = {
 }
 
 
-Figures: TypeAlias = dict[str, tuple[float, float, float]]
-"""Of each contestant the acquires per second, the calls per acquire, and us of CPU for each."""
+Results: TypeAlias = dict[str, tuple[float, float, float]]
+"""For each contestant: acquires per second, calls per acquire, and us of CPU per acquire."""
 
 
 # ---- tasks of one process ------------------------------------------------------------------------
 
 
-async def crowd(take: Take, tasks: int, seconds: float) -> tuple[int, float, float]:
-    """Have so many tasks take again and again; one that is none rests for two turns between.
+async def take_all(take: Take, tasks: int, seconds: float) -> tuple[int, float, float]:
+    """Have so many tasks take repeatedly; 0 is one task that rests for two turns in between.
 
-    Gives how many, per second, and us of CPU each.
+    Return the number taken, the number per second, and us of CPU each.
     """
     loop = asyncio.get_running_loop()
     taken, running = 0, True
@@ -82,17 +82,17 @@ async def crowd(take: Take, tasks: int, seconds: float) -> tuple[int, float, flo
 
 
 async def calls_so_far(client: Any) -> int:  # noqa: ANN401 - the driver's types are half unknown
-    """Count the scripts and commands that the server was sent by clients, but for our own INFO."""
+    """Count the scripts and commands sent by clients, except our own INFO."""
     stats = await client.info("commandstats")
-    # A script's own commands are counted too; only those of clients are wanted.
+    # A script's own commands are counted too; only the clients' are wanted.
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-async def crowds(
+async def tasks_of_one_process(
     port: int, sizes: Sequence[int], rounds: int, seconds: float
-) -> dict[int, Figures]:
-    """Measure every contestant, for each size of the crowd."""
-    found: dict[int, Figures] = {}
+) -> dict[int, Results]:
+    """Measure every contestant, for each number of tasks."""
+    found: dict[int, Results] = {}
     async with AsyncExitStack() as stack, Redis(port=port) as client:
         takers = {
             name: await stack.enter_async_context(make(port)) for name, make in CONTESTANTS.items()
@@ -104,8 +104,8 @@ async def crowds(
             for turn in range(rounds + 1):
                 for name, take in takers.items():
                     before = await calls_so_far(client)
-                    taken, rate, cpu = await crowd(take, size, seconds)
-                    if turn:  # the first makes connections, and specialises the code
+                    taken, rate, cpu = await take_all(take, size, seconds)
+                    if turn:  # the first turn makes connections, and specialises the code
                         rates[name].append(rate)
                         cpus[name].append(cpu)
                         calls[name] += (await calls_so_far(client) - before) / taken / rounds
@@ -115,7 +115,7 @@ async def crowds(
     return found
 
 
-def show_crowds(report: Report, found: dict[int, Figures]) -> None:
+def show_tasks(report: Report, found: dict[int, Results]) -> None:
     """Add the tables, the targets and the chart."""
     drawn: dict[str, dict[str, float]] = {}
     for size, rates in found.items():
@@ -142,7 +142,7 @@ def show_crowds(report: Report, found: dict[int, Figures]) -> None:
             if size >= 1000:
                 report.want(f"{name}, {size:,} tasks: calls per acquire", calls, 0.01, "")
     caption = (
-        "Acquires per second, by how many tasks ask: the first columns of the tables, as bars."
+        "Acquires per second, by the number of tasks: the first columns of the tables, as bars."
     )
     yardsticks = {BARE, *OURS.values()}
     report.chart = Chart("stores", caption, "acquires per second", drawn, OURS, yardsticks)
@@ -152,7 +152,7 @@ def show_crowds(report: Report, found: dict[int, Figures]) -> None:
 
 
 class Noted(RedisStore):
-    """Notes by the server's clock what was taken and not given back."""
+    """Records by the server's clock the tokens taken and not refunded."""
 
     __slots__ = ("taken",)
 
@@ -161,7 +161,7 @@ class Noted(RedisStore):
     async def reserve(
         self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
     ) -> Answer:
-        """Note what is taken."""
+        """Record the tokens taken."""
         answer = await super().reserve(key, algorithm, costs, horizon=horizon)
         self.taken += answer.instants
         return answer
@@ -169,7 +169,7 @@ class Noted(RedisStore):
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
-        """Note what is given back."""
+        """Remove the tokens refunded."""
         await super().refund(key, algorithm, cost, instant)
         for _ in range(round(cost)):
             self.taken.remove(instant)
@@ -199,14 +199,14 @@ async def _work(
 
 
 def work(port: int, key: str, rate: int, **options: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - numbers
-    """Be one of the processes. Gives how many went, and the instants of the server's clock."""
+    """Run as one of the processes; return the grants, and their instants by the server's clock."""
     return asyncio.run(_work(port, key, rate, **options))
 
 
 def share(
     port: int, processes: int, rate: int, seconds: float, tasks: int
 ) -> tuple[list[int], list[list[float]]]:
-    """Have processes share a limit."""
+    """Share a limit among processes."""
     key = f"{processes} of {rate}"
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         load: dict[str, Any] = {"processes": processes, "seconds": seconds, "tasks": tasks}
@@ -216,12 +216,12 @@ def share(
 
 
 def jain(counts: Sequence[float]) -> float:
-    """Give Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
+    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
     return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
 
 
 def granted_within(instants: Sequence[Sequence[float]], seconds: float) -> list[int]:
-    """Count what each process was granted within so many whole seconds, while all still ask.
+    """Count the grants of each process within so many whole seconds, while all still ask.
 
     A window grants a burst each second: the count begins half a second after the first one.
     """
@@ -251,26 +251,28 @@ async def _calls(port: int) -> int:
 
 
 def show_slow(report: Report, port: int, seconds: int) -> None:
-    """Add what is asked per grant where sixteen processes share 20/s."""
+    """Add the calls per grant of sixteen processes that share 20/s."""
     rate, processes = 20, 16
     before = asyncio.run(_calls(port))
-    # They ask for a second longer than is counted, and what still waits then is granted too.
+    # They ask for a second longer than is counted; requests that still wait then are granted too.
     granted, instants = share(port, processes, rate, seconds + 1, tasks=5)
     calls = asyncio.run(_calls(port)) - before
     within = granted_within(instants, seconds)
     head = ["processes", f"granted in {seconds} s", "per second", "Jain"]
     row = [str(processes), str(sum(within)), f"{sum(within) / seconds:.1f}", f"{jain(within):.3f}"]
-    head += ["granted until all had gone", "calls", "calls per grant"]
+    head += ["granted in all", "calls", "calls per grant"]
     row += [str(sum(granted)), str(calls), f"{calls / sum(granted):.2f}"]
     report.add(f"20/s shared by 16 processes, for {seconds} s.", [head, row])
     report.want("16 processes at 20/s: calls per grant", calls / sum(granted), 1.5, "")
 
 
 def report(*, rounds: int = 5, seconds: float = 0.5, shared: int = 5) -> Report:
-    """Measure it all."""
+    """Measure everything."""
     found = Report("A store")
     with valkey() as port:
-        show_crowds(found, asyncio.run(crowds(port, (0, 1, 100, 1000), rounds, seconds)))
+        show_tasks(
+            found, asyncio.run(tasks_of_one_process(port, (0, 1, 100, 1000), rounds, seconds))
+        )
         show_shares(found, port, shared)
         show_slow(found, port, 2 * shared)
     return found
@@ -281,6 +283,6 @@ if __name__ == "__main__":
         __doc__,
         rounds=(5, "interleaved rounds"),
         seconds=(0.5, "seconds of each contestant in a round"),
-        shared=(5, "whole seconds for which processes share"),
+        shared=(5, "whole seconds of the shared limit"),
     )
     show(report(rounds=options.rounds, seconds=options.seconds, shared=options.shared))

@@ -1,8 +1,8 @@
-"""What one entry costs when nobody waits: `uv run benchmarks/uncontended.py`.
+"""The cost of one entry when nobody waits: `uv run benchmarks/uncontended.py`.
 
 The no-op is the least that the shape `async with limiter.throttle()` can cost: a call that makes an
 object, and two coroutines that do nothing. Ours have a rate and a concurrency limit, give permits
-and keep statistics. Of what is slow, a tenth of the entries is measured.
+and keep statistics. For slow contestants, a tenth of the entries is measured.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-# So many per millisecond that nobody ever waits, and yet a log of them is cleared as it goes. These
-# know no such period, or mean something else by it.
+# Such a high rate that no entry waits, and yet a log of them is cleared as it runs. These peers
+# know no such period, or give it another meaning.
 PLENTY = 1_000_000
 SLOW = ("pyrate-limiter", "limits", "throttled-py")
 OURS = ("SlidingWindowLog", "TokenBucket", "keyed, key known")
@@ -30,7 +30,7 @@ YARDSTICKS = ("no-op", "asyncio.Semaphore")
 
 
 def contestants() -> dict[str, Contestant]:
-    """Give all that can be entered one by one."""
+    """Return all contestants that can be entered one by one."""
     windowed = Rate(PLENTY, 0.001)
     entries: dict[str, Contestant | None] = {
         "no-op": peers.no_op(),
@@ -42,7 +42,7 @@ def contestants() -> dict[str, Contestant]:
         "asyncio.Semaphore": peers.semaphore(),
     }
     makers: dict[str, Callable[[int, int], Contestant | None]] = dict(peers.PEERS)
-    del makers["aiometer"]  # has no entry, only a crowd
+    del makers["aiometer"]  # has no single entry, only batches
     for name, make in makers.items():
         per_second = PLENTY if name in SLOW else 1000 * PLENTY
         entries[name] = make(per_second, PLENTY)
@@ -50,7 +50,7 @@ def contestants() -> dict[str, Contestant]:
 
 
 async def compare(rounds: int, repeat: int) -> dict[str, float]:
-    """Measure all contestants, none of which ever has to wait. Gives nanoseconds per entry."""
+    """Measure all contestants, none of which ever waits; return nanoseconds per entry."""
     runs = contestants()
     fast = {name: partial(it.repeat, repeat) for name, it in runs.items() if name not in SLOW}
     few = repeat // 10
@@ -60,7 +60,7 @@ async def compare(rounds: int, repeat: int) -> dict[str, float]:
 
 
 def report(rounds: int = 25, repeat: int = 20_000) -> Report:
-    """Measure, and hold the figures against the targets."""
+    """Measure, and compare the results with the targets."""
     found = Report("Nobody waits")
     medians = asyncio.run(compare(rounds, repeat))
     rows = [["one entry", "ns", "x no-op", "x SlidingWindowLog"]]

@@ -1,8 +1,8 @@
 """Read two long lists from a JSON API at once, under one limit, page by page.
 
 The API, which this program serves itself, admits 20 requests per second and 4 at once. Like many
-it gives its lists in pages, with the address of the next one, and now and then it is out of order
-for a moment.
+it returns its lists in pages, each with the address of the next one, and now and then it fails for
+a short time.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from aiothrottle.testing import RateLimitedServer
 
 
 class Page(TypedDict):
-    """What the API answers."""
+    """A page of the API."""
 
     items: list[str]
     next: str | None
 
 
 async def all_items(session: ThrottledSession, url: URL) -> AsyncIterator[str]:
-    """Give the items of a list, one by one, whatever number of pages they are on."""
+    """Yield the items of a list, one by one, over all its pages."""
     while True:
         async with session.get(url) as response:
             response.raise_for_status()
@@ -51,8 +51,8 @@ async def count(session: ThrottledSession, url: URL) -> int:
 async def main() -> None:
     """Read both lists."""
     async with RateLimitedServer("20/s", concurrency_limit=4, handler=make_api()) as server:
-        # Whatever is asked with this session shares its limit. What fails for a moment is tried
-        # again. The guard is for the network, which delays one request more than the next.
+        # All requests of this session share its limit. Requests that fail temporarily are
+        # retried. The guard is for the network, which delays one request more than the next.
         limiter = RateLimiter("20/s", concurrency_limit=4, guard=0.1)
         async with ThrottledSession(limiter, retry=Retry(attempts=5, backoff=0.1)) as session:
             books, authors = await asyncio.gather(
@@ -60,7 +60,7 @@ async def main() -> None:
             )
         failed = sum(request.status == 503 for request in server.audit.requests)
         print(f"{books} books and {authors} authors")
-        print(f"{server.audit.sent} requests, {failed} failed, {server.audit.refused} refused")
+        print(f"{server.audit.sent} requests, {failed} failed, {server.audit.refused} throttled")
 
 
 # ---- the API ---------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ PER_PAGE = 10
 
 
 def make_api() -> Handler:
-    """Make the handler of an API that fails at every tenth request."""
+    """Return the handler of an API that fails at every tenth request."""
     numbers = itertools.count(1)
 
     async def api(request: web.Request) -> web.StreamResponse:

@@ -2,12 +2,12 @@
 
     python examples/crawl_site.py https://example.org/ --rate 2 --pages 100 > pages.jsonl
 
-With no address it crawls a little site that it serves itself. Each line says:
+With no address it crawls a little site that it serves itself. Each line is:
 
     {"url": ..., "status": ..., "title": ..., "links": [...], "seconds": ...}
 
-`links` are those that stay on the site, a redirect counts as a link, and `seconds` is how long
-after the start the page was there. A page that cannot be had has the status null. Lines are
+`links` are the links within the site, a redirect counts as one, and `seconds` is the
+time from the start to the page. A page that cannot be fetched has the status null. Lines are
 written as the pages come, so Ctrl-C loses none.
 """
 
@@ -40,19 +40,19 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take down where a link leads, and see where the title begins."""
+        """Record the address of a link, or the start of the title."""
         if tag == "a":
             self.links += [value for name, value in attrs if name == "href" and value]
         elif tag == "title" and not self.title:  # pictures in the page may have titles too
             self._in_title = True
 
     def handle_endtag(self, tag: str) -> None:
-        """See where the title ends."""
+        """Record the end of the title."""
         if tag == "title":
             self._in_title = False
 
     def handle_data(self, data: str) -> None:
-        """Take down the title."""
+        """Collect the title."""
         if self._in_title:
             self.title += data
 
@@ -68,28 +68,28 @@ class Crawler:
         self.robots = RobotFileParser()
 
     async def run(self) -> None:
-        """Crawl, until there is nothing left to follow or enough was seen."""
+        """Crawl until no link is left, or enough pages were fetched."""
         self.started_at = time.monotonic()
         await self.read_robots()
         async with asyncio.TaskGroup() as self.tasks:
             self.follow(self.start)
 
     async def read_robots(self) -> None:
-        """Learn what the site does not want to be crawled."""
+        """Read the rules of the site for crawlers."""
         address = self.start.join(URL("/robots.txt"))
-        rules = "User-agent: *\nDisallow: /"  # as long as the site does not say
+        rules = "User-agent: *\nDisallow: /"  # until the site answers
         try:
             async with self.session.get(address) as response:
                 if response.ok:
                     rules = await response.text(errors="replace")
                 elif 400 <= response.status < 500 and response.status not in {401, 403, 429}:
-                    rules = ""  # there is no such page, so everything is allowed
+                    rules = ""  # there is no robots.txt, so everything is allowed
         except (aiohttp.ClientError, TimeoutError) as error:
             print(f"{address}: {error}", file=sys.stderr)
         self.robots.parse(rules.splitlines())
 
     def follow(self, url: URL) -> None:
-        """Visit a page, once, if it may be visited. The session lets each wait for its turn."""
+        """Visit a page once, if the rules allow it. The session makes each request wait."""
         if url in self.seen or len(self.seen) >= self.most_pages:
             return
         if self.robots.can_fetch(USER_AGENT, str(url)):
@@ -121,7 +121,7 @@ class Crawler:
             self.follow(link)
 
     def links_within_site(self, url: URL, links: list[str]) -> list[URL]:
-        """Make addresses of links, and leave out those that lead elsewhere."""
+        """Return the addresses of links within the site."""
         found: dict[URL, None] = {}
         for link in links:
             try:
@@ -143,7 +143,7 @@ async def crawl(url: URL, options: argparse.Namespace) -> None:
 
 
 async def crawl_own_site(options: argparse.Namespace) -> None:
-    """Serve a little site that is as strict as the crawler is polite, and crawl it."""
+    """Serve a little site with a limit of the same rate, and crawl it."""
     async with RateLimitedServer(
         options.rate, concurrency_limit=options.concurrency, handler=linked_pages(20)
     ) as server:
@@ -155,11 +155,11 @@ async def crawl_own_site(options: argparse.Namespace) -> None:
 def read_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Crawl one web site, politely.")
-    parser.add_argument("url", nargs="?", type=web_address, help="where to start")
+    parser.add_argument("url", nargs="?", type=web_address, help="the first page")
     parser.add_argument("--rate", type=float, default=10, help="requests per second (10)")
     parser.add_argument("--concurrency", type=int, default=4, help="requests at once (4)")
-    parser.add_argument("--pages", type=int, default=1000, help="no more pages than that (1000)")
-    parser.add_argument("--contact", help="an address that tells the site who you are")
+    parser.add_argument("--pages", type=int, default=1000, help="the most pages (1000)")
+    parser.add_argument("--contact", help="an address at which the site can reach you")
     options = parser.parse_args()
     try:
         # The guard is for the network, which delays one request more than the next.
@@ -172,7 +172,7 @@ def read_options() -> argparse.Namespace:
 
 
 def web_address(text: str) -> URL:
-    """Read where to start."""
+    """Read the address of the first page."""
     url = URL(text)
     if url.scheme not in {"http", "https"} or not url.host:
         raise argparse.ArgumentTypeError(f"{text!r} is not like http://example.org/")

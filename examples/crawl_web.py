@@ -4,12 +4,13 @@
 
 Each host gets 2 requests per second and 2 at once, all hosts together 50 per second and 20 at
 once. With no file of addresses it fetches from three servers that it runs itself, one of which is
-slow; the other two do not wait for that one. Each line says:
+slow; the other two do not wait for it. Each line is:
 
     {"url": ..., "status": ..., "bytes": ..., "seconds": ...}
 
-`seconds` is how long after the start the answer was complete. An address that cannot be had has the
-status null. The file is read as its addresses are fetched, by a hundred tasks, however long it is.
+`seconds` is the time from the start to the complete response. An address that cannot be fetched has
+the status null. The file is read as its addresses are fetched, by a hundred tasks, whatever its
+length.
 """
 
 import argparse
@@ -47,13 +48,13 @@ class Crawler:
                 tasks.create_task(self.fetch_one_after_the_other())
 
     async def fetch_one_after_the_other(self) -> None:
-        """Fetch the next one, until there are none."""
+        """Fetch the next address, until there are none."""
         for address in self.addresses:
             if address.strip():
                 await self.fetch(address.strip())
 
     async def fetch(self, address: str) -> None:
-        """Fetch one. The session waits for the host's turn, and for the turn of all."""
+        """Fetch one address. The session waits for the host's limit, and for the limit of all."""
         status, size = None, 0
         try:
             async with self.session.get(address) as response:
@@ -66,7 +67,7 @@ class Crawler:
 
 
 def limits(per_host: float, total: float) -> KeyedRateLimiter:
-    """Give a limiter that has one for each host, below one for all."""
+    """Return a limiter with one for each host, below one for all."""
     everything = RateLimiter(total, concurrency_limit=20)
     # The guard is for the network, which delays one request more than the next.
     return KeyedRateLimiter(per_host, concurrency_limit=2, guard=0.1, parent=everything)
@@ -89,8 +90,8 @@ async def own_hosts(per_host: float) -> AsyncGenerator[list[URL]]:
         ]
         yield [server.url for server in servers]
         sent = sum(server.audit.sent for server in servers)
-        refused = sum(server.audit.refused for server in servers)
-        print(f"{sent} requests, {refused} throttled", file=sys.stderr)
+        throttled = sum(server.audit.refused for server in servers)
+        print(f"{sent} requests, {throttled} throttled", file=sys.stderr)
 
 
 async def crawl(addresses: Iterable[str], options: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
-"""Throttle what is not HTTP: programs that are started, and files that are read.
+"""Throttle work other than HTTP: programs that are started, and files that are read.
 
-Whatever is awaited can stand inside `async with limiter.throttle()`.
+Any awaitable can be inside `async with limiter.throttle()`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from aiothrottle import RateLimiter
 files_limiter = RateLimiter("100/s", concurrency_limit=4)
 
 
-# No more than 4 files are open at once, and the disk is left in peace in between.
+# No more than 4 files are open at once, and the disk rests in between.
 @files_limiter.throttled()
 async def count_lines(file: Path) -> int:
     """Count the lines of a file, in a thread, since reading blocks."""
@@ -29,7 +29,7 @@ async def square(limiter: RateLimiter, number: int) -> int:
         try:
             output, _ = await program.communicate()
         except asyncio.CancelledError:
-            with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it may have ended already
                 program.kill()  # Ctrl-C: leave nothing running behind
             await program.wait()
             raise

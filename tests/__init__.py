@@ -1,1 +1,1 @@
-"""The tests; a package, so that they can share what stands in `virtually`."""
+"""The tests; a package, so that they can share helpers."""

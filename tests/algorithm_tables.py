@@ -63,17 +63,17 @@ CASES = [
         [(0, 1, 0), (3600, 1, 0), (7200, 1, 79200), (86400, 1, 0), (86400, 1, 3600)],
     ),
     Case(
-        "a heavy cost waits until enough has left",
+        "a heavy cost waits until enough tokens have left the window",
         SlidingWindowLog("3/s"),
         [(0, 1, 0), (0.25, 1, 0), (0.5, 1, 0), (0.5, 2, 0.75), (0.5, 3, 1), (1.25, 2, 0)],
     ),
     Case(
-        "a light cost waits until something heavy has left",
+        "a light cost waits until a heavy one has left the window",
         SlidingWindowLog("10/s"),
         [(0, 9, 0), (0.5, 1, 0), (0.5, 1, 0.5), (0.5, 10, 1), (1, 9, 0), (1, 1, 0.5)],
     ),
     Case(
-        "unit costs after heavy ones, and heavy ones after those",
+        "unit costs after heavy ones, and heavy ones after unit costs",
         SlidingWindowLog("4/s"),
         [(0, 2, 0), (0, 1, 0), (0, 1, 0), (1, 1, 0), (1, 1, 0), (1, 2, 0), (2, 4, 0), (2, 1, 1)],
     ),
@@ -88,7 +88,7 @@ CASES = [
         [(0, 1 / 3, 0)] * 3 + [(0.5, 1 / 3, 0.5), (1, 1 / 3, 0)],
     ),
     Case(
-        "of a fractional limit all can be used",
+        "a fractional limit can be used completely",
         SlidingWindowLog("2.5/s"),
         [(0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0.5, 0), (0, 0.5, 1), (0, 2.5, 1), (0, 2.6, NEVER)],
     ),
@@ -103,7 +103,7 @@ CASES = [
         [(0, 0.5, 0), (1, 0.5, 0), (1, 0.5, 3), (4, 0.5, 0)],
     ),
     Case(
-        "a cost of 0 is taken when full, and counts for nothing",
+        "a cost of 0 is taken when full, and spends nothing",
         SlidingWindowLog(1),
         [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.5, 0, 0), (0.5, 1, 0.5), (1, 1, 0)],
     ),
@@ -138,7 +138,7 @@ CASES = [
         [(0, 1, 0), (0, 1, 0.25), (0.125, 1, 0.125), (0.25, 1, 0), (0.5, 1, 0), (0.5, 1, 0.25)],
     ),
     Case(
-        "idle time is banked up to the burst and no further",
+        "idle time adds tokens up to the burst only",
         TokenBucket("4/s", burst=2),
         [(0, 1, 0), (0, 1, 0), (0, 1, 0.25), (100, 1, 0), (100, 1, 0), (100, 1, 0.25)],
     ),
@@ -173,7 +173,7 @@ CASES = [
         [(0, 1, 0), (0, 1, 2), (1, 0.5, 0), (1, 1, 2), (3, 1, 0), (3, 1.5, NEVER)],
     ),
     Case(
-        "a cost of 0 is taken when full, and counts for nothing",
+        "a cost of 0 is taken when full, and spends nothing",
         TokenBucket("4/s", burst=1),
         [(0, 0, 0), (0, 1, 0), (0, 0, 0), (0.125, 0, 0), (0.125, 1, 0.125), (0.25, 1, 0)],
     ),
@@ -198,12 +198,12 @@ CASES = [
         [(0, 1, 0), (0, 1, 0.098), (0.09, 1, 0.008), (0.098, 1, 0), (0.098, 1, 0.1), (0.198, 1, 0)],
     ),
     Case(
-        "what a late timer cost is made up within 2 ms",
+        "a late timer is made up for within 2 ms",
         LeakyBucket("10/s"),
         [(0, 1, 0), (0.0995, 1, 0), (0.1985, 1, 0), (0.298, 1, 0), (0.298, 1, 0.1)],
     ),
     Case(
-        "a later request shifts the schedule: nothing is banked",
+        "a later request shifts the schedule: unused tokens are lost",
         LeakyBucket("10/s"),
         [(0, 1, 0), (0.15, 1, 0), (0.2, 1, 0.048), (9, 1, 0), (9, 1, 0.098)],
     ),
@@ -233,7 +233,7 @@ CASES = [
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 0.01)] + [(1, 1, 0)] * 10 + [(1, 1, 1), (1.25, 1, 0.75)],
     ),
     Case(
-        "the sliding window log admits ten of those",
+        "the sliding window log admits ten of them",
         SlidingWindowLog("10/s"),
         [(0.99, 1, 0)] * 10 + [(0.99, 1, 1)] + [(1, 1, 0.99)] * 10 + [(1.99, 1, 0)],
     ),
@@ -301,7 +301,7 @@ CASES = [
         [(0, 1, 0), (0, 1, 1), (0.75, 1, 0.25), (1, 1, 0), (9, 3, 0), (9, 1, 3), (9, 10.1, NEVER)],
     ),
     Case(
-        "of two windows the tighter one",
+        "the tighter of two windows decides",
         AllOf(SlidingWindowLog("2/s"), SlidingWindowLog("3/10s")),
         [
             (0, 1, 0),
@@ -327,7 +327,7 @@ CASES = [
     Case("everything is admitted", Unlimited(), [(0, 1e300, 0), (0, 0, 0), (0, 1, 0), (-5, 9, 0)]),
 ]
 
-# algorithm, what was taken (now, cost), now, remaining, reset_after
+# algorithm, tokens taken (now, cost), now, remaining, reset_after
 LEFT: list[tuple[Algorithm[Any], list[tuple[float, float]], float, float, float]] = [
     (SlidingWindowLog("3/s"), [], 0, 3, 0),
     (SlidingWindowLog("3/s"), [(0, 1)], 0, 2, 1),

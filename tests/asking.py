@@ -1,4 +1,4 @@
-"""Asks any algorithm anything, as a bucket does: what it cannot do, a fallback does."""
+"""Every operation on any algorithm, as a bucket calls it: with a fallback where one is missing."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar

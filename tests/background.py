@@ -1,4 +1,4 @@
-"""A server in a thread, for what runs a loop of its own; and `aiothrottle` as a process."""
+"""A server in a thread, for code that runs its own loop; and `aiothrottle` as a process."""
 
 import asyncio
 import os
@@ -13,15 +13,15 @@ from typing import Any
 import aiothrottle
 from aiothrottle.testing import RateLimitedServer
 
-# Whoever started the tests in the background has switched Ctrl-C off for all of them.
-# And how long a busy machine takes is no news of the program's.
+# A shell that starts the tests in the background switches Ctrl-C off for all of them.
+# Messages about slow callbacks on a busy machine are not the program's.
 COMMAND = (
     "import logging; logging.getLogger('asyncio').addFilter(lambda r: ' took ' not in r.msg); "
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 STRICT = ("-W", "error", "-X", "dev")
-# The package that this process tests, installed or not, is the one that the others test.
+# Processes import the package from the same place as this one, installed or not.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
 
 
@@ -30,7 +30,7 @@ def background(
     rate: str | None = None,
     **options: Any,  # noqa: ANN401 - as many as the server has
 ) -> Generator[RateLimitedServer, None, None]:
-    """Serve in a thread as long as the block runs."""
+    """Serve in a thread while the block runs."""
     server = RateLimitedServer(rate, **options)
     started = threading.Event()
     loop = asyncio.new_event_loop()

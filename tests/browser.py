@@ -21,7 +21,7 @@ BROWSER = next(
 
 _SWITCHES = (
     "--headless=new",
-    "--no-sandbox",  # of the machine's own pages, and root may not have one
+    "--no-sandbox",  # root may not use it, and the pages are our own
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
@@ -33,7 +33,7 @@ _SWITCHES = (
 
 
 class Tab:
-    """One page, and what went wrong on it."""
+    """One page, and the errors on it."""
 
     def __init__(self, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
         self._socket = socket
@@ -43,13 +43,13 @@ class Tab:
 
     async def listen(self) -> None:
         async for message in self._socket:
-            told = message.json()
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif told["method"] == "Runtime.exceptionThrown":
-                self.errors.append(str(told["params"]["exceptionDetails"]))
-            elif told["method"] == "Log.entryAdded":
-                entry = told["params"]["entry"]
+            reply = message.json()
+            if "id" in reply:
+                self._answers.pop(reply["id"]).set_result(reply)
+            elif reply["method"] == "Runtime.exceptionThrown":
+                self.errors.append(str(reply["params"]["exceptionDetails"]))
+            elif reply["method"] == "Log.entryAdded":
+                entry = reply["params"]["entry"]
                 if entry["level"] == "error":
                     self.errors.append(entry["text"])
 
@@ -57,29 +57,29 @@ class Tab:
         self._number += 1
         answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        told = await answer
-        assert "error" not in told, told["error"]
-        return dict(told["result"])
+        reply = await answer
+        assert "error" not in reply, reply["error"]
+        return dict(reply["result"])
 
-    async def evaluate(self, script: str) -> Any:  # noqa: ANN401 - whatever the page says
-        told = await self.call(
+    async def evaluate(self, script: str) -> Any:  # noqa: ANN401 - any result of the page
+        reply = await self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     async def open(self, url: str) -> None:
-        """Go there, and wait until the whole page is."""
+        """Open the URL, and wait until the page is complete."""
         await self.call("Page.navigate", url=url)
         await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     async def until(self, condition: str) -> None:
-        """Wait until it is so; the suite's timeout ends a wait in vain."""
-        while not await self.evaluate(condition):  # noqa: ASYNC110 - the page tells nobody
+        """Wait until the condition holds; the suite's timeout ends a wait in vain."""
+        while not await self.evaluate(condition):  # noqa: ASYNC110 - the page sends no event
             await asyncio.sleep(0.05)
 
     async def show(self, *, width: int, scheme: str) -> None:
-        """Be a screen of that width that likes light or dark."""
+        """Emulate a screen of that width that prefers light or dark."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -91,9 +91,9 @@ class Tab:
         await self.call("Emulation.setEmulatedMedia", features=[feature])
 
     async def picture(self) -> bytes:
-        """Give the whole page as a PNG."""
-        told = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
+        """Return the whole page as a PNG."""
+        reply = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(reply["data"])
 
 
 @asynccontextmanager
@@ -127,13 +127,13 @@ async def open_tab() -> AsyncGenerator[Tab]:
 
 
 async def _port(file: Path) -> int:
-    while (port := _read_port(file)) is None:  # noqa: ASYNC110 - a process tells nobody
+    while (port := _read_port(file)) is None:  # noqa: ASYNC110 - a process sends no event
         await asyncio.sleep(0.05)
     return port
 
 
 def _read_port(file: Path) -> int | None:
-    """Read what the browser writes when it listens."""
+    """Read the port that the browser writes when it listens."""
     try:
         return int(file.read_text(encoding="utf-8").splitlines()[0])
     except (FileNotFoundError, IndexError):

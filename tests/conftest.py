@@ -48,9 +48,9 @@ def valkey() -> Iterator[Valkey]:
 
 @pytest.fixture
 def no_automatic_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have Python collect no garbage by itself, as in a program that only waits.
+    """Switch Python's automatic garbage collection off, as in a program that only waits.
 
-    What limiters collect in tests before does not count.
+    Collections that limiters made in earlier tests do not count.
     """
     monkeypatch.setattr(stall, "_collector", stall.Collector())
     thresholds = gc.get_threshold()
@@ -61,13 +61,13 @@ def no_automatic_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count what was skipped for want of a server: see `need` in servers.py."""
+    """Count the tests skipped for lack of a server: see `need` in servers.py."""
     missing = Counter[str]()
     for report in terminalreporter.getreports("skipped"):
         reason = str(report.longrepr)
         if "no server: " in reason:
             missing[reason.partition("no server: ")[2].partition(":")[0]] += 1
     if missing:
-        terminalreporter.section("servers that were not there", red=True, bold=True)
+        terminalreporter.section("missing servers", red=True, bold=True)
         for server, count in missing.items():
             terminalreporter.line(f"{server}: {count} tests skipped")

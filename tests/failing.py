@@ -1,4 +1,4 @@
-"""A store that fails when it is told to, for several processes that each have a client of it."""
+"""A store that fails on demand, for several processes that each have a client of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ PROCESSES = "aiothrottle.processes"
 
 
 class Server(MemoryStore):
-    """What all clients reach, while it is up."""
+    """The server that all clients reach, while it is up."""
 
     def __init__(self) -> None:
         super().__init__(clock=now)
-        #: "up"; "refuses"; "stalls" (a second for nothing); "drops" (the same, when it is done);
-        #: "reads" (and writes nothing).
+        #: "up"; "refuses" (connections); "stalls" (a second, and does nothing); "drops" (does it,
+        #: and stalls); "reads" (and writes nothing).
         self.mode = "up"
         self.latency = 0.0
-        #: When it was asked for what, but for the count of processes.
+        #: The time and method of each call, except for the count of processes.
         self.asked: list[tuple[float, str]] = []
         self.recorded: list[float] = []
 

@@ -1,7 +1,7 @@
-"""Reads what a fuzzer makes up, guided by coverage: `python tests/fuzz_headers.py`.
+"""Reads headers from a fuzzer that is guided by coverage: `python tests/fuzz_headers.py`.
 
 Needs atheris, which is not among the dependencies: `uv run --with atheris tests/fuzz_headers.py`.
-Options are those of libFuzzer: `-max_total_time=60`, or a directory to keep what was found in.
+Options are those of libFuzzer: `-max_total_time=60`, or a directory to keep the findings in.
 """
 
 import importlib
@@ -35,7 +35,7 @@ Choice = TypeVar("Choice")
 
 
 def read(data: bytes) -> None:
-    """Make a response of the bytes, and hold what is read from it to the rules."""
+    """Build a response from the bytes, and check the limits that are read from it."""
     made = atheris.FuzzedDataProvider(data)
 
     def one_of(choices: Sequence[Choice]) -> Choice:

@@ -1,4 +1,4 @@
-"""Reads lists of URLs that a fuzzer makes up: `python tests/fuzz_lines.py tests/fuzz_corpus/lines`.
+"""Reads lists of URLs from a fuzzer: `python tests/fuzz_lines.py tests/fuzz_corpus/lines`.
 
 Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
 """
@@ -29,7 +29,7 @@ def split(content: bytes, size: int) -> list[Line]:
 
 
 def read(data: bytes) -> None:
-    """Lines that are the same however they are cut, and of each an address or what is wrong."""
+    """Check that lines do not depend on the chunks, and that each is an address or an error."""
     size, content = 1 + (data[0] if data else 0), data[1:]
     lines = split(content, size)
     assert lines == split(content, 1 + len(content))

@@ -1,4 +1,4 @@
-"""Reads rates that a fuzzer makes up: `python tests/fuzz_rates.py tests/fuzz_corpus/rates`.
+"""Reads rates from a fuzzer: `python tests/fuzz_rates.py tests/fuzz_corpus/rates`.
 
 Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
 """
@@ -16,7 +16,7 @@ with atheris.instrument_imports(include=["aiothrottle.rate"]):
 
 
 def read(data: bytes) -> None:
-    """A rate that is read again as it was written, or an error that says what would be right."""
+    """Check that a rate is read back as it was written, or raises an error that names it."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         rate = Rate.parse(text)

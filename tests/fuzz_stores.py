@@ -1,4 +1,4 @@
-"""Reads records that a fuzzer makes up: `python tests/fuzz_stores.py tests/fuzz_corpus/stores`.
+"""Reads records from a fuzzer: `python tests/fuzz_stores.py tests/fuzz_corpus/stores`.
 
 Needs atheris and takes libFuzzer's options, as `tests/fuzz_headers.py` does.
 """
@@ -39,7 +39,7 @@ NOW = 1000.5
 
 
 def read(data: bytes) -> None:
-    """A record that keeps its limit and can be written, or an error that says what is wrong."""
+    """Check that a record keeps its limit and can be written, or raises a clear error."""
     algorithm = ALGORITHMS[data[0] % len(ALGORITHMS) if data else 0]
     try:
         record = Record.load(algorithm, "key", seal(algorithm) + data[1:])

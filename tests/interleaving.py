@@ -1,15 +1,14 @@
-"""An event loop on virtual time that runs what is ready in an order that is told to it.
+"""An event loop on virtual time that runs ready callbacks in a chosen order.
 
 Strategy. Before each callback the loop is at a step, counted from 0, and a `Schedule` may have one
-`Disturbance` for it: another callback goes first, time passes while callbacks are ready, as on a
-busy machine, a task is cancelled, which finds it at whatever it awaits, or something else happens
-in between. An empty schedule is what asyncio does. So a run is a value: it can be run again, and
-cut down.
+`Disturbance` for it: another callback is run first; time passes while callbacks are ready, as on a
+busy machine; a task is cancelled, at whatever it awaits; or something else happens in between. An
+empty schedule is the order of asyncio. So a run is a value: it can be repeated, and shrunk.
 
-What is assumed. Two callbacks that one and the same callback has scheduled keep their order:
-asyncio runs them first come first served, and code may rely on that within one synchronous stretch.
-Timers that are due, and what different callbacks have scheduled, may come in any order, and stay
-behind for as many turns as it takes: on asyncio they do too, where a task awaits once more or less.
+Assumptions. Two callbacks that one and the same callback has scheduled keep their order: asyncio
+runs them first come, first served, and code may rely on that within one synchronous stretch. Due
+timers, and callbacks scheduled by different callbacks, may come in any order, and stay behind for
+any number of turns: on asyncio they do too, when a task awaits once more or less.
 """
 
 import asyncio
@@ -32,13 +31,13 @@ __all__ = [
 ]
 
 _Item = TypeVar("_Item")
-# Whoever takes more steps than that, does not come to an end.
+# A run of more steps than this does not end.
 _MOST_STEPS = 200_000
 
 
 @dataclass(frozen=True)
 class Overtake:
-    """Another one that may go first does so."""
+    """Another callback that may run first does so."""
 
     which: int
 
@@ -52,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Cancel:
-    """One of the tasks that may be cancelled is."""
+    """One of the tasks that may be cancelled is cancelled."""
 
     which: int
 
@@ -69,11 +68,11 @@ Schedule: TypeAlias = Mapping[int, Disturbance]
 
 
 class _Ready:
-    """The ready queue of an event loop, as far as a loop uses it."""
+    """The ready queue of an event loop, with the methods that a loop uses."""
 
     def __init__(self, loop: "InterleavingLoop") -> None:
         self.loop = loop
-        # Each with the callback that has scheduled it; None: a timer, or the world outside.
+        # Each with the callback that has scheduled it; None: a timer, or the outside world.
         self.handles: list[tuple[asyncio.Handle, asyncio.Handle | None]] = []
         self.running: asyncio.Handle | None = None
 
@@ -93,7 +92,7 @@ class _Ready:
         self.handles.clear()
 
     def _free(self) -> list[int]:
-        """Give the places of those that may go first."""
+        """Return the places of the callbacks that may run first."""
         seen: set[int] = set()
         free: list[int] = []
         for place, (_, source) in enumerate(self.handles):
@@ -105,41 +104,41 @@ class _Ready:
 
 
 class InterleavingLoop(VirtualTimeLoop):
-    """A loop that is disturbed as the schedule says."""
+    """A loop that is disturbed by the schedule."""
 
-    # Private to asyncio's BaseEventLoop: it appends what is to be called, and takes from the left.
+    # Private to asyncio's BaseEventLoop: it appends handles, and pops them from the left.
     _ready: _Ready
 
     def __init__(self, schedule: Schedule | None = None) -> None:
         super().__init__()
         self._ready = _Ready(self)
-        #: Empty it, and the loop is as any other from then on.
+        #: When emptied, the loop behaves like any other from then on.
         self.schedule = schedule or {}
         self.steps = 0
         #: Seconds for which the machine was busy.
         self.busy = 0.0
-        #: What has happened, for people.
+        #: The events of the run, for people.
         self.trace: list[str] = []
 
     def victims(self) -> list["asyncio.Task[None]"]:
-        """Give the tasks that may be cancelled now."""
+        """Return the tasks that may be cancelled now."""
         return []
 
     def interrupt(self, which: int) -> None:
-        """Do, between two callbacks, what some other code might."""
+        """Run other code between two callbacks."""
 
     def note(self, what: str) -> None:
-        """Have it in the trace."""
+        """Add a line to the trace."""
         self.trace.append(f"{self.time():8.3f} s, step {self.steps:3}: {what}")
 
     def step(self) -> int:
-        """Let come what comes before the next callback. Gives which one that is."""
+        """Apply the disturbance before the next callback; return which callback is next."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise AssertionError(f"no end after {_MOST_STEPS} steps")
         match self.schedule.get(self.steps):
             case Overtake(which):
-                self.note(f"number {which} of what is ready goes first")
+                self.note(f"ready callback {which} runs first")
                 return which
             case Pass(seconds):
                 self.busy += seconds
@@ -166,7 +165,7 @@ def made_up(
     steps: int,
     choices: Sequence[str] = ("o", "oc", "oopci", "p", "c", "i", "opc"),
 ) -> Schedule:
-    """Make a schedule up: of few disturbances or many, of all kinds or some.
+    """Return a random schedule: of few disturbances or many, of all kinds or some.
 
     One letter of a choice is one kind: (o)vertake, (p)ass, (c)ancel, (i)nterrupt.
     """
@@ -188,7 +187,7 @@ def made_up(
 
 
 def shrunk(items: Sequence[_Item], fails: Callable[[list[_Item]], bool]) -> list[_Item]:
-    """Leave out whatever is not needed for it to fail, in ever smaller pieces."""
+    """Return the shortest part of the items that still fails, found in ever smaller pieces."""
     kept = list(items)
     size = len(kept)
     while size:

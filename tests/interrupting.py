@@ -1,8 +1,8 @@
-"""A KeyboardInterrupt at a chosen point of our own code: each point at which CPython may raise one.
+"""A KeyboardInterrupt at a chosen point of our own code: any point where CPython may raise one.
 
-CPython looks for signals where a function begins, when a call of something that is written in C
-has returned, and where a loop jumps back; nowhere else. So what stands between two of these is one
-step for a signal. The points are counted as they are come by, and the interrupt comes at the n-th.
+CPython checks for signals where a function begins, when a call of a function written in C has
+returned, and where a loop jumps back; nowhere else. So the code between two of these points is one
+step for a signal. The points are counted as they are passed, and the interrupt comes at the n-th.
 """
 
 import dis
@@ -27,20 +27,20 @@ class Interrupt:
 
     def __init__(self, at: int) -> None:
         self.left = at
-        #: Where it was raised, for people.
+        #: Where it was raised, for error messages.
         self.where = ""
 
     @contextmanager
     def armed(self, codes: Iterable[CodeType]) -> Generator[None]:
-        """Count the points in these codes that are come by inside the block."""
+        """Count the points in these codes that are passed inside the block."""
         monitoring, kinds = _monitoring, _monitoring.events
         monitoring.use_tool_id(_TOOL, "interrupt")
         monitoring.register_callback(_TOOL, kinds.PY_START, self._come_by)
         monitoring.register_callback(_TOOL, kinds.C_RETURN, self._come_by)
-        # What is raised where a jump is told of finds no handler: CPython 3.13.0.
+        # An exception raised in a jump callback finds no handler: CPython 3.13.0.
         monitoring.register_callback(_TOOL, kinds.INSTRUCTION, self._jump)
         for code in codes:
-            # The return of a call is told of only where calls are.
+            # The return of a call is reported only where calls are.
             wanted = kinds.PY_START | kinds.CALL
             if _jumps_back(code):
                 wanted |= kinds.INSTRUCTION
@@ -74,7 +74,7 @@ def _jumps_back(code: CodeType) -> frozenset[int]:
 
 
 def codes_of(*modules: ModuleType) -> list[CodeType]:
-    """Give the code of all functions of the modules."""
+    """Return the code of all functions of the modules."""
     found: list[CodeType] = []
     for module in modules:
         _find(vars(module), module.__name__, found)

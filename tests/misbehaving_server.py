@@ -1,7 +1,7 @@
 """An HTTP/1.1 server on bare sockets that misbehaves on purpose, each path in its own way.
 
 Where a response comes in two parts, `go` is between them: a test that clears it has the headers,
-and no more, until it sets it again.
+and no more, until it is set.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from yarl import URL
 
 __all__ = ["BOMB", "LARGE", "UNREAD", "Exchange", "MisbehavingServer"]
 
-#: More than all buffers on the way hold, and less than aiohttp takes in without being read.
+#: More than all buffers on the way hold, and less than aiohttp accepts without being read.
 LARGE, UNREAD = 8 << 20, 200_000
-#: What is short only until it is unpacked.
+#: Short only while it is packed.
 BOMB = gzip.compress(bytes(24 << 20))
 
 _REASONS = {100: "Continue", 101: "Switching Protocols", 200: "OK", 302: "Found", 429: "Too Many"}
@@ -33,7 +33,7 @@ _CLOSE_FRAME = b"\x88\x02\x03\xe8"
 
 
 class Exchange(NamedTuple):
-    """One request, as it came in, and the connection to answer it on."""
+    """One request, as received, and the connection for its response."""
 
     connection: "_Connection"
     method: str
@@ -45,7 +45,7 @@ class Exchange(NamedTuple):
         return self.connection.server
 
     async def body(self) -> bytes:
-        """Read what comes with the request."""
+        """Read the body of the request."""
         reader = self.connection.reader
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return await reader.readexactly(int(self.headers.get("Content-Length", 0)))
@@ -94,18 +94,18 @@ Behaviour: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 class MisbehavingServer:
-    """Serves on a free port of 127.0.0.1 while the block lasts.
+    """Serves on a free port of 127.0.0.1 while the block runs.
 
     Attributes:
-        go: Set unless a test clears it; what comes after the headers waits for it.
-        connections: How many were ever made, and `connected` how many are there.
+        go: Set unless a test clears it; everything after the headers waits for it.
+        connections: How many were ever made; `connected` holds the open ones.
         hits: Requests per path.
         seen: Requests, in order.
         open: Exchanges that have begun and are not over; `peak` is the most there ever were. One is
-            over when the system has taken the last byte, or the client is gone.
-        retry_after: The lines of header of what `/refused` and `/moody` refuse.
-        refusals: How many requests `/refused` refuses.
-        chance: By which `/moody` refuses.
+            over when the system has taken the last byte, or the client has disconnected.
+        retry_after: The header lines of the 429s of `/throttled` and `/moody`.
+        throttled_times: How many requests `/throttled` answers with 429.
+        chance: The randomness of `/moody`.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class MisbehavingServer:
         self.seen: list[Exchange] = []
         self.open = self.peak = 0
         self.retry_after = "Retry-After: 0.05\r\n"
-        self.refusals = 1 << 30
+        self.throttled_times = 1 << 30
         self.chance = random.Random(1)
 
     async def __aenter__(self) -> Self:
@@ -138,7 +138,7 @@ class MisbehavingServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Serves one request after the other, until the client is gone."""
+    """Serves one request after the other, until the client disconnects."""
 
     transport: asyncio.Transport
     task: asyncio.Task[None]
@@ -152,7 +152,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
-        # So that what is written is with the system, and an exchange over no earlier than that.
+        # So that written bytes are with the system, and an exchange is not over before that.
         transport.set_write_buffer_limits(high=0)
         self.reader.set_transport(transport)
         self.server.connections += 1
@@ -333,7 +333,7 @@ async def trickle_headers(exchange: Exchange) -> None:
     await _trickle(exchange)
 
 
-async def refused_and_trickling(exchange: Exchange) -> None:
+async def throttled_and_trickling(exchange: Exchange) -> None:
     """The first time 429 and a short body that never comes to its end."""
     if exchange.server.hits[exchange.url.path] == 1:
         headers = "Content-Length: 60000\r\nRetry-After: 0.01\r\n"
@@ -342,7 +342,7 @@ async def refused_and_trickling(exchange: Exchange) -> None:
     await exchange.answer()
 
 
-# ---- half-closed: nothing more comes, but the server goes on reading ---------------------------
+# ---- half-closed: nothing more comes, but the server reads on ----------------------------------
 
 
 async def half_closed(exchange: Exchange) -> None:
@@ -364,7 +364,7 @@ async def half_closed_early(exchange: Exchange) -> None:
 
 
 async def half_closed_amid_upload(exchange: Exchange) -> None:
-    """Answered when a part of the upload is read; the rest is read as well, and is of no use."""
+    """Answered after a part of the upload; the rest is read as well, and ignored."""
     await exchange.connection.reader.readexactly(1000)
     await exchange.answer(413)
     await exchange.stop_writing()
@@ -376,7 +376,7 @@ async def silent(_: Exchange) -> None:
 
 
 async def drop(exchange: Exchange) -> None:
-    """Gone before the headers."""
+    """The connection is closed before the headers."""
     exchange.cut()
 
 
@@ -389,7 +389,7 @@ async def babble(exchange: Exchange) -> None:
     exchange.connection.transport.close()
 
 
-# ---- redirects and refusals --------------------------------------------------------------------
+# ---- redirects and 429s ------------------------------------------------------------------------
 
 
 async def redirect(exchange: Exchange) -> None:
@@ -405,15 +405,15 @@ async def redirect_loop(exchange: Exchange) -> None:
 
 
 async def redirect_away(exchange: Exchange) -> None:
-    """To where the query says."""
+    """To the address in the query."""
     await exchange.answer(302, b"", f"Location: {exchange.url.query['to']}\r\n")
 
 
-async def refused(exchange: Exchange) -> None:
-    """429, so often as the server's `refusals` say; then 200."""
+async def throttled(exchange: Exchange) -> None:
+    """429 for the first `throttled_times` requests; then 200."""
     await exchange.body()
     server = exchange.server
-    if server.hits[exchange.url.path] <= server.refusals:
+    if server.hits[exchange.url.path] <= server.throttled_times:
         await exchange.answer(429, b"", server.retry_after)
     else:
         await exchange.answer()
@@ -428,8 +428,8 @@ async def moody(exchange: Exchange) -> None:
         await exchange.answer()
 
 
-async def refused_with_a_bomb(exchange: Exchange) -> None:
-    """The first time 429 and what is a thousand times longer when unpacked."""
+async def throttled_with_a_bomb(exchange: Exchange) -> None:
+    """The first time 429 with a body a thousand times longer when unpacked."""
     if exchange.server.hits[exchange.url.path] == 1:
         headers = f"Content-Encoding: gzip\r\nContent-Length: {len(BOMB)}\r\n"
         await exchange.connection.write(exchange.head(429, headers + "Retry-After: 0.01\r\n"))
@@ -439,7 +439,7 @@ async def refused_with_a_bomb(exchange: Exchange) -> None:
         await exchange.answer()
 
 
-async def refused_and_stalled(exchange: Exchange) -> None:
+async def throttled_and_stalled(exchange: Exchange) -> None:
     """The first time 429 and a short body that never comes."""
     if exchange.server.hits[exchange.url.path] == 1:
         headers = "Content-Length: 4\r\nRetry-After: 0.01\r\n"
@@ -449,7 +449,7 @@ async def refused_and_stalled(exchange: Exchange) -> None:
         await exchange.answer()
 
 
-async def refused_once(exchange: Exchange) -> None:
+async def throttled_once(exchange: Exchange) -> None:
     """429 with a cookie and 300 kB; then 200."""
     await exchange.body()
     if exchange.server.hits[exchange.url.path] == 1:
@@ -458,7 +458,7 @@ async def refused_once(exchange: Exchange) -> None:
         await exchange.answer()
 
 
-async def refused_large(exchange: Exchange) -> None:
+async def throttled_large(exchange: Exchange) -> None:
     """The same with 8 MB."""
     if exchange.server.hits[exchange.url.path] == 1:
         await exchange.answer_in_parts(LARGE, 429, "Retry-After: 0.01\r\n")
@@ -472,7 +472,7 @@ async def too_large(exchange: Exchange) -> None:
     await asyncio.Event().wait()
 
 
-async def refused_early(exchange: Exchange) -> None:
+async def throttled_early(exchange: Exchange) -> None:
     """429 before the upload is read, and closed; the second time it is read."""
     if exchange.server.hits[exchange.url.path] == 1:
         await exchange.answer(429, headers="Retry-After: 0.01\r\nConnection: close\r\n")
@@ -481,7 +481,7 @@ async def refused_early(exchange: Exchange) -> None:
         await exchange.answer(body=str(len(await exchange.body())).encode())
 
 
-async def refused_expectation(exchange: Exchange) -> None:
+async def throttled_expectation(exchange: Exchange) -> None:
     """429 in place of 100 Continue; the second time 100 and 200."""
     if exchange.server.hits[exchange.url.path] == 1:
         await exchange.answer(429, headers="Retry-After: 0.01\r\n")
@@ -491,7 +491,7 @@ async def refused_expectation(exchange: Exchange) -> None:
 
 
 async def digest(exchange: Exchange) -> None:
-    """401 with 8 MB for who has not said who it is."""
+    """401 with 8 MB without authorization."""
     if "Authorization" in exchange.headers:
         await exchange.answer()
     else:
@@ -523,7 +523,7 @@ async def websocket_abort(exchange: Exchange) -> None:
     exchange.reset()
 
 
-async def websocket_refused_once(exchange: Exchange) -> None:
+async def websocket_throttled_once(exchange: Exchange) -> None:
     if exchange.server.hits[exchange.url.path] == 1:
         await exchange.answer(429, b"", "Retry-After: 0.01\r\n")
     else:
@@ -531,7 +531,7 @@ async def websocket_refused_once(exchange: Exchange) -> None:
 
 
 _ALL: list[Behaviour] = [
-    *(trickle, trickle_headers, refused_and_trickling),
+    *(trickle, trickle_headers, throttled_and_trickling),
     *(half_closed, half_closed_amid, half_closed_early, half_closed_amid_upload),
     *(whole, empty, no_content, not_modified, later, large, unread, error, chunked, gzipped),
     *(deflated, until_eof, bad_chunk, broken_gzip, cut, reset, stall, stall_chunked, endless),
@@ -544,19 +544,19 @@ _ALL: list[Behaviour] = [
         redirect_large,
         redirect_loop,
         redirect_away,
-        refused,
+        throttled,
     ),
     *(
         moody,
-        refused_with_a_bomb,
-        refused_and_stalled,
-        refused_once,
-        refused_large,
+        throttled_with_a_bomb,
+        throttled_and_stalled,
+        throttled_once,
+        throttled_large,
         too_large,
-        refused_early,
-        refused_expectation,
+        throttled_early,
+        throttled_expectation,
         digest,
     ),
-    *(websocket, websocket_abort, websocket_refused_once),
+    *(websocket, websocket_abort, websocket_throttled_once),
 ]
 _BEHAVIOURS = {"/" + each.__name__.replace("_", "-"): each for each in _ALL}

@@ -1,4 +1,4 @@
-"""`aiothrottle` as a person has it: in a terminal of so many columns, with keys to press."""
+"""`aiothrottle` in a terminal of a number of columns, with keys to press."""
 
 import os
 import pty
@@ -28,8 +28,8 @@ def rows_of(written: str, columns: int) -> list[str]:
             row += 1
             column = 0
         else:
-            assert character.isprintable(), f"{character!r} is more than this terminal knows"
-            if column == columns:  # it wraps at the first character that has no place
+            assert character.isprintable(), f"{character!r} is not supported by this terminal"
+            if column == columns:  # it wraps at the first character that does not fit
                 row += 1
                 column = 0
             while len(rows) <= row:
@@ -52,7 +52,7 @@ class Screen:
 
     @property
     def rows(self) -> list[str]:
-        """What it shows now."""
+        """The rows that it shows now."""
         return rows_of(self.written, self._columns)
 
     def press(self, keys: bytes) -> None:
@@ -60,22 +60,22 @@ class Screen:
         os.write(self._terminal, keys)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Read what is written until something holds."""
+        """Read the output until the condition holds."""
         end = time.monotonic() + _LONGEST
         while not until():
             assert self._read(end), f"it ended with {self.rows}"
 
     def finish(self) -> int:
-        """Read all that is written, and return the exit status."""
+        """Read all output, and return the exit status."""
         end = time.monotonic() + _LONGEST
         while self._read(end):
             pass
         return self.process.wait(_LONGEST)
 
     def _read(self, end: float) -> bool:
-        """Read a piece; False: the process has closed the terminal."""
+        """Read a piece of output; False: the process has closed the terminal."""
         ready, _, _ = select.select([self._terminal], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"it stands still with {self.rows}"
+        assert ready, f"no output came after {self.rows}"
         try:
             piece = os.read(self._terminal, 1 << 16)
         except OSError:  # Linux: no process has the terminal open
@@ -88,7 +88,7 @@ class Screen:
 def at_terminal(
     *arguments: str, columns: int, stdout: int | None = None
 ) -> Generator[Screen, None, None]:
-    """Start ``aiothrottle`` at a terminal; `stdout` may be elsewhere."""
+    """Start ``aiothrottle`` at a terminal; `stdout` may be redirected."""
     ours, theirs = pty.openpty()
     environment = {
         name: value for name, value in ENVIRONMENT.items() if name not in {"COLUMNS", "LINES"}

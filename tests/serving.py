@@ -1,4 +1,4 @@
-"""A server on loopback that answers as told, and what tests ask about it."""
+"""A server on loopback with scripted responses, and conditions that tests check about it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,7 +15,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(*script: Handler) -> AsyncGenerator[tuple[URL, list[tuple[str, bytes]]]]:
-    """Serve the handlers one a request, the last one for ever; gives the URL and what came in."""
+    """Serve the handlers one per request, the last one for ever; yield the URL and the requests."""
     seen: list[tuple[str, bytes]] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -57,6 +57,6 @@ def in_flight(limiter: RateLimiter) -> bool:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until it is so; the suite's timeout ends a wait in vain."""
-    while not condition():  # noqa: ASYNC110 - sockets tell nobody
+    """Let the loop turn until the condition holds; the suite's timeout ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110 - sockets send no event
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Processes that share slots, as tests have them: several limiters in one."""
+"""Processes that share slots, simulated in one process by several limiters."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ __all__ = ["Link", "Shared", "share"]
 
 
 class Shared(MemoryStore):
-    """What all processes reach. It wakes all who listen when anything has come free."""
+    """The store that all processes reach. It wakes all listeners when anything has come free."""
 
     def __init__(self) -> None:
         super().__init__(clock=now)
@@ -23,7 +23,7 @@ class Shared(MemoryStore):
         return not self._tables
 
     def parts(self, key: Key) -> dict[str, int]:
-        """Tell how many each owner holds."""
+        """Return how many slots each owner holds."""
         table = self._tables.get(name_of(key))
         return {owner: part.held for owner, part in table.owners.items()} if table else {}
 
@@ -42,7 +42,7 @@ class Shared(MemoryStore):
 
 
 class Link(MemoryStore):
-    """How one process reaches it, if it does."""
+    """The connection of one process to the store."""
 
     def __init__(self, shared: Shared, *, wakes: bool = True) -> None:
         super().__init__(clock=now)
@@ -50,7 +50,7 @@ class Link(MemoryStore):
         self.wakes = wakes
         self.claims: list[Claim] = []
         self.error: Exception | None = None
-        #: Cleared, it hangs.
+        #: While it is cleared, calls hang.
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.latency = 0.0
@@ -80,7 +80,7 @@ class Link(MemoryStore):
         self.shared.wakes.pop(owner, None)
 
     def free(self, limit: int) -> int:
-        """Tell how many of so many are not held."""
+        """Return how many of `limit` slots are not held."""
         return limit - sum(self.shared.parts("x").values())
 
 

@@ -1,4 +1,4 @@
-"""What holds of everything that is read, whatever it was read from."""
+"""Conditions that everything read from a response must meet."""
 
 from aiothrottle.headers import Policy, ServerLimits
 
@@ -8,18 +8,18 @@ LONGEST = 2.0**31
 GREATEST = 1e18
 
 
-def check(said: ServerLimits) -> None:
-    top = Policy(None, said.limit, said.window, said.remaining, said.reset_after)
-    for policy in (top, *said.policies):
+def check(limits: ServerLimits) -> None:
+    top = Policy(None, limits.limit, limits.window, limits.remaining, limits.reset_after)
+    for policy in (top, *limits.policies):
         for count in (policy.quota, policy.remaining):
             assert count is None or 0 <= count <= GREATEST, policy
         assert_seconds(policy.reset_after)
         assert_seconds(policy.window)
         assert policy.window is None or policy.window > 0, policy
-    assert_seconds(said.retry_after)
-    assert isinstance(said.throttled, bool)
-    for word in (said.scope, said.reason):
-        assert word is None or 0 < len(word) <= 64
+    assert_seconds(limits.retry_after)
+    assert isinstance(limits.throttled, bool)
+    for text in (limits.scope, limits.reason):
+        assert text is None or 0 < len(text) <= 64
 
 
 def assert_seconds(seconds: float | None) -> None:

@@ -1,7 +1,7 @@
-"""A storm of everything together over a limiter, and the books that are kept of it by brute force.
+"""A storm of all operations on a limiter, checked against brute-force books.
 
-Guests come, wait, stay and go; they are cancelled; limits change; limiters pause and close. Times
-and costs are binary fractions, so the sums here are exact.
+Guests come, wait, stay and leave; they are cancelled; limits change; limiters pause and close.
+Times and costs are binary fractions, so the sums here are exact.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ Happening: TypeAlias = Change | Wait
 
 @dataclass(eq=False)
 class Books:
-    """What one limiter was given to do, counted by brute force."""
+    """The expected state of one limiter, counted by brute force."""
 
     find: Callable[[], RateLimiter]
     limit: float
@@ -112,26 +112,25 @@ class Books:
 
     @property
     def engine(self) -> Engine:
-        # Its figures are read here without a call: `statistics()` would be a disturbance.
+        # Its state is read here without a call: `statistics()` would be a disturbance.
         return self.limiter._engine
 
     def counts(self) -> tuple[int, int]:
         engine = self.engine
-        assert engine.consumer.task is not None or not engine.waiting, "a queue that nobody serves"
+        assert engine.consumer.task is not None or not engine.waiting, "a queue without a consumer"
         return engine.in_flight, engine.waiting
 
 
 @dataclass(eq=False)
 class Guest:
-    """One that comes to the limiter in the storm."""
+    """A task that visits the limiter in the storm."""
 
     come: Come | Try
     name: str = ""
-    #: What an observer saw it spend, and when.
+    #: The tokens that an observer saw it spend, and when.
     charged: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    #: Its own and the parent's: they say when its tokens were counted there.
     #: When its tokens were counted: here, and by the parent.
-    stamps: list[Callable[[], float]] = field(default_factory=list[Callable[[], float]])
+    counted_at: list[Callable[[], float]] = field(default_factory=list[Callable[[], float]])
     number: int = -1
     arrived: float = math.nan
     task: "asyncio.Task[None] | None" = None
@@ -148,16 +147,16 @@ class Guest:
         done = self.task is not None and (self.task.done() or self.task.cancelling() > 0)
         return done or self.hopeless
 
-    def used(self, now: float, stamp: float | None = None) -> float:
-        """What it has used of the last period; `stamp`: when its tokens were counted."""
+    def used(self, now: float, timestamp: float | None = None) -> float:
+        """Return the tokens used in the last period; `timestamp`: when they were counted."""
         charged = self.charged
-        if stamp is not None and charged:
-            charged = [(stamp, charged[0][1]), *charged[1:]]
+        if timestamp is not None and charged:
+            charged = [(timestamp, charged[0][1]), *charged[1:]]
         return math.fsum(cost for at, cost in charged if at + PERIOD > now)
 
 
 class Storm(InterleavingLoop):
-    """A loop on which guests come and go, and that looks at the limiters after each turn."""
+    """An event loop that checks the limiters after each turn while guests come and leave."""
 
     def __init__(self, family: Family = "alone", schedule: Schedule | None = None) -> None:
         super().__init__(schedule)
@@ -184,26 +183,28 @@ class Storm(InterleavingLoop):
         self.numbers = itertools.count()
         self.over = False  # a promise was broken, or all is done
 
-    # ---- looking -------------------------------------------------------------------------------
+    # ---- checks --------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
         super()._run_once()
         if not self.over:
             self.over = True  # it stays so if this raises
-            self.look()
+            self.check()
             self.over = False
 
     def _jump(self) -> bool:
-        # Time is moved on when nothing is left to do. Then nobody may wait who could have gone.
+        # Time moves on when nothing is left to do. Then no waiter may be left that fits.
         if self.neglected and not self.over:
             self.over = True
-            raise AssertionError(f"{[guest.name for guest in self.neglected]} could have gone")
+            raise AssertionError(
+                f"{[guest.name for guest in self.neglected]} could have been granted"
+            )
         return super()._jump()
 
     def of(self, where: int) -> list[Guest]:
         return [guest for guest in self.guests if guest.come.where == where]
 
-    def look(self) -> None:
+    def check(self) -> None:
         heads: list[Guest] = []
         for where, child in enumerate(self.children):
             own = self.of(where)
@@ -211,7 +212,7 @@ class Storm(InterleavingLoop):
             inside = sum(guest.inside for guest in own)
             waiting = sum(guest.waits for guest in own)
             assert child.counts() == (inside, waiting)
-            # Whoever was inside when the limit was lowered stays; nobody comes to them.
+            # Guests inside when the limit was lowered stay; no further ones come in.
             child.most_inside = max(child.slots, min(child.most_inside, inside))
             assert inside <= child.most_inside
             queue = [guest for guest in own if guest.waits and not guest.gives_up]
@@ -223,22 +224,22 @@ class Storm(InterleavingLoop):
         if self.parent:
             in_flight, waiting = self.parent.counts()
             assert in_flight == sum(guest.inside for guest in self.guests) <= self.parent.slots
-            assert waiting <= len(self.children)  # no more than one of each
+            assert waiting <= len(self.children)  # at most one of each
 
     def reprieve(self, child: Books, guests: list[Guest]) -> None:
-        """See who was not told that it can never go, since the limit was raised before its turn.
+        """Clear `hopeless` where the limit was raised before the waiter's turn to fail.
 
-        One that stood in the parent's line is told when it comes back. The others hear of it in
-        the next turn, so whoever waits when nothing is left to do was not told.
+        A waiter in the parent's queue fails when it comes back; the others fail in the next turn.
+        So a waiter that still waits when nothing is left to do has not failed.
         """
         if not self._ready:
             for guest in guests:
                 guest.hopeless &= not guest.waits or guest.come.cost > child.limit
 
     def is_blocked(self, parent: Books, heads: list[Guest]) -> bool:
-        """Tell whether one that the parent has no room for may stand there before the heads.
+        """Return whether the parent's queue may be blocked before the heads.
 
-        Who stands there need not be a head any more: one with a priority has come since.
+        A waiter there need not be a head any more: one with a higher priority may have come since.
         """
         costs = {waiter.cost for waiter in parent.engine.queue if waiter.future is not None}
         costs |= {head.come.cost for head in heads}
@@ -251,21 +252,21 @@ class Storm(InterleavingLoop):
     def fits(
         self, books: Books, guests: list[Guest], cost: float, *, counted: int | None = None
     ) -> bool:
-        """Tell whether there is room, as an observer sees it, or as that permit was counted.
+        """Return whether the cost fits, as an observer sees it, or by the times of counting.
 
         A token is never counted before its request starts, but on a busy machine it may be later.
         """
         used = 0.0
         for guest in guests:
-            stamp = None
-            if counted is not None and guest.stamps:
-                stamp = guest.stamps[counted]()
-            used += guest.used(self.time(), stamp)
+            timestamp = None
+            if counted is not None and guest.counted_at:
+                timestamp = guest.counted_at[counted]()
+            used += guest.used(self.time(), timestamp)
         inside = sum(guest.inside for guest in guests)
         return (
             self.time() >= books.paused_until
             and inside < books.slots
-            # What costs nothing does not ask whether there is a debt.
+            # A cost of 0 ignores a debt.
             and (cost == 0 or used + cost <= books.limit)
         )
 
@@ -279,7 +280,7 @@ class Storm(InterleavingLoop):
             else:
                 await self.wait_and_stay(guest, guest.come)
         finally:
-            self.note(f"{guest.name} goes")
+            self.note(f"{guest.name} leaves")
             guest.waits = guest.inside = False
 
     async def wait_and_stay(self, guest: Guest, come: Come) -> None:
@@ -314,9 +315,9 @@ class Storm(InterleavingLoop):
         queue = any(other.waits for other in own)
         if decision.permit is None:
             fits = self.fits(child, own, attempt.cost, counted=0)
-            assert queue or self.parent or not fits, f"{guest.name} was refused for nothing"
+            assert queue or self.parent or not fits, f"{guest.name} was rejected without a reason"
             return
-        assert not queue, f"{guest.name} has overtaken those who wait"
+        assert not queue, f"{guest.name} has overtaken the waiters"
         try:
             self.enter(guest, decision.permit)
             await asyncio.sleep(attempt.stay)
@@ -334,11 +335,11 @@ class Storm(InterleavingLoop):
         assert not self.parent or self.fits(self.parent, self.guests, cost), "above the parent's"
         guest.waits, guest.inside = False, True
         guest.charged.append((self.time(), guest.come.cost))
-        guest.stamps = [lambda: permit._sent_at]
+        guest.counted_at = [lambda: permit._sent_at]
         if self.parent:
             above = permit._waiter.above
             assert above is not None
-            guest.stamps.append(lambda: above.at)
+            guest.counted_at.append(lambda: above.at)
 
     def settle(self, guest: Guest, permit: Permit, cost: float) -> None:
         permit.settle(cost)
@@ -348,7 +349,7 @@ class Storm(InterleavingLoop):
         else:
             guest.charged[0] = (guest.charged[0][0], cost)
 
-    # ---- what happens --------------------------------------------------------------------------
+    # ---- happenings ----------------------------------------------------------------------------
 
     def victims(self) -> list["asyncio.Task[None]"]:
         tasks = [guest.task for guest in self.guests if guest.task and not guest.gives_up]
@@ -442,7 +443,7 @@ class Storm(InterleavingLoop):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert [books.counts() for books in self.everybody] == [(0, 0)] * len(self.everybody)
-        if self.keyed is None:  # it looks now and then which keys may be forgotten
+        if self.keyed is None:  # it checks now and then which keys may be forgotten
             assert [timer for timer in self._scheduled if not timer.cancelled()] == []
         if not any(books.closed for books in self.everybody):
             await self.find_all_as_new()
@@ -462,7 +463,7 @@ class Storm(InterleavingLoop):
 def rage(
     happenings: list[Happening], family: Family = "alone", schedule: Schedule | None = None
 ) -> Storm:
-    """Let it all happen."""
+    """Run the happenings in a storm."""
     storm = Storm(family, schedule)
     with asyncio.Runner(loop_factory=lambda: storm) as runner:
         try:

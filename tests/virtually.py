@@ -1,4 +1,4 @@
-"""What tests in virtual time share."""
+"""Helpers for tests in virtual time."""
 
 import asyncio
 import functools
@@ -28,7 +28,7 @@ def now() -> float:
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop turn so often."""
+    """Let the loop turn `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -38,9 +38,9 @@ async def visit(
     cost: float = 1.0,
     *,
     stay: float = 0.0,
-    **options: Any,  # noqa: ANN401 - those of `throttle`, and what is none
+    **options: Any,  # noqa: ANN401 - options of `throttle`, also wrong ones
 ) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
+    """Enter the limiter once, and return the time of the grant."""
     async with limiter.throttle(cost, **options):
         began = now()
         if stay:
@@ -52,14 +52,14 @@ def visits(
     limiter: RateLimiter,
     count: int,
     cost: float = 1.0,
-    **options: Any,  # noqa: ANN401 - those of `visit`
+    **options: Any,  # noqa: ANN401 - options of `visit`
 ) -> list[asyncio.Task[float]]:
-    """Have so many come at once."""
+    """Start so many visits at once."""
     return [asyncio.create_task(visit(limiter, cost, **options)) for _ in range(count)]
 
 
 def counts(limiter: RateLimiter) -> tuple[int, int]:
-    """Give (in flight, waiting). Looks without touching, unlike `RateLimiter.statistics`."""
+    """Return (in flight, waiting), without a change to the limiter, unlike `statistics`."""
     found = re.search(r"(-?\d+)(?: of \d+)? in flight, (\d+) waiting", repr(limiter))
     assert found is not None
     return int(found[1]), int(found[2])

@@ -24,9 +24,9 @@ def drive(
     demand: float = math.inf,
     begin: float = 0.0,
 ) -> float:
-    """Send as fast as it and the demand allow; a server refuses what comes faster than its limit.
+    """Send as fast as the rate and the demand allow; the server throttles above its limit.
 
-    There is no window and no burst, so every rate above the limit is refused at once.
+    There is no window and no burst, so every rate above the limit is throttled at once.
     """
     now = begin
     while now < begin + seconds:
@@ -40,7 +40,7 @@ def drive(
     return now
 
 
-# --- What may be given ---
+# --- Arguments ---
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def drive(
         ((None, 1, 10), TypeError),
     ],
 )
-def test_a_rate_begins_between_its_bounds(
+def test_rate_begins_between_its_bounds(
     arguments: tuple[float, float, float], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         AdaptiveRate(*arguments)
 
 
-def test_rates_are_given_as_everywhere() -> None:
+def test_rates_are_accepted_in_every_form() -> None:
     adaptive = AdaptiveRate("600/min", minimum="1/s", maximum=100)
     assert (adaptive.initial, adaptive.minimum, adaptive.maximum) == (10.0, 1.0, 100.0)
 
@@ -93,7 +93,7 @@ def test_many_429s_of_one_event_cut_once() -> None:
     assert state.rate == cut
 
 
-def test_429_of_a_request_after_the_cut_cuts_again() -> None:
+def test_429_sent_after_the_cut_cuts_again() -> None:
     adaptive = AdaptiveRate(100, 1, 1000)
     state = adaptive.start()
     adaptive.throttled(state, now=1.0, sent_at=0.9)
@@ -103,7 +103,7 @@ def test_429_of_a_request_after_the_cut_cuts_again() -> None:
 
 
 @pytest.mark.parametrize("limit", [2.5, 10.0, 40.0])
-def test_it_finds_a_plain_limit_and_stays_near_it(limit: float) -> None:
+def test_rate_finds_a_limit_and_stays_near(limit: float) -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     now = drive(adaptive, state, 300, limit=limit)
@@ -127,7 +127,7 @@ def test_429s_at_once_cut_by_a_quarter_each() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0, 10.0])
-def test_it_follows_a_limit_that_changes(factor: float) -> None:
+def test_rate_follows_a_limit_that_changes(factor: float) -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     now = drive(adaptive, state, 300, limit=10.0)
@@ -135,7 +135,7 @@ def test_it_follows_a_limit_that_changes(factor: float) -> None:
     assert 0.8 * factor * 10 <= state.rate <= 1.05 * factor * 10
 
 
-def test_it_does_not_grow_while_it_is_not_used() -> None:
+def test_unused_rate_does_not_grow() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     drive(adaptive, state, 600, demand=5.0)
@@ -146,7 +146,7 @@ def test_it_does_not_grow_while_it_is_not_used() -> None:
     assert state.rate == rate  # on the cubic
 
 
-def test_a_pause_is_no_use() -> None:
+def test_pause_does_not_count_as_use() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     adaptive.succeeded(state, 0.1, 0.0)
@@ -158,7 +158,7 @@ def test_a_pause_is_no_use() -> None:
     assert state.rate <= 30
 
 
-def test_beyond_the_ceiling_it_probes_slowly_at_first() -> None:
+def test_rate_beyond_the_ceiling_probes_slowly_at_first() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     now = drive(adaptive, state, 400, limit=10.0)
@@ -171,32 +171,32 @@ def test_beyond_the_ceiling_it_probes_slowly_at_first() -> None:
     assert all(b - a < 0.1 for a, b in pairwise(near[:10]))
 
 
-def begun_too_fast(adaptive: AdaptiveRate, *, heard_late: int = 0) -> RateState:
-    """Begin at 40/s before a window of ten a second: the eleventh is refused for up to a second."""
+def begun_too_fast(adaptive: AdaptiveRate, *, reported_late: int = 0) -> RateState:
+    """Begin at 40/s with a window of 10/s: the eleventh request gets a 429, for up to a second."""
     state = adaptive.start()
-    for i in range(10 - heard_late):
+    for i in range(10 - reported_late):
         adaptive.succeeded(state, i / 40 + LATENCY, i / 40)
     adaptive.throttled(state, now=0.25 + LATENCY, sent_at=0.25, pause=1.0)
-    for i in range(10 - heard_late, 10):
+    for i in range(10 - reported_late, 10):
         adaptive.succeeded(state, 0.5, i / 40)
     return state
 
 
-def test_first_429_bounds_what_a_second_admits() -> None:
+def test_first_429_bounds_the_rate() -> None:
     state = begun_too_fast(AdaptiveRate(40, 0.1, 1000))
     assert state.ceiling == 10
     assert 8 <= state.rate <= 9.5
 
 
-def test_response_to_an_earlier_request_may_follow_a_429() -> None:
+def test_response_to_earlier_request_may_follow_429() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
-    late = begun_too_fast(adaptive, heard_late=7)
+    late = begun_too_fast(adaptive, reported_late=7)
     assert (late.ceiling, late.rate, late.known) == pytest.approx(
         (10, begun_too_fast(adaptive).rate, begun_too_fast(adaptive).known)
     )
 
 
-def test_a_second_in_which_nothing_was_admitted_is_no_bound() -> None:
+def test_second_without_admissions_is_no_bound() -> None:
     adaptive = AdaptiveRate(1, 0.1, 1000)
     state = adaptive.start()
     for sent_at in (0.0, 0.0, 0.0, 0.0, 1.0):
@@ -205,7 +205,7 @@ def test_a_second_in_which_nothing_was_admitted_is_no_bound() -> None:
     assert state.ceiling == 3
 
 
-def test_what_was_admitted_slowly_does_not_bound_the_rate() -> None:
+def test_slow_admissions_do_not_bound_the_rate() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     drive(adaptive, state, 600, demand=2.0)
@@ -220,7 +220,7 @@ def test_429_below_the_ceiling_cuts_no_deeper() -> None:
         adaptive = AdaptiveRate(10, 0.1, 1000)
         state = adaptive.start()
         now = drive(adaptive, state, 600, limit=10.0)
-        while state.used:  # until it was cut
+        while state.used:  # until the rate was cut
             now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
         now = drive(adaptive, state, seconds, begin=now)
         rate = state.rate
@@ -229,7 +229,7 @@ def test_429_below_the_ceiling_cuts_no_deeper() -> None:
     assert rates == pytest.approx([0.97, 0.97])
 
 
-def test_a_ceiling_that_is_a_guess_is_what_the_rate_was_two_seconds_before() -> None:
+def test_guessed_ceiling_is_the_rate_two_seconds_before() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
     now, rates = 1.4, [(0.0, state.rate)]
@@ -243,7 +243,7 @@ def test_a_ceiling_that_is_a_guess_is_what_the_rate_was_two_seconds_before() -> 
     assert state.rate == pytest.approx(0.97 * state.ceiling)
 
 
-def test_closed_server_says_nothing_about_the_rate() -> None:
+def test_closed_server_does_not_change_the_ceiling() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
     rate = state.rate
@@ -254,7 +254,7 @@ def test_closed_server_says_nothing_about_the_rate() -> None:
 
 
 def test_outages_in_a_row_are_judged_together() -> None:
-    # Four a second, after each of which it is shut for the rest of it: the others are in the way.
+    # Four a second are admitted; after each four the server is closed for the rest of the second.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = adaptive.start()
     for second in range(12):
@@ -262,11 +262,11 @@ def test_outages_in_a_row_are_judged_together() -> None:
             sent_at = second + i / 40
             adaptive.succeeded(state, sent_at + LATENCY, sent_at)
         adaptive.throttled(state, second + 0.2, second + 0.12, pause=0.7)
-    # It goes down as long as it is refused, but the nearer to what is admitted, the more slowly.
+    # The rate falls while requests are throttled, but slower the nearer it is to what is admitted.
     assert 2.5 <= state.rate <= 4
 
 
-def test_far_beyond_the_ceiling_the_rate_goes_between_again() -> None:
+def test_429_far_beyond_the_ceiling_cuts_deeply() -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
     now = drive(adaptive, state, 300, limit=10.0)
@@ -276,8 +276,8 @@ def test_far_beyond_the_ceiling_the_rate_goes_between_again() -> None:
     assert state.rate <= 0.8 * state.throttled_rate
 
 
-def test_own_pause_says_nothing_about_the_window() -> None:
-    # Without Retry-After it is refused again and again, and then waits for longer than needed.
+def test_own_pause_does_not_change_the_window() -> None:
+    # Repeated 429s without Retry-After lead to a pause longer than needed.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
     adaptive.throttled(state, now=0.8, sent_at=0.7, pause=8.0)
@@ -286,8 +286,8 @@ def test_own_pause_says_nothing_about_the_window() -> None:
     assert state.rate >= 5
 
 
-def test_a_long_outage_tells_the_limit() -> None:
-    # 500 a minute in a window: they are gone within 12 s, and the server is shut for 48.
+def test_long_outage_reveals_the_limit() -> None:
+    # 500 a minute in a window: they are used up within 12 s, and the server is closed for 48.
     adaptive = AdaptiveRate(42, 0.1, 1000)
     state = adaptive.start()
     for i in range(500):
@@ -308,7 +308,7 @@ REPORTS = st.lists(
 
 
 @given(REPORTS)
-def test_whatever_is_reported_the_rate_stays_within_its_bounds(
+def test_any_reports_keep_the_rate_within_its_bounds(
     reports: list[tuple[float, float, float | None, float]],
 ) -> None:
     adaptive = AdaptiveRate(10, 2, 50)
@@ -326,7 +326,7 @@ def test_whatever_is_reported_the_rate_stays_within_its_bounds(
 # --- The pace ---
 
 
-def test_a_new_rate_moves_what_is_due() -> None:
+def test_new_rate_moves_the_next_grant() -> None:
     pace = Pace(10.0, 100.0)
     state = pace.start()
     for _ in range(10):
@@ -352,7 +352,7 @@ def test_heavy_cost_is_taken_at_any_rate() -> None:
 def rounds(
     adaptive: AdaptiveConcurrency, count: int, took: Callable[[float], float]
 ) -> list[float]:
-    """Answer rounds of requests; give the limit after each. `took` tells the time at that limit."""
+    """Answer rounds of requests; return the limit after each. `took` maps limit to seconds."""
     state = adaptive.start()
     now = 0.0
     limits: list[float] = []
@@ -366,7 +366,7 @@ def rounds(
     return limits
 
 
-# The server works on 20 at once; more of them wait.
+# The server works on 20 at once; further ones wait.
 
 
 def test_slots_settle_where_the_server_begins_to_queue() -> None:
@@ -381,7 +381,7 @@ def test_gradient2_holds_back_for_some_hundred_rounds() -> None:
     assert all(20 <= limit <= 60 for limit in limits[30:])
 
 
-def test_slots_do_not_grow_while_less_than_half_is_used() -> None:
+def test_slots_less_than_half_used_do_not_grow() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()
     for i in range(1000):
@@ -403,15 +403,15 @@ def test_many_429s_of_one_event_take_slots_once() -> None:
     st.sampled_from(["aimd", "gradient2"]),
     st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e6), st.integers(1, 50), st.booleans())),
 )
-def test_whatever_is_reported_the_slots_stay_within_their_bounds(
+def test_any_reports_keep_the_slots_within_their_bounds(
     controller: str, reports: list[tuple[float, float, int, bool]]
 ) -> None:
     adaptive = AdaptiveConcurrency(5, 2, 9, controller=controller)  # type: ignore[arg-type]
     state = adaptive.start()
     now = 0.0
-    for gap, age, in_flight, refused in reports:
+    for gap, age, in_flight, throttled in reports:
         now += gap
-        if refused:
+        if throttled:
             adaptive.throttled(state, now, now - age)
         else:
             adaptive.succeeded(state, now, now - age, in_flight)
@@ -442,7 +442,7 @@ def test_slots_begin_between_their_bounds(
 # --- The guard ---
 
 
-def test_the_guard_is_at_least_the_spread_and_takes_a_tenth_of_the_limit_at_the_most() -> None:
+def test_guard_covers_the_jitter_up_to_a_tenth() -> None:
     guard = SelfTuningGuard(period=1.0)
     for i in range(100):
         guard.observe(0.1 + (i % 10) / 1000)
@@ -460,7 +460,7 @@ def test_guard_grows_to_a_quarter_after_a_429() -> None:
     assert not guard.throttled()
 
 
-def test_429_within_measured_spread_keeps_the_guard() -> None:
+def test_429_within_measured_jitter_keeps_the_guard() -> None:
     guard = SelfTuningGuard(period=1.0)
     assert not guard.throttled()  # nothing is measured yet
     guard.observe(0.1)
@@ -480,7 +480,7 @@ def test_guard_is_within_a_second_until_a_429() -> None:
     assert not guard.throttled()
 
 
-def test_the_guard_comes_down_as_the_few_become_many() -> None:
+def test_guard_shrinks_with_more_measurements() -> None:
     guard = SelfTuningGuard(period=1.0)
     guard.observe(0.10)
     guard.observe(0.11)
@@ -490,7 +490,7 @@ def test_the_guard_comes_down_as_the_few_become_many() -> None:
     assert 0.0105 <= guard.seconds <= 0.012
 
 
-def test_the_guard_is_a_whole_number_of_thousandths_of_the_period() -> None:
+def test_guard_is_a_multiple_of_a_thousandth_period() -> None:
     guard = SelfTuningGuard(period=2.0)
     guard.observe(0.1)
     changes = sum(guard.observe(0.1 + i / 1e5) for i in range(400))
@@ -498,7 +498,7 @@ def test_the_guard_is_a_whole_number_of_thousandths_of_the_period() -> None:
     assert changes <= 4
 
 
-def test_the_guard_forgets_a_time_of_jitter() -> None:
+def test_guard_forgets_past_jitter() -> None:
     guard = SelfTuningGuard(period=1.0)
     guard.observe(0.1)
     guard.observe(0.2)
@@ -508,7 +508,7 @@ def test_the_guard_forgets_a_time_of_jitter() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 20))
-def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> None:
+def test_extremes_cover_the_latest_values(values: list[float], size: int) -> None:
     extremes = Extremes(size)
     for value in values:
         before = (extremes.least, extremes.greatest)
@@ -520,7 +520,7 @@ def test_extremes_are_those_of_the_last_ones(values: list[float], size: int) -> 
     assert extremes.greatest <= max(values[-2 * size :])
 
 
-# --- Overload ---
+# --- Adaptive throttling ---
 
 
 def test_accepted_requests_are_never_rejected_here() -> None:
@@ -532,7 +532,7 @@ def test_accepted_requests_are_never_rejected_here() -> None:
         assert throttling.rejected_share(state, i / 10) == 0.0
 
 
-def test_a_server_that_is_down_gets_less_and_is_tried_again() -> None:
+def test_failing_server_gets_fewer_requests_until_it_recovers() -> None:
     throttling = AdaptiveThrottling(k=2.0, window=10.0)
     state = throttling.start()
     for i in range(100):

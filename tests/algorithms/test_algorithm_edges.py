@@ -1,4 +1,4 @@
-"""The algorithms at their edges: rates below one, exact bounds, what no dump may hold."""
+"""The algorithms at their edges: rates below one, exact bounds, what a dump must not contain."""
 
 import math
 import struct
@@ -198,7 +198,7 @@ def test_rounding_of_huge_limit_is_no_token(kind: type[Any]) -> None:
 def test_delay_behind_many_spans_whole_windows() -> None:
     algorithm = SlidingWindowLog("3/min")
     state = algorithm.start()
-    # Three go in each minute: the fourth a minute from now, the seventh two, the tenth three.
+    # Three are granted a minute: the fourth in a minute, the seventh in two, the tenth in three.
     assert [algorithm.delay_behind(state, 0.0, 1, ahead) for ahead in (2, 3, 5, 6, 9)] == [
         0.0,
         60.0,
@@ -208,7 +208,7 @@ def test_delay_behind_many_spans_whole_windows() -> None:
     ]
 
 
-def test_allowance_is_what_has_left_the_window() -> None:
+def test_allowance_is_the_tokens_that_left_the_window() -> None:
     algorithm = SlidingWindowLog("3/min")
     state = algorithm.start()
     for now in (0.0, 10.0, 20.0):
@@ -216,7 +216,7 @@ def test_allowance_is_what_has_left_the_window() -> None:
     rooms = [algorithm.allowance(state, now, 9) for now in (59.0, 60.0, 70.0, 80.0)]
     assert rooms == [0, 1, 2, 3]
     assert algorithm.allowance(state, 80.0, 2) == 2
-    algorithm.take(state, 61.0, 1)  # what has left the window is deleted
+    algorithm.take(state, 61.0, 1)  # entries that have left the window are deleted
     assert [algorithm.allowance(state, now, 9) for now in (61.0, 70.0, 80.0)] == [0, 1, 2]
 
 
@@ -226,7 +226,7 @@ def test_fractional_cost_counts_beside_unit_costs() -> None:
     algorithm.take(state, 0.0, 1)
     for _ in range(20):
         algorithm.take(state, 0.5, 1)
-    algorithm.take_each(state, [1.1])  # the first one has left the window, but is not deleted yet
+    algorithm.take_each(state, [1.1])  # the first entry has left the window, but is not deleted yet
     assert state.gone == 1
     algorithm.take(state, 1.2, 0.5)
     assert algorithm.used(state, 1.2) == 21.5
@@ -236,7 +236,7 @@ def test_cost_of_zero_ignores_the_server_quota() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
     algorithm.take(state, 0.0, 5)
-    algorithm.update(state, 1.0, 0, 30.0, -1.0)  # five were sent since
+    algorithm.update(state, 1.0, 0, 30.0, -1.0)  # five requests were sent since
     assert [algorithm.delay(state, 1.0, cost) for cost in (0, 1)] == [0, 30]
     assert algorithm.delay(state, 31.0, 1) == 0
 

@@ -1,4 +1,4 @@
-"""Properties of every algorithm, over random histories. A new algorithm is one more line."""
+"""Properties of every algorithm, over random histories. A new algorithm needs one more row."""
 
 import copy
 import itertools
@@ -31,12 +31,12 @@ Grants: TypeAlias = Sequence[tuple[float, float]]  # (timestamp, cost), in order
 
 @dataclass(frozen=True)
 class Subject:
-    """An algorithm, a time that is long for it, and whether seen from outside it kept its word."""
+    """An algorithm, a time that is long for it, and a check of its promise from outside."""
 
     algorithm: Algorithm[Any]
     period: float
     kept: Callable[[Grants], bool]
-    #: Until `reset_after` is over, `remaining` tells that something is remembered.
+    #: Until `reset_after` is over, `remaining` is below the capacity.
     shows: bool = True
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def in_any_time(burst: float, rate: float) -> Callable[[Grants], bool]:
             taken = 0.0
             for timestamp, cost in grants[first:]:
                 taken += cost
-                # A timestamp is known to its last digit.
+                # A timestamp is exact to its last digit.
                 unsure = (1e-9 + rate * math.ulp(timestamp)) * (len(grants) + 1)
                 if taken > (burst + rate * (timestamp - begin)) * (1 + 1e-9) + unsure:
                     return False
@@ -105,12 +105,12 @@ def evenly(rate: float, tolerance: float) -> Callable[[Grants], bool]:
 def both(
     one: Callable[[Grants], bool], other: Callable[[Grants], bool]
 ) -> Callable[[Grants], bool]:
-    """What the one promises and what the other does."""
+    """The promise of the one and the state of the other."""
     return lambda grants: one(grants) and other(grants)
 
 
-def whatever(_: Grants) -> bool:
-    """No promise."""
+def promises_nothing(_: Grants) -> bool:
+    """No promise to check."""
     return True
 
 
@@ -152,18 +152,18 @@ SUBJECTS = [
         both(in_each_period(3, 0.7), in_any_time(2, 5)),
         shows=False,
     ),
-    Subject(Unlimited(), 1, whatever),
+    Subject(Unlimited(), 1, promises_nothing),
 ]
 
 every_algorithm = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-# So many algorithms, ten algorithms: more would be a coffee break.
+# Runs per algorithm; there are ten algorithms, so more would take minutes.
 briefly = settings(max_examples=30)
 STARTS = st.sampled_from([0.0, 0.1, 1e6, 1e6 + 0.1])
 
 
 @dataclass(frozen=True)
 class Step:
-    """After `wait` periods (None: when it fits) something is asked for: a part of the most."""
+    """After `wait` periods (None: when it fits), ask for a part of the greatest cost."""
 
     wait: float | None
     cost: float
@@ -177,7 +177,7 @@ COSTS = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 1.0]), st.fl
 
 
 def steps(waits: st.SearchStrategy[float | None] = WAITS) -> st.SearchStrategy[list[Step]]:
-    # A cost of None is one token: what nearly everybody asks for.
+    # A cost of None is one token: the most common cost.
     cost = COSTS.map(lambda part: math.nan if part is None else part)
     return st.lists(st.builds(Step, waits, cost), max_size=40)
 
@@ -185,7 +185,7 @@ def steps(waits: st.SearchStrategy[float | None] = WAITS) -> st.SearchStrategy[l
 def walk(
     subject: Subject, state: object, start: float, path: list[Step]
 ) -> Iterator[tuple[float, float]]:
-    """Give (now, cost) of each step. The caller may admit it before asking for the next."""
+    """Yield (now, cost) of each step. The caller may admit it before asking for the next."""
     algorithm, now = subject.algorithm, start
     for step in path:
         cost = cost_of(subject, step.cost)
@@ -201,7 +201,7 @@ def cost_of(subject: Subject, part: float) -> float:
 
 
 def after(subject: Subject, start: float, path: list[Step]) -> tuple[Any, float]:
-    """Give the state and the time after the walk, with all admitted that could be."""
+    """Return the state and the time after the walk, with every step admitted that fits."""
     state, now = subject.algorithm.start(), start
     for now, cost in walk(subject, state, start, path):
         admit(subject.algorithm, state, now, cost)
@@ -209,7 +209,7 @@ def after(subject: Subject, start: float, path: list[Step]) -> tuple[Any, float]
 
 
 def answers(subject: Subject, state: object, now: float) -> list[float]:
-    """Everything that can be asked without changing anything, in periods and parts of the most."""
+    """Return every answer that changes nothing, in periods and parts of the greatest cost."""
     algorithm, most = subject.algorithm, min(subject.algorithm.capacity, 1e6)
     delays = [algorithm.delay(state, now, part * most) for part in (0.1, 0.5, 1.0)]
     remaining = min(algorithm.remaining(state, now), most)
@@ -282,7 +282,7 @@ def test_3_rejections_and_questions_change_nothing(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_4_cost_of_0_is_always_taken_and_changes_nothing(
+def test_4_cost_of_0_fits_and_changes_nothing(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm = subject.algorithm
@@ -321,14 +321,14 @@ def test_5_after_reset_after_state_is_fresh(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps(st.one_of(WAITS, BACK)))
-def test_6_a_clock_that_steps_back_mints_nothing(
+def test_6_clock_that_steps_back_mints_nothing(
     subject: Subject, start: float, path: list[Step]
 ) -> None:
     algorithm, state = subject.algorithm, subject.algorithm.start()
     latest, grants = -math.inf, list[tuple[float, float]]()
     for now, cost in walk(subject, state, start, path):
         if admit(algorithm, state, now, cost) and cost:
-            # By a clock that never steps back, it was taken no earlier than the one before.
+            # By a clock that never steps back, it was taken no earlier than the previous one.
             latest = max(latest, now)
             grants.append((latest, cost))
     assert subject.kept(grants)
@@ -357,7 +357,9 @@ def test_6_earlier_now_is_admitted_no_earlier(
 @every_algorithm
 @briefly
 @given(start=STARTS, path=steps())
-def test_7_remaining_is_what_has_no_delay(subject: Subject, start: float, path: list[Step]) -> None:
+def test_7_remaining_is_the_greatest_cost_without_delay(
+    subject: Subject, start: float, path: list[Step]
+) -> None:
     algorithm = subject.algorithm
     state, now = after(subject, start, path)
     remaining, capacity = algorithm.remaining(state, now), algorithm.capacity
@@ -386,7 +388,7 @@ def test_8_allowance_holds_at_any_timestamps(
     assert answers(subject, state, now) == before
     timestamps = list(itertools.accumulate((wait * subject.period for wait in waits), initial=now))
     for timestamp in timestamps[1 : room + 1]:
-        # A timestamp is known to its last digit.
+        # A timestamp is exact to its last digit.
         assert algorithm.delay(state, timestamp, 1) <= 99 * math.ulp(timestamp)
         algorithm.take(state, timestamp, 1)
     take_each(algorithm, twin, timestamps[1 : room + 1])
@@ -400,7 +402,7 @@ def test_8_allowance_holds_at_any_timestamps(
 def test_8_take_each_equals_repeated_take(
     subject: Subject, start: float, path: list[Step], waits: list[float]
 ) -> None:
-    """Also if the clock steps back on the way, as seen when it has caught up."""
+    """Also if the clock steps back in between, once it has caught up."""
     algorithm = subject.algorithm
     state, now = after(subject, start, path)
     twin = copy.deepcopy(state)
@@ -425,7 +427,7 @@ def test_8_take_each_equals_repeated_take(
     ids=repr,
 )
 def test_8_allowance_is_all_that_fits(algorithm: Algorithm[Any]) -> None:
-    """Else a test of what is allowed could not fail."""
+    """Otherwise the tests of the allowance could not fail."""
     state = algorithm.start()
     assert [allowance(algorithm, state, 10.0, most) for most in (3, 99)] == [3, 5]
     take_each(algorithm, state, [10.0, 10.25])

@@ -1,4 +1,4 @@
-"""An algorithm is any class with six members; what else it can do is found once per class."""
+"""An algorithm is any class with six members; optional protocols are looked up once per class."""
 
 import math
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ async def test_six_members_run_a_limiter() -> None:
     with pytest.raises(CostTooHigh):
         await limiter.acquire(2)
     permit = await limiter.acquire()
-    permit.settle(0.0)  # nothing is given back
+    permit.settle(0.0)  # nothing is refunded
     permit.release()
     assert (await limiter.peek()).retry_after == 1.0
 
@@ -145,7 +145,7 @@ def test_optional_protocols_are_kept_by_few(protocol: type[Any], having: set[str
     assert {type(each).__name__ for each in BUILT_IN if isinstance(each, protocol)} == having
 
 
-# ---- what is no algorithm ------------------------------------------------------------------------
+# ---- invalid algorithms --------------------------------------------------------------------------
 
 
 class WithoutTake:
@@ -192,7 +192,7 @@ def test_core_alone_is_asked_each_time() -> None:
     assert max_wait(algorithm) == math.inf
 
 
-def test_core_alone_gives_nothing_back() -> None:
+def test_core_alone_refunds_nothing() -> None:
     algorithm = OneAtATime()
     state = algorithm.start()
     algorithm.take(state, 0.0, 1)
@@ -217,7 +217,7 @@ def test_core_alone_cannot_be_dumped() -> None:
 
 
 class Strict(SlidingWindowLog):
-    """Overrides `delay`, which what is inherited for many would bypass."""
+    """Overrides `delay`, which the inherited batch methods would bypass."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Every algorithm does what its tables say."""
+"""Specifies the decisions of every algorithm by tables."""
 
 import math
 from typing import Any

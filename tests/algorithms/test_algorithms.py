@@ -9,7 +9,7 @@ from aiothrottle import Rate, SlidingWindowLog, TokenBucket
 from aiothrottle.algorithms.timestamps import until
 from tests.asking import admit
 
-Unchecked: TypeAlias = Any  # what untyped callers pass
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
 def test_debt_has_to_leave_the_window_first() -> None:
@@ -25,7 +25,7 @@ def test_debt_has_to_leave_the_window_first() -> None:
     assert bucket.delay(debt, 0.0, 1) == pytest.approx(2.0)
 
 
-def test_window_drops_what_has_left_it() -> None:
+def test_window_drops_expired_entries() -> None:
     window = SlidingWindowLog("100/s")
     state = window.start()
     for second in range(1000):
@@ -36,31 +36,31 @@ def test_window_drops_what_has_left_it() -> None:
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, TokenBucket])
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, "0/s", "fast"])
-def test_rate_out_of_range_is_a_value_error(kind: type[Any], rate: Unchecked) -> None:
+def test_rate_out_of_range_raises_value_error(kind: type[Any], rate: Unchecked) -> None:
     with pytest.raises(ValueError, match="rate"):
         kind(rate)
 
 
 @pytest.mark.parametrize("kind", [SlidingWindowLog, TokenBucket])
 @pytest.mark.parametrize("rate", [True, b"1/s", [1]])
-def test_a_rate_of_another_kind_is_a_type_error(kind: type[Any], rate: Unchecked) -> None:
+def test_rate_of_another_kind_raises_type_error(kind: type[Any], rate: Unchecked) -> None:
     with pytest.raises(TypeError, match="rate"):
         kind(rate)
 
 
 @pytest.mark.parametrize("burst", [0, 0.5, -1, math.nan, math.inf])
-def test_a_burst_out_of_range_is_a_value_error(burst: float) -> None:
+def test_burst_out_of_range_raises_value_error(burst: float) -> None:
     with pytest.raises(ValueError, match="burst"):
         TokenBucket("10/s", burst=burst)
 
 
 @pytest.mark.parametrize("burst", [True, "3", [3]])
-def test_a_burst_of_another_kind_is_a_type_error(burst: Unchecked) -> None:
+def test_burst_of_another_kind_raises_type_error(burst: Unchecked) -> None:
     with pytest.raises(TypeError, match="burst"):
         TokenBucket("10/s", burst=burst)
 
 
-def test_a_bucket_without_a_rate_cannot_start() -> None:
+def test_bucket_without_a_rate_cannot_start() -> None:
     with pytest.raises(ValueError, match="no rate"):
         TokenBucket(burst=3).start()
 

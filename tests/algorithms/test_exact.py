@@ -1,6 +1,6 @@
-"""Every promise holds to the last token, whatever the clock says and however fast the rate is.
+"""Every promise holds to the last token, whatever the clock reads and however fast the rate is.
 
-Readings of a clock are doubles, and as such exact fractions: the oracle reckons with those.
+Readings of a clock are doubles, and as such exact fractions: the oracle computes with those.
 """
 
 import itertools
@@ -49,7 +49,7 @@ at_any_rate = pytest.mark.parametrize("rate", RATES, ids=str)
 
 
 class Exact:
-    """A bucket that drains, in fractions: what is in it when tokens went in at these readings."""
+    """A bucket that drains, in fractions: its level after tokens were added at clock readings."""
 
     def __init__(self, rate: Rate) -> None:
         self.rate = Fraction(rate.limit) / Fraction(rate.period)
@@ -58,7 +58,7 @@ class Exact:
     def level(self, now: float) -> Fraction:
         return max(Fraction(0), self.tokens - (Fraction(now) - self.at) * self.rate)
 
-    def put_in(self, now: float, cost: float) -> None:
+    def add(self, now: float, cost: float) -> None:
         self.tokens, self.at = self.level(now) + Fraction(cost), Fraction(now)
 
 
@@ -113,7 +113,7 @@ def test_burst_is_whole_while_the_clock_runs(rate: Rate, start: float) -> None:
 @at_any_clock
 @at_any_rate
 def test_rejected_until_the_delay_and_admitted_exactly_then(rate: Rate, start: float) -> None:
-    """In a bucket that is never empty, a long run admits what the rate says, no more, no less."""
+    """In a bucket that is never empty, a long run admits exactly the rate."""
     n = 4
     for algorithm in (TokenBucket(rate, burst=n), Cooldown(n, rate.period * n / rate.limit)):
         exact, state, now = Exact(rate), algorithm.start(), start
@@ -127,7 +127,7 @@ def test_rejected_until_the_delay_and_admitted_exactly_then(rate: Rate, start: f
             now += delay
             assert exact.level(now) + 1 <= n + FORGIVEN
             assert admit(algorithm, state, now, 1)
-            exact.put_in(now, 1)
+            exact.add(now, 1)
             assert abs(Fraction(algorithm.used(state, now)) - exact.level(now)) < FORGIVEN
             if count == 300:
                 break
@@ -137,7 +137,7 @@ def test_rejected_until_the_delay_and_admitted_exactly_then(rate: Rate, start: f
 
 @at_any_clock
 @at_any_rate
-def test_a_level_is_that_of_the_exact_oracle_after_many_steps(rate: Rate, start: float) -> None:
+def test_level_equals_the_exact_oracle_after_many_steps(rate: Rate, start: float) -> None:
     dice = random.Random(f"{rate} {start}")
     n = max(1, min(50, int(rate.limit)))
     algorithm = TokenBucket(rate, burst=n)
@@ -148,7 +148,7 @@ def test_a_level_is_that_of_the_exact_oracle_after_many_steps(rate: Rate, start:
         fits = exact.level(now) + Fraction(cost)
         if admit(algorithm, state, now, cost):
             assert fits <= n + FORGIVEN
-            exact.put_in(now, cost)
+            exact.add(now, cost)
         else:
             assert fits > n - FORGIVEN
         assert abs(n - Fraction(algorithm.remaining(state, now)) - exact.level(now)) < FORGIVEN
@@ -156,8 +156,8 @@ def test_a_level_is_that_of_the_exact_oracle_after_many_steps(rate: Rate, start:
 
 @at_any_clock
 @pytest.mark.parametrize("rate", RATES[:-1], ids=str)
-def test_evenly_spaced_ones_keep_their_schedule(rate: Rate, start: float) -> None:
-    """Each goes at the first reading of the clock that is not before its place, less 2 ms."""
+def test_evenly_spaced_requests_keep_their_schedule(rate: Rate, start: float) -> None:
+    """Each starts at the first clock reading that is not before its place, less 2 ms."""
     interval = Fraction(rate.period) / Fraction(rate.limit)
     algorithms: list[tuple[Algorithm[Any], Fraction]] = [
         (LeakyBucket(rate), Fraction(2, 1000)),
@@ -181,7 +181,7 @@ def test_evenly_spaced_ones_keep_their_schedule(rate: Rate, start: float) -> Non
 @at_any_clock
 @at_any_rate
 def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> None:
-    """Whoever takes all there is, as soon as there is any: twenty periods of it."""
+    """Twenty periods in which every token is taken as soon as it is free."""
     n = min(10, max(1, int(rate.limit)))
     window = Rate(n, rate.period * n / rate.limit)
     unsure = 2 * Fraction(math.ulp(start + 20 * window.period))
@@ -191,35 +191,35 @@ def test_windows_admit_their_limit_in_each_period(rate: Rate, start: float) -> N
         SlidingWindowCounter(window),
     ]
     for algorithm in algorithms:
-        state, now, went = algorithm.start(), start, list[float]()
+        state, now, starts = algorithm.start(), start, list[float]()
         for _ in range(20 * n):
             now += algorithm.delay(state, now, 1)
             assert admit(algorithm, state, now, 1)
-            went.append(now)
-        # All at once, and again a period later; the first period of a calendar may be cut short.
-        for first, later in zip(went, went[n:], strict=False):
-            if first >= went[n] or isinstance(algorithm, SlidingWindowLog):
+            starts.append(now)
+        # All at once, and once more a period later; the first calendar period may be shorter.
+        for first, later in zip(starts, starts[n:], strict=False):
+            if first >= starts[n] or isinstance(algorithm, SlidingWindowLog):
                 assert abs(Fraction(later) - Fraction(first) - Fraction(window.period)) <= unsure
 
 
-def test_what_was_announced_is_used_to_the_last_token() -> None:
+def test_reported_quota_is_used_to_the_last_token() -> None:
     for start, evenly in itertools.product(CLOCKS, (False, True)):
         algorithm = ServerQuota(evenly=evenly)
         state = algorithm.start()
         algorithm.update(state, start, 1000, 1.0, start)
-        now, went = start, 0
+        now, granted = start, 0
         while (delay := algorithm.delay(state, now, 1)) < math.inf and now + delay < start + 1.0:
             now += delay
             assert admit(algorithm, state, now, 1)
-            went += 1
-        assert went == 1000
+            granted += 1
+        assert granted == 1000
 
 
 @at_any_clock
 @pytest.mark.parametrize("horizon", [0.0, 0.01])
 @pytest.mark.parametrize("rate", [Rate(10_000), Rate(100_000)], ids=str)
-def test_a_store_grants_exactly_the_rate(rate: Rate, horizon: float, start: float) -> None:
-    """By its wall clock 10,000/s admitted 0.1 % too many, and 100,000/s up to 0.2 % too few."""
+def test_store_grants_exactly_the_rate(rate: Rate, horizon: float, start: float) -> None:
+    """With wall clock times 10,000/s admitted 0.1 % too many, and 100,000/s 0.2 % too few."""
     for algorithm, burst in ((TokenBucket(rate, burst=50), 50), (LeakyBucket(rate), None)):
         record, clock, instants = Record(algorithm.start()), start, list[float]()
         while len(instants) < 5000:

@@ -1,4 +1,4 @@
-"""What a new algorithm or rate keeps of the state before."""
+"""Specifies the state that a new algorithm or rate keeps from the one before."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ def test_window_inherits_the_log_of_another() -> None:
     kept = inherit(new, old, state, 0.5)
     assert kept is state
     assert new.delay(kept, 0.5, 1) == 0.5
-    assert not admit(new, kept, 0.5, 1)  # the room under the old algorithm is none under this one
+    assert not admit(new, kept, 0.5, 1)  # tokens free in the old algorithm are not free in this one
     assert new.remaining(kept, 1.2) == 2
 
 
@@ -40,7 +40,7 @@ def test_tokens_of_another_algorithm_count_as_used_now() -> None:
     fresh = inherit(new, old, state, 1.0)
     assert new.remaining(fresh, 1.0) == 7
     assert new.reset_after(fresh, 1.0) == 1.0
-    # More than ever fits is a full one.
+    # More used tokens than ever fit make the window full.
     small = SlidingWindowLog("2/s")
     assert small.remaining(inherit(small, old, state, 1.0), 1.0) == 0
     assert small.reset_after(inherit(small, old, state, 1.0), 1.0) == 1.0
@@ -50,7 +50,7 @@ def test_tokens_of_another_algorithm_count_as_used_now() -> None:
     ("old", "new", "spent", "wait"),
     [
         (TokenBucket("10/s"), TokenBucket("10/1.25s"), 13, 0.5),
-        (TokenBucket("10/s"), TokenBucket("5/s"), 13, 0.8),  # full, and three of a debt
+        (TokenBucket("10/s"), TokenBucket("5/s"), 13, 0.8),  # full, and a debt of three
         (TokenBucket("10/s"), TokenBucket("10/1.25s"), 1, 0.0),
         (TokenBucket("10/s"), TokenBucket("10/s", burst=2), 4, 0.1),
         (LeakyBucket("10/s"), LeakyBucket("10/1.25s"), 2, 0.25),
@@ -105,7 +105,7 @@ def test_inherited_sections_expire_when_they_would_have() -> None:
     algorithm.take(state, 0.1, 4)
     fresh = inherit(algorithm, algorithm, state, 0.9)
     assert [used(algorithm, fresh, now) for now in (0.9, 0.99, 1.0)] == [4, 4, 0]
-    other.take(spent, 0.125, 4)  # of which one has come back since
+    other.take(spent, 0.125, 4)  # one of them is free by now
     fresh = inherit(algorithm, other, spent, 0.225)
     assert [used(algorithm, fresh, now) for now in (0.225, 0.99, 1.0)] == pytest.approx([3, 3, 0])
 
@@ -113,18 +113,18 @@ def test_inherited_sections_expire_when_they_would_have() -> None:
 def test_stretched_window_expires_one_section_late_at_most() -> None:
     old, new = SlidingWindowCounter("10/s", buckets=10), SlidingWindowCounter("10/1.1s", buckets=10)
     state = old.start()
-    old.take(state, 0.05, 4)  # by 0.1, so they are out at 1.1
-    old.take(state, 0.45, 3)  # by 0.5, and the stretch from 0.44 to 0.55 is out at 1.54
+    old.take(state, 0.05, 4)  # by 0.1, so they leave at 1.1
+    old.take(state, 0.45, 3)  # by 0.5, and the stretch from 0.44 to 0.55 leaves at 1.54
     fresh = inherit(new, old, state, 0.95)
     assert [used(new, fresh, now) for now in (0.95, 1.09, 1.11, 1.53, 1.55)] == [7, 7, 3, 3, 0]
-    # A debt stays one; what is out is out; and nothing went later than now.
+    # A debt stays one; expired tokens stay expired; and no token counts from later than now.
     old.take(state, 1.15, 10)
     fresh = inherit(new, old, state, 1.15)
     assert used(new, fresh, 1.15) == 13
     assert new.reset_after(fresh, 1.15) == pytest.approx(1.05)
 
 
-def test_all_of_has_used_what_its_tightest_has() -> None:
+def test_all_of_has_used_its_tightest_part() -> None:
     algorithm = AllOf(SlidingWindowLog("10/s"), LeakyBucket("10/s"))
     state = algorithm.start()
     algorithm.take(state, 0.0, 2)  # the next is due at 0.2, so there is nothing left
@@ -135,7 +135,7 @@ def test_all_of_has_used_what_its_tightest_has() -> None:
     state = several.start()
     several.take(state, 0.0, 13)
     assert several.used(state, 0.0) == 13
-    assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and one of a debt
+    assert several.used(state, 2.0) == 11  # of its capacity, which is 10, and a debt of one
     assert AllOf(Unlimited()).used(AllOf(Unlimited()).start(), 0.0) == 0.0
 
 

@@ -29,10 +29,10 @@ from tests.asking import admit, cost_of_reject, delay_behind, dump, refund
 
 NEVER = math.inf
 
-# ---- the scores, the stamps, and the schedule ------------------------------------------------
+# ---- the scores, the reserved times, and the schedule ----------------------------------------
 
 
-def test_the_score_of_a_cooldown() -> None:
+def test_score_of_a_cooldown() -> None:
     cooldown = Cooldown(3, 60)
     state = cooldown.start()
     for score in (20, 40, 60):
@@ -50,79 +50,79 @@ def test_ten_requests_at_one_instant_of_wait_until() -> None:
     algorithm = WaitUntil(interval=1, raise_after=5, limit=10)
     state, now = algorithm.start(), 1e6 + 0.1
     waits = list[float]()
-    refused = 0
-    ahead = 0.0  # who waits in the line, and the refused among them
+    rejected = 0
+    ahead = 0.0  # tokens of the queue, with those of rejected requests
     for _ in range(14):
         wait = algorithm.delay_behind(state, now, 1, ahead)
         waits.append(wait)
         if wait > algorithm.max_wait:
-            refused += 1
+            rejected += 1
             ahead += algorithm.cost_of_reject(state, now, 1, ahead)
         elif wait:
             ahead += 1
         else:
             assert admit(algorithm, state, now, 1)
     assert waits == pytest.approx([*range(11), 10, 10, 10])
-    assert refused == 8
+    assert rejected == 8
 
 
-def test_rejections_move_the_reserved_time_up_to_the_limit() -> None:
+def test_rejections_move_reserved_time_up_to_limit() -> None:
     algorithm = WaitUntil(interval=1, raise_after=0, limit=2.5)
     state = algorithm.start()
     assert admit(algorithm, state, 0.0, 1)
-    for stamp in (2, 2.5, 2.5):
+    for reserved in (2, 2.5, 2.5):
         algorithm.take(state, 0.0, cost_of_reject(algorithm, state, 0.0, 1))
-        assert algorithm.reset_after(state, 0.0) == stamp
+        assert algorithm.reset_after(state, 0.0) == reserved
     algorithm.take(state, 0.0, 1)
     assert algorithm.reset_after(state, 0.0) == 2.5
-    algorithm.take(state, -5.0, 1)  # a clock that steps back takes nothing from the stamp
+    algorithm.take(state, -5.0, 1)  # a clock that steps back does not lower the reserved time
     assert algorithm.reset_after(state, 0.0) == 2.5
 
 
 class Classic:
-    """Wait until, as it is written where each hit sleeps the wait that it is told."""
+    """Wait until, as originally written: each hit sleeps for the wait that it gets."""
 
     def __init__(self, algorithm: WaitUntil) -> None:
-        self.algorithm, self.stamp = algorithm, -math.inf
+        self.algorithm, self.free_at = algorithm, -math.inf
 
     def hit(self, now: float) -> float:
-        """Give the instant at which the hit starts, infinity if it is refused."""
-        wait = max(0.0, self.stamp - now)
+        """Return the instant at which the hit starts, infinity if it is rejected."""
+        wait = max(0.0, self.free_at - now)
         interval = self.algorithm.interval
-        self.stamp = min(max(self.stamp + interval, now + interval), now + self.algorithm.limit)
+        self.free_at = min(max(self.free_at + interval, now + interval), now + self.algorithm.limit)
         return now + wait if wait <= self.algorithm.raise_after else math.inf
 
 
-class Lined:
-    """The same, as a line keeps it: the tokens are taken at the start, the refused wait in line."""
+class Queued:
+    """The same with a queue: tokens are taken at the start, rejected ones stay in the queue."""
 
     def __init__(self, algorithm: WaitUntil) -> None:
         self.algorithm, self.state = algorithm, algorithm.start()
-        self.line: deque[tuple[int, float]] = deque()  # who (-1: refused), cost
+        self.queue: deque[tuple[int, float]] = deque()  # name (-1: rejected), cost
         self.starts: dict[int, float] = {}
 
     def serve(self, now: float, then: float) -> None:
-        """Start all whose turn comes from `now` until `then`."""
-        while self.line:
-            who, cost = self.line[0]
+        """Start all hits that are due from `now` until `then`."""
+        while self.queue:
+            name, cost = self.queue[0]
             now += self.algorithm.delay(self.state, now, cost)
             if now > then:
                 return
-            self.line.popleft()
+            self.queue.popleft()
             self.algorithm.take(self.state, now, cost)
-            if who >= 0:
-                self.starts[who] = now
+            if name >= 0:
+                self.starts[name] = now
 
-    def hit(self, who: int, now: float) -> None:
-        ahead = sum(cost for _, cost in self.line)
+    def hit(self, name: int, now: float) -> None:
+        ahead = sum(cost for _, cost in self.queue)
         wait = self.algorithm.delay_behind(self.state, now, 1, ahead)
         if wait <= self.algorithm.max_wait:
-            self.line.append((who, 1))
+            self.queue.append((name, 1))
         else:
-            self.starts[who] = math.inf
-            left = self.algorithm.cost_of_reject(self.state, now, 1, ahead)
-            if left:
-                self.line.append((-1, left))
+            self.starts[name] = math.inf
+            rejected_cost = self.algorithm.cost_of_reject(self.state, now, 1, ahead)
+            if rejected_cost:
+                self.queue.append((-1, rejected_cost))
 
 
 @settings(max_examples=200)
@@ -135,36 +135,36 @@ def test_queue_starts_requests_when_the_original_would(
     waits: list[float], raise_after: int, more: float
 ) -> None:
     algorithm = WaitUntil(1, raise_after, raise_after + 1 + more)
-    classic, lined = Classic(algorithm), Lined(algorithm)
+    classic, queued = Classic(algorithm), Queued(algorithm)
     now, expected = 0.0, list[float]()
-    for who, wait in enumerate(waits):
-        lined.serve(now, now + wait)
+    for name, wait in enumerate(waits):
+        queued.serve(now, now + wait)
         now += wait
         expected.append(classic.hit(now))
-        lined.hit(who, now)
-    lined.serve(now, math.inf)
-    assert [lined.starts[who] for who in range(len(waits))] == expected
+        queued.hit(name, now)
+    queued.serve(now, math.inf)
+    assert [queued.starts[name] for name in range(len(waits))] == expected
 
 
 @pytest.mark.parametrize("rate", [20, 1000, 10_000])
 @pytest.mark.parametrize("late", [0.0, 0.0004, 0.0019])
-def test_a_leaky_bucket_keeps_its_schedule_whatever_the_timer(rate: int, late: float) -> None:
+def test_leaky_bucket_keeps_its_schedule_with_late_timers(rate: int, late: float) -> None:
     algorithm = LeakyBucket(rate)
-    state, now, went = algorithm.start(), 0.0, 0
-    while went < rate:
+    state, now, granted = algorithm.start(), 0.0, 0
+    while granted < rate:
         if delay := algorithm.delay(state, now, 1):
-            now += delay + late * (went % 7 / 6)
+            now += delay + late * (granted % 7 / 6)
             continue
         algorithm.take(state, now, 1)
-        went += 1
-        assert went <= rate * (now + 0.002) + 1 + 1e-6
+        granted += 1
+        assert granted <= rate * (now + 0.002) + 1 + 1e-6
     assert now <= 1.0
 
 
 # ---- behind others ---------------------------------------------------------------------------
 
 BEHIND: list[tuple[Algorithm[Any], float, float, list[tuple[float, float]]]] = [
-    # algorithm, what went at 0.25, cost, (ahead, wait)
+    # algorithm, tokens taken at 0.25, cost, (ahead, wait)
     (SlidingWindowLog("3/s"), 1, 1, [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (8, 3)]),
     (SlidingWindowLog("3/s"), 1, 4, [(1, NEVER)]),
     (TokenBucket("4/s", burst=2), 1, 1, [(0, 0), (1, 0.25), (2, 0.5), (9, 2.25)]),
@@ -181,7 +181,7 @@ BEHIND: list[tuple[Algorithm[Any], float, float, list[tuple[float, float]]]] = [
 
 
 @pytest.mark.parametrize(("algorithm", "taken", "cost", "answers"), BEHIND)
-def test_the_wait_behind_others(
+def test_wait_behind_others(
     algorithm: Algorithm[Any], taken: float, cost: float, answers: list[tuple[float, float]]
 ) -> None:
     state = algorithm.start()
@@ -200,22 +200,22 @@ def test_the_wait_behind_others(
     gaps=st.lists(st.sampled_from([0.0, 0.1, 0.3, 1.1]), max_size=8),
     ahead=st.integers(0, 12),
 )
-def test_the_wait_behind_others_of_cost_1_is_what_it_comes_to(
+def test_predicted_wait_behind_others_is_exact(
     algorithm: Algorithm[Any], start: float, gaps: list[float], ahead: int
 ) -> None:
     state, now = algorithm.start(), start
     for gap in gaps:
         now += gap
         admit(algorithm, state, now, 1)
-    told = now + delay_behind(algorithm, state, now, 1, ahead)
+    predicted = now + delay_behind(algorithm, state, now, 1, ahead)
     for _ in range(ahead):
         now += algorithm.delay(state, now, 1)
         algorithm.take(state, now, 1)
     now += algorithm.delay(state, now, 1)
     if isinstance(algorithm, AllOf):
-        assert told <= now + 1e-6
+        assert predicted <= now + 1e-6
     else:
-        assert told == pytest.approx(now, abs=1e-6)
+        assert predicted == pytest.approx(now, abs=1e-6)
 
 
 # ---- refunds ---------------------------------------------------------------------------------
@@ -230,18 +230,18 @@ REFUNDS: Refunds = [
     # never more than was taken there
     (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (0.75, 99, 0.5), [(0, 1)]),
     (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (0.75, 1, 0.25), [(0, 1), (0.5, 2)]),
-    # its window is gone
+    # its window is over
     (SlidingWindowLog("5/s"), [(0, 1), (0.5, 2)], (1, 1, 0), [(0, 1), (0.5, 2)]),
     (TokenBucket("4/s"), [(0, 1), (0, 2)], (0, 2, 0), [(0, 1)]),
     (TokenBucket("4/s"), [(0, 1), (0, 2)], (0.25, 2, 0), [(0, 1)]),
-    # some has drained that would not have, had the bucket been empty
+    # some of it drained that would not have from an empty bucket
     (TokenBucket("4/s"), [(0, 2), (0.25, 2)], (0.5, 2, 0), [(0.25, 2)]),
     (TokenBucket("4/s"), [(0, 3), (0.25, 2)], (0.5, 3, 0), [(0.25, 2)]),
     (TokenBucket("4/s"), [(0, 3), (0.5, 2)], (0.5, 0.5, 0), [(0, 2.5), (0.5, 2)]),
     (TokenBucket("4/s"), [(0, 1), (3, 1)], (3, 1, 0), [(0, 1), (3, 1)]),
     (TokenBucket("4/s"), [(0, 1)], (0, 99, 0), [(-0.25, 1)]),
     (TokenBucket("4/s"), [(0, 1)], (9, 1, 0), [(0, 1)]),
-    # reserved for later: each comes back
+    # reserved for later: each is refunded
     (TokenBucket("4/s"), [(0, 4), (0.25, 1)], (0, 1, 0.25), [(0, 4)]),
     (TokenBucket("4/s"), [(0, 4), (0.25, 1), (0.5, 1)], (0, 1, 0.25), [(0, 4), (0.5, 1)]),
     (LeakyBucket("4/s"), [(0, 1), (0.249, 1)], (0.249, 1, 0.249), [(0, 1)]),
@@ -294,7 +294,7 @@ def test_a_refund(
     [SlidingWindowLog("5/s"), TokenBucket("5/s"), FixedWindow("5/s"), SlidingWindowCounter("5/s")],
     ids=repr,
 )
-def test_a_refund_whose_window_is_gone_changes_nothing(algorithm: Algorithm[Any]) -> None:
+def test_refund_after_its_window_changes_nothing(algorithm: Algorithm[Any]) -> None:
     state = algorithm.start()
     algorithm.take(state, 0.5, 3)
     before = dump(algorithm, state)
@@ -313,16 +313,16 @@ def test_a_bucket_is_never_emptier_than_empty() -> None:
     assert algorithm.reset_after(score, 7.0) == 0.0
 
 
-def test_a_refund_of_a_token_bucket_does_not_give_back_what_had_drained() -> None:
+def test_refund_of_a_token_bucket_excludes_drained_tokens() -> None:
     bucket = TokenBucket("1/s", burst=5)
     state = bucket.start()
     bucket.take(state, 0.0, 1)
     bucket.take(state, 3.0, 1)
-    bucket.refund(state, 3.0, 1, 0.0)  # given back in full, five more would go at once
+    bucket.refund(state, 3.0, 1, 0.0)  # with a full refund, five more would be granted at once
     assert sum(admit(bucket, state, 3.0, 1) for _ in range(9)) == 4
 
 
-def test_all_of_a_window_can_be_used_again_after_refunds() -> None:
+def test_refunded_window_is_fully_usable() -> None:
     window = SlidingWindowLog("300/s")
     state = window.start()
     for _ in range(300):
@@ -333,7 +333,7 @@ def test_all_of_a_window_can_be_used_again_after_refunds() -> None:
     assert sum(admit(window, state, 0.5, 1) for _ in range(301)) == 300
 
 
-def test_a_refund_does_not_turn_the_clock_back() -> None:
+def test_refund_does_not_turn_the_clock_back() -> None:
     window = SlidingWindowLog("2/s")
     state = window.start()
     for instant in (0.0, 0.0, 1.0):
@@ -367,7 +367,7 @@ def test_algorithms_are_values() -> None:
 
 
 @pytest.mark.parametrize("kind", [LeakyBucket, FixedWindow, SlidingWindowCounter])
-def test_a_rate_that_is_none(kind: type[Any]) -> None:
+def test_invalid_rates_raise(kind: type[Any]) -> None:
     rate: Any
     for rate in (0, -1, math.nan, "fast"):
         with pytest.raises(ValueError, match="rate"):
@@ -377,7 +377,7 @@ def test_a_rate_that_is_none(kind: type[Any]) -> None:
             kind(rate)
 
 
-def test_numbers_that_are_none() -> None:
+def test_invalid_numbers_raise() -> None:
     wrong: Any
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="buckets"):
@@ -420,14 +420,14 @@ def test_rejected_request_counts_up_to_the_limit() -> None:
     algorithm = WaitUntil(0.5, raise_after=2, limit=4)
     state = algorithm.start()
     algorithm.take(state, 0.0, 3)
-    # The stamp is 1.5 s ahead, and four wait: two seconds more.
+    # The reserved time is 1.5 s ahead, and four wait: two seconds more.
     assert cost_of_reject(algorithm, state, 0.0, 1, ahead=4) == 1
     assert cost_of_reject(algorithm, state, 0.0, 2, ahead=4) == 1
     assert cost_of_reject(algorithm, state, 0.0, 20) == 5
     assert cost_of_reject(algorithm, state, 0.0, 1, ahead=9) == 0
 
 
-def test_all_of_takes_max_wait_and_cost_of_reject_of_its_parts() -> None:
+def test_all_of_combines_the_waits_of_its_parts() -> None:
     both = AllOf(SlidingWindowLog("10/s"), WaitUntil(1, 5, 10))
     assert both.max_wait == pytest.approx(5)
     assert cost_of_reject(both, both.start(), 0.0, 2) == 2
@@ -454,7 +454,7 @@ def test_all_of_delay_holds_where_admission_ends() -> None:
 
 
 class LateLoop(VirtualTimeLoop):
-    """Its timers are late, as real ones are: by a rounding to milliseconds, and some more."""
+    """Its timers are late, like real ones: by a rounding to milliseconds, and some more."""
 
     def __init__(self, late: float) -> None:
         self.late = late
@@ -469,16 +469,16 @@ class LateLoop(VirtualTimeLoop):
 
 @pytest.mark.parametrize("rate", [100, 1_000, 10_000])
 @pytest.mark.parametrize("late", [0.0, 0.0011, 0.0014])
-def test_queue_of_leaky_bucket_loses_nothing_to_late_timers(rate: int, late: float) -> None:
+def test_leaky_bucket_queue_loses_nothing_to_late_timers(rate: int, late: float) -> None:
     async def begin(limiter: RateLimiter, begun: list[float]) -> None:
         async with limiter.throttle():
             begun.append(asyncio.get_running_loop().time())
 
-    async def crowd() -> list[float]:
+    async def start_all() -> list[float]:
         limiter, begun = RateLimiter(rate, algorithm=LeakyBucket), list[float]()
         await asyncio.gather(*(begin(limiter, begun) for _ in range(rate)))
         return begun
 
     with asyncio.Runner(loop_factory=lambda: LateLoop(late)) as runner:
-        begun = runner.run(crowd())
+        begun = runner.run(start_all())
     assert begun[-1] <= (rate - 1) / rate + 1e-6

@@ -1,8 +1,7 @@
-"""Each algorithm against a brute-force oracle: the list of all that ever went, added up anew.
+"""Each algorithm against a brute-force oracle: the list of all grants, summed anew.
 
-The oracle knows nothing but the promise of the algorithm. It gives the tokens that would be left if
-a cost went now, by which algorithm and oracle have to agree, at every instant that a test may think
-of.
+The oracle knows only the promise of the algorithm. It returns the tokens that would remain if a
+cost were granted now; algorithm and oracle have to agree on that at every instant of a test.
 """
 
 import math
@@ -38,9 +37,9 @@ from tests.asking import admit, dump, load, refund
 
 @dataclass
 class Grant:
-    """What went: at the time `at` of a clock that stood still when the caller's stepped back.
+    """A grant at the time `at` of a clock that stood still when the caller's stepped back.
 
-    One whose cost was given back stays in the list: its time has been.
+    A grant whose cost was refunded stays in the list, because its time still counts.
     """
 
     asked_at: float
@@ -48,73 +47,75 @@ class Grant:
     cost: float
 
 
-Oracle: TypeAlias = Callable[[Sequence[Grant], float, float], float]  # grants, now, cost -> left
+Oracle: TypeAlias = Callable[
+    [Sequence[Grant], float, float], float
+]  # grants, now, cost -> remaining
 
 
 def rolling(limit: float, period: float) -> Oracle:
-    def left(grants: Sequence[Grant], now: float, cost: float) -> float:
+    def remaining(grants: Sequence[Grant], now: float, cost: float) -> float:
         seen = max([now] + [g.at for g in grants])
         return limit - cost - math.fsum(g.cost for g in grants if g.at + period > seen)
 
-    return left
+    return remaining
 
 
 def fixed(limit: float, period: float, buckets: int = 1) -> Oracle:
-    """N in the last so many stretches of the calendar; one of them is a fixed window."""
+    """N in the last so many stretches of the calendar; a single stretch is a fixed window."""
     width = period / buckets
 
-    def left(grants: Sequence[Grant], now: float, cost: float) -> float:
+    def remaining(grants: Sequence[Grant], now: float, cost: float) -> float:
         stretch = max([math.floor(g.at / width) for g in grants] + [math.floor(now / width)])
         counted = [g.cost for g in grants if math.floor(g.at / width) > stretch - buckets]
         return limit - cost - math.fsum(counted)
 
-    return left
+    return remaining
 
 
 def bucket(burst: float, rate: float) -> Oracle:
     """At most `burst + rate * t` in any t, whenever it begins."""
 
-    def left(grants: Sequence[Grant], now: float, cost: float) -> float:
-        least, went = burst - cost, cost
+    def remaining(grants: Sequence[Grant], now: float, cost: float) -> float:
+        least, taken = burst - cost, cost
         for grant in reversed(grants):
-            went += grant.cost
+            taken += grant.cost
             if grant.cost:
-                least = min(least, burst + rate * (now - grant.at) - went)
+                least = min(least, burst + rate * (now - grant.at) - taken)
         return least
 
-    return left
+    return remaining
 
 
 def paced(rate: float, tolerance: float) -> Oracle:
     """At most `rate * (t + tolerance)` in any t, but for the last."""
 
-    def left(grants: Sequence[Grant], now: float, _: float) -> float:
-        least, went = math.inf, 0.0
+    def remaining(grants: Sequence[Grant], now: float, _: float) -> float:
+        least, taken = math.inf, 0.0
         for grant in reversed(grants):
-            went += grant.cost
+            taken += grant.cost
             if grant.cost:
-                least = min(least, rate * (now - grant.at + tolerance) - went)
+                least = min(least, rate * (now - grant.at + tolerance) - taken)
         return least
 
-    return left
+    return remaining
 
 
 def all_of(*oracles: Oracle) -> Oracle:
-    return lambda grants, now, cost: min(left(grants, now, cost) for left in oracles)
+    return lambda grants, now, cost: min(remaining(grants, now, cost) for remaining in oracles)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An algorithm, a time that is long for it, its oracle.
+    """An algorithm, a time that is long for it, and its oracle.
 
-    `remembers` all there is to know, so a refund gives back exactly what it should, on whatever
-    clock. The others do so on a clock that does not step back, or, if not `replays`, give back no
-    more than is surely right.
+    With `remembers`, the algorithm keeps its whole history, so a refund is exact on any clock.
+    Otherwise it is exact on a clock that does not step back, or, without `replays`, at most what
+    is surely right.
     """
 
     algorithm: Algorithm[Any]
     period: float
-    left: Oracle
+    remaining: Oracle
     remembers: bool = True
     replays: bool = True
     owes: bool = True
@@ -190,10 +191,10 @@ class History(RuleBasedStateMachine):
     def hit(self, cost: float) -> None:
         fits = self.admits(cost, self.now)
         before = dump(self.algorithm, self.state)
-        went = admit(self.algorithm, self.state, self.now, cost)
-        assert went == fits
-        if went:
-            self.went(cost)
+        granted = admit(self.algorithm, self.state, self.now, cost)
+        assert granted == fits
+        if granted:
+            self.note(cost)
         else:
             assert dump(self.algorithm, self.state) == before
 
@@ -209,13 +210,13 @@ class History(RuleBasedStateMachine):
         self.now += delay
         assert self.admits(cost, self.now)
         assert admit(self.algorithm, self.state, self.now, cost)
-        self.went(cost)
+        self.note(cost)
 
     @precondition(lambda self: self.subject.owes)
     @rule(cost=COSTS)
     def record(self, cost: float) -> None:
         self.algorithm.take(self.state, self.now, cost)
-        self.went(cost)
+        self.note(cost)
 
     @precondition(lambda self: self.grants and (self.subject.remembers or self.steady))
     @rule(data=st.data(), part=st.sampled_from([0.25, 0.5, 1.0, 1.0]))
@@ -239,25 +240,25 @@ class History(RuleBasedStateMachine):
     def admits(self, cost: float, now: float) -> bool:
         """Compare the algorithm with the oracle; on the edge, rounding decides."""
         fits = self.algorithm.delay(self.state, now, cost) == 0.0
-        left = self.subject.left(self.grants, now, cost)
+        remaining = self.subject.remaining(self.grants, now, cost)
         unsure = 1e-5 if now > 1e5 else 1e-6
         if cost == 0:
             assert fits
         elif fits:
-            assert left >= -unsure
+            assert remaining >= -unsure
             assert cost <= self.algorithm.capacity
         elif self.exact:
-            assert left <= unsure or cost > self.algorithm.capacity
+            assert remaining <= unsure or cost > self.algorithm.capacity
         return fits
 
-    def went(self, cost: float) -> None:
+    def note(self, cost: float) -> None:
         if cost:
             latest = max([self.now] + [grant.at for grant in self.grants])
             self.grants.append(Grant(self.now, latest, cost))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-def test_it_agrees_with_the_list_of_all_grants(subject: Subject) -> None:
+def test_algorithm_agrees_with_the_list_of_grants(subject: Subject) -> None:
     class OfSubject(History):
         def __init__(self) -> None:
             super().__init__(subject)

@@ -1,4 +1,4 @@
-"""What comes back of a charge that is settled: what a replay with the settled costs would leave."""
+"""Specifies refunds: they leave the level that a replay with the settled costs would."""
 
 import asyncio
 import copy
@@ -22,14 +22,14 @@ from tests.virtually import turns, virtual
 
 @dataclass
 class Charge:
-    """What went at `at`, as it is settled by now."""
+    """The cost of a grant at `at`, as settled by now."""
 
     at: float
     cost: float
 
 
 def replayed(charges: list[Charge], now: float, rate: float) -> float:
-    """Give the tokens in a bucket that drains, had the charges been so from the beginning."""
+    """Return the tokens in a bucket that drains, had the charges been so from the beginning."""
     level, at = 0.0, -math.inf
     for charge in charges:
         level = max(0.0, level - (charge.at - at) * rate) + charge.cost
@@ -37,7 +37,7 @@ def replayed(charges: list[Charge], now: float, rate: float) -> float:
     return max(0.0, level - (now - at) * rate)
 
 
-# (wait in seconds, cost, then which of the charges is settled, and by which part)
+# (wait in seconds, cost, then the charge that is settled, and by which part)
 Life: TypeAlias = list[tuple[float, float, list[tuple[int, float]]]]
 LIVES: st.SearchStrategy[Life] = st.lists(
     st.tuples(
@@ -60,10 +60,10 @@ ALGORITHMS: list[tuple[Algorithm[Any], float]] = [
 @pytest.mark.parametrize("start", [0.0, 1e6 + 0.1])
 @settings(max_examples=150, deadline=None)
 @given(life=LIVES)
-def test_a_level_is_that_of_the_history_with_the_settled_costs(
+def test_level_equals_a_replay_with_settled_costs(
     algorithm: Algorithm[Any], rate: float, start: float, life: Life
 ) -> None:
-    """With one charge outstanding or many, settled in whatever order, in parts or all at once."""
+    """With one charge outstanding or many, settled in any order, in parts or all at once."""
     state, now, charges = algorithm.start(), start, list[Charge]()
     unsure = 1e-7 if start else 1e-8
     for wait, cost, settled in life:
@@ -85,7 +85,7 @@ def test_a_level_is_that_of_the_history_with_the_settled_costs(
 
 @settings(max_examples=100, deadline=None)
 @given(life=LIVES, back=st.lists(st.floats(0, 2), min_size=25, max_size=25))
-def test_a_clock_that_steps_back_gets_nothing_back_too_many(life: Life, back: list[float]) -> None:
+def test_clock_that_steps_back_refunds_not_too_much(life: Life, back: list[float]) -> None:
     for algorithm, rate in (ALGORITHMS[0], (WaitUntil(0.5, 100, 100), 2.0)):
         state, now, charges, asked = algorithm.start(), 50.0, list[Charge](), list[float]()
         latest = now
@@ -107,10 +107,8 @@ def test_a_clock_that_steps_back_gets_nothing_back_too_many(life: Life, back: li
 
 @pytest.mark.parametrize("gap", [0.0001, 0.3, 0.999])
 @pytest.mark.parametrize("burst", [500, 20_000])
-def test_many_outstanding_charges_get_nearly_all_back_and_never_more(
-    burst: int, gap: float
-) -> None:
-    """Where more than 64 rising levels would have to be kept, close ones are one."""
+def test_many_charges_get_nearly_full_refunds(burst: int, gap: float) -> None:
+    """More than 64 rising levels are not kept: close ones are merged."""
     algorithm = TokenBucket("1/s", burst=burst)
     state, charges, now = algorithm.start(), list[Charge](), 0.0
     for _ in range(400):
@@ -135,7 +133,7 @@ def test_many_outstanding_charges_get_nearly_all_back_and_never_more(
         assert level - 1e-9 <= algorithm.used(state, now) <= level + highest / 16
 
 
-def test_a_take_of_many_notes_what_single_ones_do() -> None:
+def test_take_each_keeps_the_levels_of_single_takes() -> None:
     algorithm = TokenBucket("100/s", burst=1000)
     for gap in (0.0, 0.001, 0.0101, 0.02):
         instants = [5.0 + place * gap for place in range(300)]
@@ -148,7 +146,7 @@ def test_a_take_of_many_notes_what_single_ones_do() -> None:
         assert many == single
 
 
-def test_slots_reserved_one_by_one_give_nothing_to_those_behind() -> None:
+def test_refunded_reservation_moves_no_later_one() -> None:
     bucket = TokenBucket("1/s", burst=1)
     algorithms: list[Algorithm[Any]] = [bucket, WaitUntil(1, 10, 10), AllOf(bucket)]
     for algorithm in algorithms:
@@ -162,15 +160,15 @@ def test_slots_reserved_one_by_one_give_nothing_to_those_behind() -> None:
         assert algorithm.delay(state, 2.0, 1) == 0.0
 
 
-def test_slots_given_back_the_last_first_leave_what_was_before() -> None:
+def test_reservations_refunded_in_reverse_leave_no_trace() -> None:
     for algorithm in (TokenBucket("10/s", burst=1), WaitUntil(0.1, 10, 10)):
         state = algorithm.start()
-        for slot in range(6):
-            algorithm.take(state, slot / 10, 1)
-        for slot in (5, 4, 3):
-            algorithm.refund(state, 0.0, 1, slot / 10)
+        for place in range(6):
+            algorithm.take(state, place / 10, 1)
+        for place in (5, 4, 3):
+            algorithm.refund(state, 0.0, 1, place / 10)
         assert algorithm.reset_after(state, 0.0) == pytest.approx(0.3)
-        algorithm.refund(state, 0.0, 1, 0.1)  # there is one behind it
+        algorithm.refund(state, 0.0, 1, 0.1)  # there is a reservation behind it
         assert algorithm.reset_after(state, 0.0) == pytest.approx(0.3)
 
 
@@ -178,10 +176,10 @@ def test_slots_given_back_the_last_first_leave_what_was_before() -> None:
 
 
 @virtual
-async def test_slow_calls_of_a_shopify_bucket_use_all_of_the_rate() -> None:
-    """As in docs/recipes.md: 200 queries of 46 points that may cost 101; they take a second each.
+async def test_slow_shopify_calls_use_the_whole_rate() -> None:
+    """As in docs/recipes.md: 200 queries of 46 points reserved at 101; each takes a second.
 
-    What they cost in the end is there after 164 s: 1000 points at first, then 50 a second.
+    Their real cost is available after 164 s: 1000 points at first, then 50 a second.
     """
     points = RateLimiter("50/s", algorithm=TokenBucket(burst=1000))
 
@@ -191,12 +189,12 @@ async def test_slow_calls_of_a_shopify_bucket_use_all_of_the_rate() -> None:
             permit.settle(46)
 
     await asyncio.gather(*(query() for _ in range(200)))
-    # The last one needs room for what it may cost, and takes its second.
+    # The last query needs its reserved cost to be free, and takes its second.
     assert 164 <= virtual_now() <= 164 + (101 - 46) / 50 + 1 + 1.5
 
 
 @virtual
-async def test_a_slow_call_gets_the_whole_difference_back() -> None:
+async def test_slow_call_gets_the_whole_difference_refunded() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=100))
     await limiter.acquire(50)
     slow = await limiter.acquire(40)
@@ -207,17 +205,17 @@ async def test_a_slow_call_gets_the_whole_difference_back() -> None:
 
 
 @virtual
-async def test_what_would_have_overflowed_does_not_come_back() -> None:
+async def test_overflow_is_not_refunded() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=100))
     slow = await limiter.acquire(40)
     await asyncio.sleep(3.5)
-    await limiter.acquire(20)  # but for the slow one the bucket would have been full until now
+    await limiter.acquire(20)  # without the slow call the bucket would have been full until now
     slow.settle(5)
     assert (await limiter.peek()).remaining == pytest.approx(80)
 
 
 @virtual
-async def test_a_new_rate_does_not_forget_what_can_come_back() -> None:
+async def test_new_rate_keeps_refundable_levels() -> None:
     limiter = RateLimiter("100/10s", algorithm=TokenBucket)
     await limiter.acquire(50)
     slow = await limiter.acquire(40)
@@ -229,7 +227,7 @@ async def test_a_new_rate_does_not_forget_what_can_come_back() -> None:
     assert (await limiter.peek()).remaining == pytest.approx(100 - 50 + 10 + 20)
 
 
-def test_what_a_smaller_bucket_has_forgiven_does_not_come_back_too() -> None:
+def test_debt_cut_by_smaller_bucket_is_not_refunded() -> None:
     large, small = TokenBucket("10/s", burst=100), TokenBucket("10/s", burst=20)
     state = large.start()
     for now in (0.0, 1.0):
@@ -240,7 +238,7 @@ def test_what_a_smaller_bucket_has_forgiven_does_not_come_back_too() -> None:
     assert small.used(inherited, 1.0) == 20
 
 
-def test_every_order_of_settling_leaves_the_same() -> None:
+def test_order_of_settling_does_not_matter() -> None:
     algorithm = TokenBucket("1/s", burst=30)
     taken = [(0.0, 5.0), (3.0, 4.0), (4.0, 6.0), (12.0, 2.0)]
     levels = set[float]()

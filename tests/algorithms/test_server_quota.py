@@ -1,4 +1,4 @@
-"""The algorithm of what the server has announced."""
+"""Specifies the algorithm of the quota that a server reports."""
 
 import math
 
@@ -11,10 +11,10 @@ from tests.asking import admit, allowance, refund
 
 
 def reported(
-    algorithm: ServerQuota, now: float, left: float, reset_after: float
+    algorithm: ServerQuota, now: float, remaining: float, reset_after: float
 ) -> ServerQuotaState:
     state = algorithm.start()
-    algorithm.update(state, now, left, reset_after, now)
+    algorithm.update(state, now, remaining, reset_after, now)
     return state
 
 
@@ -32,7 +32,7 @@ def test_remaining_is_admitted_then_nothing_until_reset() -> None:
     assert [admit(algorithm, state, 100.0, 1) for _ in range(4)] == [True, True, True, False]
     assert algorithm.delay(state, 110.0, 1) == 20.0
     assert algorithm.remaining(state, 110.0) == 0
-    algorithm.take(state, 110.0, 5)  # it had happened already
+    algorithm.take(state, 110.0, 5)  # the request had been counted already
     assert algorithm.remaining(state, 110.0) == 0
     assert admit(algorithm, state, 130.0, 1)
     assert algorithm.remaining(state, 130.0) == math.inf
@@ -49,13 +49,13 @@ def test_heavy_cost_waits_for_the_reset() -> None:
 def test_lowest_report_of_a_window_counts() -> None:
     algorithm = ServerQuota()
     state = reported(algorithm, 0.0, 10, 30.0)
-    algorithm.update(state, 1.0, 12, 29.4, 1.0)  # overtaken on its way, and rounded
+    algorithm.update(state, 1.0, 12, 29.4, 1.0)  # overtaken by another response, and rounded
     assert (state.remaining, state.resets_at) == (10, 30.4)
     algorithm.update(state, 2.0, 7, 28.0, 2.0)
     assert (state.remaining, state.resets_at) == (7, 30.4)
     algorithm.update(state, 20.0, 50, 40.0, 20.0)
     assert (state.remaining, state.resets_at) == (50, 60.0)
-    algorithm.update(state, 61.0, 99, 30.0, 61.0)  # the window before is over
+    algorithm.update(state, 61.0, 99, 30.0, 61.0)  # the previous window is over
     assert (state.remaining, state.resets_at) == (99, 91.0)
 
 
@@ -70,7 +70,7 @@ def test_tokens_taken_since_the_request_are_subtracted() -> None:
     assert algorithm.remaining(state, 5.1) == 3
 
 
-def test_evenly_spread_quota_lasts_until_the_reset() -> None:
+def test_evenly_spaced_quota_lasts_until_the_reset() -> None:
     algorithm = ServerQuota(evenly=True)
     state = reported(algorithm, 0.0, 10, 100.0)
     now, timestamps = 0.0, list[float]()
@@ -84,7 +84,7 @@ def test_evenly_spread_quota_lasts_until_the_reset() -> None:
     assert gaps == pytest.approx([10.0] * 10)
 
 
-def test_evenly_spread_quota_foresees_a_queue() -> None:
+def test_evenly_spaced_quota_foresees_a_queue() -> None:
     algorithm = ServerQuota(evenly=True)
     state = reported(algorithm, 0.0, 10, 100.0)
     assert [
@@ -100,25 +100,27 @@ def test_quota_ignores_refunds_and_other_algorithms() -> None:
     assert algorithm.remaining(state, 1.0) == 0
     assert algorithm.inherit(ServerQuota(evenly=True), state, 1.0) is state
     assert algorithm.inherit(algorithm, object(), 1.0) == algorithm.start()
-    assert allowance(algorithm, state, 31.0, 100) == 0  # it is asked each time
+    assert allowance(algorithm, state, 31.0, 100) == 0  # the algorithm is asked each time
 
 
 @given(
     evenly=st.booleans(),
-    words=st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e4)), max_size=5),
+    reports=st.lists(
+        st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e4)), max_size=5
+    ),
     steps=st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 100)), max_size=20),
 )
 def test_any_report_leaves_a_finite_exact_wait(
-    evenly: bool, words: list[tuple[float, float, float]], steps: list[tuple[float, float]]
+    evenly: bool, reports: list[tuple[float, float, float]], steps: list[tuple[float, float]]
 ) -> None:
     algorithm = ServerQuota(evenly)
     state = algorithm.start()
-    for now, left, reset_after in words:
-        algorithm.update(state, now, left, reset_after, now)
+    for now, remaining, reset_after in reports:
+        algorithm.update(state, now, remaining, reset_after, now)
     now = 0.0
     for more, cost in steps:
         now += more
-        for _ in range(3):  # an even spacing moves on as the window grows shorter, by a rounding
+        for _ in range(3):  # rounding may move an even spacing on as the window gets shorter
             delay = algorithm.delay(state, now, cost)
             assert 0.0 <= delay <= max(1e6, 2e6)
             now += delay
@@ -127,7 +129,7 @@ def test_any_report_leaves_a_finite_exact_wait(
         assert admit(algorithm, state, now, cost)
 
 
-def test_fraction_is_spread_like_a_whole_token() -> None:
+def test_fraction_is_spaced_like_a_whole_token() -> None:
     algorithm = ServerQuota(evenly=True)
     state = reported(algorithm, 0.0, 0.5, 30.0)
     algorithm.take(state, 0.0, 0.25)

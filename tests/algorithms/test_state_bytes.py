@@ -1,4 +1,4 @@
-"""What a store keeps: a state as bytes and back, and what happens to bytes that are none."""
+"""Specifies states as bytes in a store: loading them back, and rejecting invalid bytes."""
 
 import math
 from array import array
@@ -49,16 +49,16 @@ HISTORIES = st.lists(
 
 
 def lived(algorithm: Algorithm[Any], history: list[tuple[float, float, str]]) -> tuple[Any, float]:
-    state, now, went = algorithm.start(), 0.0, 0.0
+    state, now, taken_at = algorithm.start(), 0.0, 0.0
     for wait, cost, method in history:
         now += wait
         if method == "admit" and admit(algorithm, state, now, cost):
-            went = now
+            taken_at = now
         elif method == "take":
             algorithm.take(state, now, cost)
-            went = now
+            taken_at = now
         elif method == "refund":
-            refund(algorithm, state, now, cost, went)
+            refund(algorithm, state, now, cost, taken_at)
     return state, now
 
 
@@ -72,7 +72,7 @@ def answers(algorithm: Algorithm[Any], state: object, now: float) -> list[float]
     ]
 
 
-# One token, put in at 2.0 into an empty bucket.
+# One token, added at 2.0 to an empty bucket.
 LEVEL = "000000000000f03f 0000000000000040 0000000000000040"
 
 
@@ -97,7 +97,7 @@ LEVEL = "000000000000f03f 0000000000000040 0000000000000040"
     ],
     ids=repr,
 )
-def test_what_a_store_holds_is_read_by_any_version(algorithm: Algorithm[Any], kept: str) -> None:
+def test_stored_bytes_are_read_by_any_version(algorithm: Algorithm[Any], kept: str) -> None:
     state = algorithm.start()
     algorithm.take(state, 2.0, 1)
     found = load(algorithm, bytes.fromhex(kept))
@@ -108,7 +108,7 @@ def test_what_a_store_holds_is_read_by_any_version(algorithm: Algorithm[Any], ke
 @every_algorithm
 @settings(max_examples=60)
 @given(past=HISTORIES, future=HISTORIES)
-def test_a_state_lives_on_after_dump_and_load_as_if_nothing_had_been(
+def test_state_behaves_the_same_after_dump_and_load(
     algorithm: Algorithm[Any],
     past: list[tuple[float, float, str]],
     future: list[tuple[float, float, str]],
@@ -129,7 +129,7 @@ def test_a_state_lives_on_after_dump_and_load_as_if_nothing_had_been(
 
 
 def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
-    """A ValueError that says what it is about, or a state that answers everything."""
+    """Check for a clear ValueError, or a state that answers everything."""
     try:
         state = load(algorithm, data)
     except ValueError as error:
@@ -139,7 +139,7 @@ def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
         for answer in answers(algorithm, state, now):
             assert answer >= 0.0
         assert algorithm.remaining(state, now) <= algorithm.capacity
-        # By its bytes: what it has forgotten already, it may hold still, and does not write.
+        # Compared as bytes: a state may still hold entries that it no longer writes.
         dumped = dump(algorithm, state)
         assert dump(algorithm, load(algorithm, dumped)) == dumped
         algorithm.take(state, now, 1)
@@ -150,7 +150,7 @@ def check_load(algorithm: Algorithm[Any], data: bytes) -> None:
 @every_algorithm
 @settings(max_examples=100)
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_a_state_or_a_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
+def test_any_bytes_load_or_raise_clear_error(algorithm: Algorithm[Any], data: bytes) -> None:
     check_load(algorithm, data)
     check_load(algorithm, dump(algorithm, algorithm.start())[:1] + data)
 
@@ -165,9 +165,9 @@ WILD = st.one_of(
 @every_algorithm
 @settings(max_examples=150)
 @given(history=HISTORIES, place=st.integers(0, 200), number=WILD, cut=st.integers(0, 30))
-# An instant that is out of the window as soon as another one is taken.
+# An instant that is out of the window as soon as the next one is taken.
 @example(history=[*[(0.0, 1, "admit")] * 8, (0.0, 2, "admit")], place=17, number=-1e308, cut=0)
-def test_a_damaged_dump_is_a_state_or_a_clear_error(
+def test_damaged_dump_loads_or_raises_clear_error(
     algorithm: Algorithm[Any],
     history: list[tuple[float, float, str]],
     place: int,
@@ -181,7 +181,7 @@ def test_a_damaged_dump_is_a_state_or_a_clear_error(
     check_load(algorithm, data + bytes(cut))
     place %= len(data)
     check_load(algorithm, data[:place] + bytes([(data[place] + 1 + cut) % 256]) + data[place + 1 :])
-    # A whole number of the dump is another one: they all end at the end.
+    # Replaces one double of the dump; doubles are counted from the end.
     doubles = (len(data) - 1) // 8
     if doubles:
         end = len(data) - 8 * (place % doubles)
@@ -190,7 +190,7 @@ def test_a_damaged_dump_is_a_state_or_a_clear_error(
 
 @every_algorithm
 @pytest.mark.parametrize("other", ALGORITHMS, ids=repr)
-def test_the_dump_of_another_algorithm_is_refused(
+def test_dump_of_another_algorithm_is_rejected(
     algorithm: Algorithm[Any], other: Algorithm[Any]
 ) -> None:
     if type(other) is type(algorithm):
@@ -215,7 +215,7 @@ def test_a_dump_is_compact() -> None:
         assert len(algorithm.dump(state)) == size
 
 
-def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
+def test_window_with_excess_room_is_rejected() -> None:
     wide, narrow = SlidingWindowLog("100/s"), SlidingWindowLog("10/s")
     state = wide.start()
     wide.take(state, 0.0, 1)
@@ -225,7 +225,7 @@ def test_a_window_of_more_rooms_than_its_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("costs", [[1e19, 0.5, 1.5], [0.7, 0.1, 1e-17, 1e-17]])
-def test_a_sum_that_was_rounded_as_something_great_left_is_no_damage(costs: list[float]) -> None:
+def test_sum_rounded_after_a_great_cost_is_valid(costs: list[float]) -> None:
     window = SlidingWindowLog("3/s")
     state = window.start()
     for cost in costs[:2]:
@@ -233,7 +233,7 @@ def test_a_sum_that_was_rounded_as_something_great_left_is_no_damage(costs: list
     window.take(state, 0.5, costs[2])
     window.take(state, 1.0, costs[-1])
     stays = [*costs[2:3], costs[-1]]
-    # Found by the fuzzer: what is left of the sum is too little, or less than nothing.
+    # Found by the fuzzer: the remaining sum is too small, or negative.
     assert state.costs == stays
     assert state.used < sum(stays)
     loaded = window.load(window.dump(state))
@@ -241,7 +241,7 @@ def test_a_sum_that_was_rounded_as_something_great_left_is_no_damage(costs: list
     assert loaded.used == sum(stays)
 
 
-def test_a_log_out_of_order_is_refused() -> None:
+def test_log_out_of_order_is_rejected() -> None:
     window = SlidingWindowLog("10/s")
     for instants in ([2.0, 1.0], [1.0, 3.0, 2.0]):
         state = SlidingWindowLogState(array("d", instants), last=3.0)
@@ -249,7 +249,7 @@ def test_a_log_out_of_order_is_refused() -> None:
             window.load(window.dump(state))
 
 
-def test_bytes_too_many_are_refused() -> None:
+def test_excess_bytes_are_rejected() -> None:
     algorithm = AllOf(TokenBucket("3/s"), Cooldown(3, 60))
     data = algorithm.dump(algorithm.start())
     assert algorithm.load(data) == algorithm.start()
@@ -261,13 +261,13 @@ def test_bytes_too_many_are_refused() -> None:
         algorithm.load(data[:-1])
 
 
-def test_tokens_of_no_period_are_refused() -> None:
+def test_tokens_without_a_period_are_rejected() -> None:
     algorithm = FixedWindow("3/s")
     with pytest.raises(ValueError, match="tokens without a period"):
         algorithm.load(algorithm.dump(FixedWindowState(-math.inf, 1.0)))
 
 
-def test_other_counters_are_refused() -> None:
+def test_wrong_number_of_counters_is_rejected() -> None:
     ten, four = SlidingWindowCounter("3/s", buckets=10), SlidingWindowCounter("3/s", buckets=4)
     with pytest.raises(ValueError, match="89 bytes instead of 41"):
         four.load(ten.dump(ten.start()))

@@ -1,4 +1,4 @@
-"""The bucket: starts on credit count as if each had asked, and a server's quota only tightens."""
+"""The bucket: credit counts like requests asked for one by one; a server quota only tightens."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def report(
 # ---- credit --------------------------------------------------------------------------------------
 
 
-def test_credit_is_what_may_start_now() -> None:
+def test_credit_is_the_number_that_may_start() -> None:
     bucket = bucket_of(4)
     bucket.take(0.0, 1.0)
     bucket.open_credit(0.0)
@@ -84,7 +84,7 @@ QUESTIONS: dict[str, Callable[[LocalBucket], object]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_start_on_credit_counts_like_one_asked(question: str) -> None:
+def test_start_on_credit_counts_like_a_normal_take(question: str) -> None:
     on_credit, asked = bucket_of(4), bucket_of(4)
     on_credit.open_credit(0.0)
     start_on_credit(on_credit, 0.0, 0.25, 0.5)
@@ -98,7 +98,7 @@ def test_start_on_credit_counts_like_one_asked(question: str) -> None:
     assert waits[0] == waits[1]
 
 
-# ---- taking, charging, giving back ---------------------------------------------------------------
+# ---- taking, charging, refunding -----------------------------------------------------------------
 
 
 def test_only_starts_are_counted_as_granted() -> None:
@@ -115,19 +115,19 @@ def test_charge_makes_a_debt() -> None:
     assert bucket.delay(0.0, 1.0) == 3.0
 
 
-def test_refund_counts_from_when_it_was_taken() -> None:
+def test_refund_counts_from_the_take() -> None:
     bucket = bucket_of(2)
     bucket.take(0.0, 1.0)
     bucket.take(0.5, 1.0)
     bucket.refund(0.5, 1.0, 0.0)
     assert bucket.remaining(0.75) == 1
-    assert bucket.delay(0.75, 2.0) == 0.75  # the later one still counts
+    assert bucket.delay(0.75, 2.0) == 0.75  # the later token still counts
 
 
 # ---- another algorithm, another clock ------------------------------------------------------------
 
 
-def test_another_algorithm_keeps_what_was_spent() -> None:
+def test_another_algorithm_keeps_spent_tokens() -> None:
     bucket = bucket_of(4)
     bucket.take(0.0, 3.0)
     bucket.use(SlidingWindowLog(5), 0.0)
@@ -166,7 +166,7 @@ def test_tighter_of_limit_and_quota_decides(remaining: float, left: float, delay
     assert bucket.delay(0.0, 1.0) == delay
 
 
-def test_quota_delay_ignores_the_own_limit() -> None:
+def test_quota_delay_ignores_the_configured_limit() -> None:
     bucket = bucket_of(4)
     report(bucket, 9.0)
     bucket.take(0.0, 4.0)
@@ -174,11 +174,11 @@ def test_quota_delay_ignores_the_own_limit() -> None:
     assert bucket.quota_delay(0.0, 6.0) == 10.0
 
 
-def test_first_report_leaves_out_requests_in_flight() -> None:
+def test_first_report_excludes_requests_in_flight() -> None:
     bucket = bucket_of(100)
     report(bucket, 9.0, in_flight=3)
     assert bucket.quota_remaining(0.0) == 6
-    report(bucket, 9.0, now=50.0, in_flight=3)  # each of them has been recorded since
+    report(bucket, 9.0, now=50.0, in_flight=3)  # all three have been recorded since
     assert bucket.quota_remaining(50.0) == 9
 
 
@@ -198,7 +198,7 @@ def test_quota_ends_at_its_reset() -> None:
     assert (bucket.quota_remaining(10.0), bucket.delay(10.0, 4.0)) == (None, 0.0)
 
 
-def test_own_algorithm_is_reachable_beside_a_quota() -> None:
+def test_algorithm_stays_reachable_beside_a_quota() -> None:
     bucket = bucket_of(4)
     algorithm, state = bucket.own
     report(bucket, 1.0)

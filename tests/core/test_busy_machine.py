@@ -1,8 +1,9 @@
-"""The machine is busy between the answer of the store and the request: how late may that be?
+"""How late a request starts when the machine is busy between the store's answer and the request.
 
-The store counts a request at an instant of its own clock, and the request goes at that instant or
-later: after the answer's way, the patience with which a slot may be used late, and as long as the
-loop is kept from running. A server that counts for itself sees it then. That much `guard=` absorbs.
+The store counts a request at an instant of its own clock; the request starts at that instant or
+later. The delay is bounded: the way of the answer, how late a reservation may be used, and how long
+the event loop is blocked. A server that counts for itself sees the request then; `guard=` absorbs
+that delay.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ from tests.interleaving import InterleavingLoop, Pass
 from tests.virtually import now
 
 LIMIT, PERIOD = 4, 1.0
-# Seconds: of the store's answers each way; that a slot may be used late, as `aiothrottle.sharing`
-# has it; that the machine is busy at one time; and all together.
+# Seconds: the way of the store's answers in each direction; how late a reservation may be used, as
+# in `aiothrottle.stores.prefetch`; how long the machine is busy at a time; and the sum.
 WAY, PATIENCE, BUSY = 0.01, 0.02, 0.15
 LATE = WAY + PATIENCE + BUSY
 ROUNDING = 1e-9
 
 
 class Noting(Client):
-    """Notes at which instants the store has counted what."""
+    """Records at which instants the store has counted requests."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -50,16 +51,16 @@ class Noting(Client):
 
 
 async def crawl(client: Noting, guard: float, chance: random.Random) -> list[float]:
-    """Tell when the requests went."""
-    # Few slots: while none is free, what was reserved grows old.
-    limiter, went = (
+    """Return when the requests started."""
+    # Few slots: while none is free, reservations grow old.
+    limiter, starts = (
         RateLimiter(f"{LIMIT}/s", concurrency_limit=2, store=client, key="k", guard=guard),
         list[float](),
     )
 
     async def request() -> None:
         async with limiter.throttle():
-            went.append(now())
+            starts.append(now())
             await asyncio.sleep(chance.choice([0.0, 0.1, 0.7]))
 
     tasks: list[asyncio.Task[None]] = []
@@ -69,35 +70,35 @@ async def crawl(client: Noting, guard: float, chance: random.Random) -> list[flo
             await asyncio.sleep(chance.choice([0.0, 0.1, 0.5, 1.2]))
     await asyncio.gather(*tasks)
     await limiter.aclose()
-    return went
+    return starts
 
 
 def run(seed: int, guard: float) -> tuple[list[float], list[float]]:
-    """Tell when requests went, and when the store has counted them, on a busy machine."""
+    """Return when requests started on a busy machine, and when the store has counted them."""
     chance = random.Random(seed)
-    # Far enough apart that no request meets two of them.
+    # Far enough apart that no request meets two interruptions.
     schedule = {at + chance.randrange(60): Pass(BUSY) for at in range(0, 600, 120)}
     loop = InterleavingLoop(schedule)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         server = Server()
         server.latency = 2 * WAY
         client = Noting(server)
-        went = runner.run(crawl(client, guard, chance))
+        starts = runner.run(crawl(client, guard, chance))
     assert loop.busy > 0.0
-    return went, sorted(client.instants)
+    return starts, sorted(client.instants)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_request_goes_at_its_instant_or_later_by_a_bound(seed: int) -> None:
-    went, counted = run(seed, guard=0.0)
-    assert len(went) == len(counted) == 20
-    late = [at - instant for at, instant in zip(went, counted, strict=True)]
+def test_request_starts_at_its_instant_or_boundedly_later(seed: int) -> None:
+    starts, counted = run(seed, guard=0.0)
+    assert len(starts) == len(counted) == 20
+    late = [at - instant for at, instant in zip(starts, counted, strict=True)]
     assert min(late) >= -ROUNDING
     assert max(late) <= LATE + ROUNDING, late
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_guard_of_as_much_keeps_every_window_of_the_server(seed: int) -> None:
-    went, _ = run(seed, guard=LATE)
-    in_between = zip(went, went[LIMIT:], strict=False)
+def test_guard_of_that_delay_keeps_every_server_window(seed: int) -> None:
+    starts, _ = run(seed, guard=LATE)
+    in_between = zip(starts, starts[LIMIT:], strict=False)
     assert min(after - before for before, after in in_between) >= PERIOD - ROUNDING

@@ -1,4 +1,4 @@
-"""Who is cancelled leaves the limiter as if it had never come, whenever that happens."""
+"""A cancelled waiter leaves the limiter as if it had never come, whenever it is cancelled."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ from tests.virtually import counts, now, turns, virtual
 
 
 def consumers(loop: asyncio.AbstractEventLoop) -> int:
-    """How many consumer tasks are alive; their name is the one thing known of them here."""
+    """Return how many consumer tasks are alive, counted by their name."""
     return sum(task.get_name() == "aiothrottle consumer" for task in asyncio.all_tasks(loop))
 
 
@@ -28,12 +28,12 @@ async def remaining(limiter: RateLimiter) -> float:
     return decision.remaining
 
 
-# --- One is cancelled, at every place in the line and at every turn around every instant ---
+# --- One waiter is cancelled, at every place in the queue and every turn around every instant ---
 
 
 @dataclass
 class Story:
-    """What happened to everybody but the victim, and what is left at the end."""
+    """What happened to everybody but the victim, and the state at the end."""
 
     victim: str = "absent"
     entered: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -42,8 +42,8 @@ class Story:
     remaining_later: float = math.nan
 
 
-async def tell(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
-    """Eight come to a limiter of 2/s and two slots; the victim comes in between, and goes."""
+async def play(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
+    """Eight come to a limiter of 2/s and two slots; the victim in between is cancelled."""
     limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     story = Story()
 
@@ -62,7 +62,7 @@ async def tell(place: int | None, cancel_at: float, after_turns: int, pause: flo
     tasks = [asyncio.create_task(one) for one in everybody]
     if pause:
         asyncio.get_running_loop().call_later(0.25, limiter.pause, pause)
-    # A timer that was set before those of the limiter fires before them.
+    # A timer that was set before the timers of the limiter fires before them.
     if cancel_at:
         await asyncio.sleep(cancel_at)
     await turns(after_turns)
@@ -76,35 +76,35 @@ async def tell(place: int | None, cancel_at: float, after_turns: int, pause: flo
     return story
 
 
-def told(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
+def story_of(place: int | None, cancel_at: float, after_turns: int, pause: float) -> Story:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(tell(place, cancel_at, after_turns, pause))
+        return runner.run(play(place, cancel_at, after_turns, pause))
 
 
-MOMENTS = [(time, turn) for time in (0.0, 0.25, 0.5, 1.0, 1.25, 2.0) for turn in range(5)]
+INSTANTS = [(time, turn) for time in (0.0, 0.25, 0.5, 1.0, 1.25, 2.0) for turn in range(5)]
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 8])
-def test_a_cancelled_waiter_is_as_one_that_never_came(place: int, pause: float) -> None:
+def test_cancelled_waiter_leaves_no_trace(place: int, pause: float) -> None:
     cancelled = 0
-    for time, turn in MOMENTS:
-        story = told(place, time, turn, pause)
+    for time, turn in INSTANTS:
+        story = story_of(place, time, turn, pause)
         if story.victim == "cancelled":
             cancelled += 1
             story.victim = "absent"
-            assert story == told(None, time, turn, pause), (time, turn)
+            assert story == story_of(None, time, turn, pause), (time, turn)
         else:
             assert story.victim == "entered"
             assert story.in_flight_and_waiting == (0, 0)
             assert story.remaining_later == 2
-    # The first two go at their first turn; the others wait for a second or more.
+    # The first two start in their first turn; the others wait for a second or more.
     assert cancelled >= (1 if place < 2 else 15)
 
 
 @pytest.mark.parametrize("victims", list(itertools.combinations(range(1, 5), 2)))
 @virtual
-async def test_cancelled_between_grant_and_resumption_their_places_go_to_the_next(
+async def test_waiters_cancelled_after_grant_pass_places_on(
     victims: tuple[int, ...],
 ) -> None:
     limiter = RateLimiter(5, concurrency_limit=5, clock=now)
@@ -131,7 +131,7 @@ async def test_cancelled_between_grant_and_resumption_their_places_go_to_the_nex
 
 
 @virtual
-async def test_cancelled_inside_its_block_it_gives_the_slot_back_and_the_token_is_spent() -> None:
+async def test_cancelled_block_frees_slot_but_spends_token() -> None:
     limiter = RateLimiter(2, concurrency_limit=1, clock=now)
 
     async def stay() -> None:
@@ -154,7 +154,7 @@ async def test_cancelled_inside_its_block_it_gives_the_slot_back_and_the_token_i
 
 
 @virtual
-async def test_a_token_counts_from_its_start_if_the_one_granted_after_it_is_cancelled() -> None:
+async def test_token_counts_from_start_despite_cancelled_grant() -> None:
     limiter = RateLimiter(2, clock=now)
     (await limiter.acquire(2)).release()
 
@@ -171,7 +171,7 @@ async def test_a_token_counts_from_its_start_if_the_one_granted_after_it_is_canc
 
 
 @virtual
-async def test_a_token_is_counted_once_if_those_granted_after_it_may_not_start() -> None:
+async def test_token_counts_once_if_later_grants_cannot_start() -> None:
     limiter, entered = RateLimiter(3, clock=now), list[tuple[int, float]]()
     (await limiter.acquire(3)).release()
 
@@ -187,7 +187,7 @@ async def test_a_token_is_counted_once_if_those_granted_after_it_may_not_start()
 
 @pytest.mark.parametrize("after_turns", range(6))
 @virtual
-async def test_who_may_not_start_after_all_is_not_overtaken_by_who_was_granted_after_it(
+async def test_waiter_with_revoked_grant_is_not_overtaken(
     after_turns: int,
 ) -> None:
     limiter, entered = RateLimiter(concurrency_limit=2, clock=now), list[int]()
@@ -211,7 +211,7 @@ async def test_who_may_not_start_after_all_is_not_overtaken_by_who_was_granted_a
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("after", range(4))
 @virtual
-async def test_cancelled_while_the_limiter_closes_nothing_is_left(before: int, after: int) -> None:
+async def test_waiter_cancelled_during_close_leaves_nothing(before: int, after: int) -> None:
     limiter = RateLimiter(1, concurrency_limit=3, clock=now)
 
     async def guest() -> None:
@@ -233,7 +233,7 @@ async def test_cancelled_while_the_limiter_closes_nothing_is_left(before: int, a
 
 
 @virtual
-async def test_who_closes_may_be_cancelled_and_it_is_closed_all_the_same() -> None:
+async def test_cancelled_aclose_still_closes_the_limiter() -> None:
     limiter = RateLimiter(1, clock=now)
     await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
@@ -249,7 +249,7 @@ async def test_who_closes_may_be_cancelled_and_it_is_closed_all_the_same() -> No
 
 @pytest.mark.parametrize("drain", [False, True])
 @virtual
-async def test_closing_waits_for_the_last_one_though_its_consumer_is_swept_up(drain: bool) -> None:
+async def test_aclose_waits_for_last_waiter_of_swept_consumer(drain: bool) -> None:
     limiter = RateLimiter(1, clock=now)
     await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
@@ -265,7 +265,7 @@ async def test_closing_waits_for_the_last_one_though_its_consumer_is_swept_up(dr
 
 
 @virtual
-async def test_a_timeout_around_the_wait_leaves_no_trace() -> None:
+async def test_timeout_around_the_wait_leaves_no_trace() -> None:
     limiter = RateLimiter(1, concurrency_limit=1, clock=now)
     (await limiter.acquire()).release()
     for _ in range(3):
@@ -278,19 +278,19 @@ async def test_a_timeout_around_the_wait_leaves_no_trace() -> None:
 
 
 @virtual
-async def test_a_timeout_at_the_instant_of_the_grant_loses_nothing() -> None:
+async def test_timeout_at_the_instant_of_grant_loses_nothing() -> None:
     limiter = RateLimiter(1, concurrency_limit=1, clock=now)
     for _ in range(5):
         (await limiter.acquire()).release()
         began = now()
         try:
             async with asyncio.timeout(1), limiter.throttle():
-                went = 1
+                granted = 1
         except TimeoutError:
-            went = 0
+            granted = 0
         assert now() == began + 1
         assert counts(limiter) == (0, 0)
-        assert await remaining(limiter) == 1 - went
+        assert await remaining(limiter) == 1 - granted
         await asyncio.sleep(1)
 
 
@@ -298,7 +298,7 @@ async def test_a_timeout_at_the_instant_of_the_grant_loses_nothing() -> None:
 
 
 @virtual
-async def test_of_ten_thousand_half_are_cancelled_and_nothing_is_lost() -> None:
+async def test_half_of_ten_thousand_cancelled_loses_nothing() -> None:
     limiter = RateLimiter(100, concurrency_limit=60, clock=now)
     chance = random.Random(20)
     entered: list[int] = []
@@ -312,13 +312,13 @@ async def test_of_ten_thousand_half_are_cancelled_and_nothing_is_lost() -> None:
 
     tasks = [asyncio.create_task(guest(name)) for name in range(10_000)]
     for name in chance.sample(range(10_000), 5_000):
-        moment = chance.choice([0, 1, 60]) * chance.random()
-        asyncio.get_running_loop().call_later(moment, tasks[name].cancel)
+        delay = chance.choice([0, 1, 60]) * chance.random()
+        asyncio.get_running_loop().call_later(delay, tasks[name].cancel)
     await asyncio.wait(tasks)
     lost = {name for name, task in enumerate(tasks) if task.cancelled()} - set(entered)
     assert 3_000 < len(lost) <= 5_000
     assert entered == [name for name in range(10_000) if name not in lost]
-    # No second passed in which less went than could.
+    # In no second fewer requests were granted than possible.
     assert instants == [float(place // 100) for place in range(len(entered))]
     assert counts(limiter) == (0, 0)
     await asyncio.sleep(1)
@@ -373,7 +373,7 @@ HAPPENINGS: st.SearchStrategy[Happening] = st.one_of(
 
 @dataclass(eq=False)
 class Guest:
-    """One that comes to the limiter in the storm."""
+    """A task that visits the limiter in the storm."""
 
     cost: float
     task: "asyncio.Task[None] | None" = None
@@ -386,7 +386,7 @@ class Guest:
 
 
 class Storm(VirtualTimeLoop):
-    """A loop on which guests come and go, and that looks at the limiter after each turn."""
+    """An event loop that checks the limiter after each turn while guests arrive and leave."""
 
     def __init__(self, slots: int | None) -> None:
         super().__init__()
@@ -402,12 +402,12 @@ class Storm(VirtualTimeLoop):
     def _run_once(self) -> None:
         before = self.time()
         super()._run_once()  # type: ignore[misc]
-        # Time moves when nothing is left to do. Then nobody may wait who could have gone.
+        # Time moves when nothing is left to do. Then no waiter may be left that fits.
         if self.time() > before:
             assert self.neglected is None
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         in_flight, waiting = counts(self.limiter)
         inside = sum(guest.inside for guest in self.guests)
         assert inside <= in_flight <= self.slots
@@ -492,7 +492,7 @@ class Storm(VirtualTimeLoop):
     happenings=st.lists(HAPPENINGS, max_size=40),
     end=st.lists(st.one_of(st.builds(Close), COMES), max_size=3),
 )
-def test_in_a_storm_of_arrivals_cancellations_pauses_and_closes_all_invariants_hold(
+def test_invariants_hold_in_a_storm_of_changes(
     slots: int | None, happenings: list[Happening], end: list[Happening]
 ) -> None:
     storm = Storm(slots)

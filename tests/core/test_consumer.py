@@ -1,4 +1,4 @@
-"""The consumer: one task while anybody waits, asleep until a timer or a change."""
+"""The consumer: one task while there are waiters, asleep until a timer or a change."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ DAY = 86400.0
 
 
 class Host:
-    """Has so many waiters, and gives the answers in turn each time that it serves; then None."""
+    """Has a number of waiters, and returns one answer for each turn it serves; then None."""
 
     def __init__(self, *answers: float | Exception | None, waiters: int = 1) -> None:
         self.waiters = waiters
@@ -75,7 +75,7 @@ def timers() -> list[asyncio.TimerHandle]:
     return [timer for timer in loop._scheduled if not timer.cancelled()]
 
 
-# ---- only while somebody waits -------------------------------------------------------------------
+# ---- only while there are waiters ----------------------------------------------------------------
 
 
 @virtual

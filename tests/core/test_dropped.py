@@ -1,4 +1,4 @@
-"""A permit that is dropped: it comes back by itself, pins no key, and warns where that mattered.
+"""A dropped permit: it is released by itself, pins no key, and warns where a slot was held.
 
 The warnings are counted here, so that none is one too many.
 """
@@ -43,7 +43,7 @@ HOWS: tuple[How, ...] = ("acquire", "try_acquire")
 
 @contextmanager
 def warned(category: type[Warning], times: int) -> Generator[list[warnings.WarningMessage]]:
-    """See that there are so many warnings, all of that category."""
+    """Check that so many warnings are issued, all of that category."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
@@ -103,7 +103,7 @@ async def test_keys_of_dropped_permits_are_forgotten(kind: str, keys: int, how: 
     with warned(ResourceWarning, keys if kind in BOUNDED else 0):
         for key in range(keys):
             await take(of[key], how)
-        await turns()  # the last one was granted by the consumer just now
+        await turns()  # the last permit was granted by the consumer just now
         assert len(of) == keys
     alive = [weakref.ref(of[key]._engine) for key in range(0, keys, 100)]
     await asyncio.sleep(200)
@@ -113,20 +113,20 @@ async def test_keys_of_dropped_permits_are_forgotten(kind: str, keys: int, how: 
 
 
 @virtual
-async def test_a_kept_permit_without_a_bound_pins_no_key_and_stays_valid() -> None:
+async def test_kept_permit_without_slots_pins_no_key() -> None:
     of = KeyedRateLimiter("10/s")
     held = await of.acquire("a")
     await asyncio.sleep(100)
     assert "a" not in of
-    assert of.statistics("a").in_flight == 1  # whoever comes meets the same line
+    assert of.statistics("a").in_flight == 1  # the key still has the same limiter
     held.settle(5)
-    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged anew
+    assert (await of.peek("a")).remaining == 6  # one token, which left the window, is charged again
     held.release()
     assert of.statistics("a").in_flight == 0
 
 
 @virtual
-async def test_a_permit_that_was_charged_more_is_forgotten_too() -> None:
+async def test_permit_settled_higher_is_forgotten_too() -> None:
     of = KeyedRateLimiter("10/s", parent=RateLimiter("100/s"))
     held = await of.acquire("a")
     held.settle(3)
@@ -143,9 +143,7 @@ async def test_a_permit_that_was_charged_more_is_forgotten_too() -> None:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("parent", [False, True])
 @virtual
-async def test_a_dropped_permit_gives_its_slot_to_a_waiter_and_warns_once(
-    parent: bool, how: How
-) -> None:
+async def test_dropped_permit_passes_its_slot_on_and_warns(parent: bool, how: How) -> None:
     above = RateLimiter(concurrency_limit=1)
     of = RateLimiter(concurrency_limit=1, parent=above if parent else None)
     held = await take(of, how)
@@ -161,7 +159,7 @@ async def test_a_dropped_permit_gives_its_slot_to_a_waiter_and_warns_once(
 
 
 @virtual
-async def test_a_dropped_permit_without_a_bound_is_in_flight_no_more() -> None:
+async def test_dropped_permit_without_slots_leaves_in_flight() -> None:
     of = RateLimiter("100/s")
     child_of_it = RateLimiter("100/s", parent=of)
     with warned(ResourceWarning, 0):
@@ -174,7 +172,7 @@ async def test_a_dropped_permit_without_a_bound_is_in_flight_no_more() -> None:
 
 
 @virtual
-async def test_a_permit_that_is_garbage_in_a_cycle_comes_back_when_collected() -> None:
+async def test_permit_in_garbage_cycle_is_released_when_collected() -> None:
     of = RateLimiter(concurrency_limit=1, parent=RateLimiter(concurrency_limit=1))
     cycle: list[Any] = [await of.acquire()]
     cycle.append(cycle)
@@ -189,7 +187,7 @@ async def test_a_permit_that_is_garbage_in_a_cycle_comes_back_when_collected() -
 
 
 @virtual
-async def test_what_is_left_or_released_warns_of_nothing() -> None:
+async def test_exited_or_released_permit_does_not_warn() -> None:
     of = RateLimiter(concurrency_limit=1)
     with warned(ResourceWarning, 0):
         async with await of.acquire():
@@ -211,11 +209,11 @@ async def test_what_is_left_or_released_warns_of_nothing() -> None:
     assert counts(of) == (0, 0)
 
 
-def test_a_permit_that_is_collected_in_another_thread_wakes_who_waits() -> None:
+def test_permit_collected_in_another_thread_wakes_a_waiter() -> None:
     of = RateLimiter(concurrency_limit=1)
 
     async def main() -> None:
-        asyncio.get_running_loop().set_debug(True)  # it sees what the thread may not do
+        asyncio.get_running_loop().set_debug(True)  # it detects calls from a wrong thread
         box = [await of.acquire()]
         waiter = asyncio.create_task(visit(of))
         await turns()
@@ -229,7 +227,7 @@ def test_a_permit_that_is_collected_in_another_thread_wakes_who_waits() -> None:
     assert counts(of) == (0, 0)
 
 
-def test_a_permit_that_outlives_its_loop_comes_back() -> None:
+def test_permit_that_outlives_its_loop_is_released() -> None:
     of = RateLimiter(concurrency_limit=1)
     held = asyncio.run(of.acquire())
     with warned(ResourceWarning, 1):
@@ -237,7 +235,7 @@ def test_a_permit_that_outlives_its_loop_comes_back() -> None:
     assert counts(of) == (0, 0)
 
 
-def test_a_loop_closed_before_it_heard_of_it_keeps_no_slot() -> None:
+def test_loop_closed_before_the_wakeup_keeps_no_slot() -> None:
     of = RateLimiter(concurrency_limit=1)
     loop = asyncio.new_event_loop()
     held = loop.run_until_complete(of.acquire())
@@ -248,7 +246,7 @@ def test_a_loop_closed_before_it_heard_of_it_keeps_no_slot() -> None:
 
 
 @pytest.mark.parametrize("slots", [None, 1])
-def test_a_program_that_ends_with_one_says_nothing(slots: int | None) -> None:
+def test_program_ending_with_a_permit_prints_nothing(slots: int | None) -> None:
     source = f"""
         import asyncio
         from aiothrottle import RateLimiter
@@ -271,7 +269,7 @@ def test_a_program_that_ends_with_one_says_nothing(slots: int | None) -> None:
 
 
 class Collection(Interrupt):
-    """Has something done at the n-th point of our own code, as a collection of garbage would."""
+    """Calls a function at the n-th point of our own code, as a garbage collection would."""
 
     def __init__(self, at: int, do: Callable[[], None]) -> None:
         super().__init__(at)
@@ -289,8 +287,8 @@ CODES = codes_of(
 )
 
 
-async def crowd(of: RateLimiter, point: Collection, box: list[Permit]) -> None:
-    """Have some wait for the slots of those in the box, and the limits be changed meanwhile."""
+async def wait_and_update(of: RateLimiter, point: Collection, box: list[Permit]) -> None:
+    """Wait for the slots of the permits in the box, and change the limits meanwhile."""
     box += [await of.acquire(), await of.acquire()]
     with point.armed(CODES):
         waiting = [*visits(of, 3, stay=0.5), *visits(of, 1, 3.0, priority=1)]
@@ -307,7 +305,7 @@ async def crowd(of: RateLimiter, point: Collection, box: list[Permit]) -> None:
 @pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
 @pytest.mark.parametrize("finalizer", [False, True], ids=["dropped", "released by a finalizer"])
 @pytest.mark.parametrize("parent", [False, True])
-def test_collected_at_each_point_of_the_code_it_hangs_nobody(parent: bool, finalizer: bool) -> None:
+def test_permit_collected_at_any_point_hangs_no_waiter(parent: bool, finalizer: bool) -> None:
     box: list[Permit] = []
 
     def collect() -> None:
@@ -320,7 +318,7 @@ def test_collected_at_each_point_of_the_code_it_hangs_nobody(parent: bool, final
         of = RateLimiter("100/s", concurrency_limit=2, parent=above if parent else None)
         point = Collection(at, collect)
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(crowd(of, point, box))
+            runner.run(wait_and_update(of, point, box))
         assert counts(of) == counts(above) == (0, 0), point.where
         if point.left > 0:
             assert at > 100
@@ -331,7 +329,7 @@ def test_collected_at_each_point_of_the_code_it_hangs_nobody(parent: bool, final
 
 
 @pytest.mark.parametrize("options", [{}, {"cost": 2}, {"priority": 1}, {"timeout": 1}])
-def test_the_first_that_is_never_entered_warns(options: dict[str, float]) -> None:
+def test_first_permit_never_entered_warns(options: dict[str, float]) -> None:
     of = RateLimiter("10/s", concurrency_limit=1)
     with warned(RuntimeWarning, 1) as caught:
         of.throttle(**options)
@@ -339,7 +337,7 @@ def test_the_first_that_is_never_entered_warns(options: dict[str, float]) -> Non
 
 
 @virtual
-async def test_in_debug_mode_each_warns_that_is_never_entered() -> None:
+async def test_debug_mode_warns_of_each_permit_never_entered() -> None:
     asyncio.get_running_loop().set_debug(True)
     of = RateLimiter("10/s", concurrency_limit=1)
     await visit(of)
@@ -350,16 +348,16 @@ async def test_in_debug_mode_each_warns_that_is_never_entered() -> None:
 
 
 @virtual
-async def test_after_the_first_entry_none_is_watched() -> None:
+async def test_permits_after_the_first_entry_are_not_watched() -> None:
     asyncio.get_running_loop().set_debug(False)
     of = RateLimiter("10/s", concurrency_limit=1)
     await visit(of)
-    assert type(of.throttle()) is Permit  # no finalizer: that is what the fast path would pay
+    assert type(of.throttle()) is Permit  # no finalizer: it would slow down the fast path
 
 
 @pytest.mark.parametrize("debug", [False, True])
 @virtual
-async def test_what_is_entered_does_not_warn_whatever_comes_of_it(debug: bool) -> None:
+async def test_entered_permit_never_warns(debug: bool) -> None:
     asyncio.get_running_loop().set_debug(debug)
     of = RateLimiter("1/h", concurrency_limit=1)
     with warned(RuntimeWarning, 0):
@@ -383,7 +381,7 @@ async def test_what_is_entered_does_not_warn_whatever_comes_of_it(debug: bool) -
 
 
 @virtual
-async def test_awaiting_a_permit_says_what_to_write() -> None:
+async def test_awaiting_a_permit_names_the_correct_call() -> None:
     of: Any = RateLimiter("10/s", concurrency_limit=1)
     with warned(RuntimeWarning, 0):
         with pytest.raises(TypeError, match=r"async with limiter\.throttle\(\).*limiter\.acquire"):

@@ -1,8 +1,8 @@
-"""Whatever order the loop runs things in: the storm in orders that are made up.
+"""The storm in random orders: every promise holds in whatever order the event loop runs callbacks.
 
 Each number is a story of its own: what happens, on what family of limiters, in what order, on a
 machine that is busy now and then, with tasks cancelled anywhere. A story that breaks a promise is
-cut down to what is needed for that, and told. By hand, for as many as one likes::
+shrunk to its shortest failing form and printed. To run any number of stories::
 
     AIOTHROTTLE_SCHEDULES=100000 uv run pytest tests/core/test_exploration.py -n auto --timeout 0
 """
@@ -36,7 +36,7 @@ Steps: TypeAlias = list[tuple[int, Disturbance]]
 
 SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "1200"))
 FAMILIES: tuple[Family, ...] = get_args(Family)
-# Each is a test of its own, so that they are shared out.
+# Each share is a test of its own, so that the workers divide them.
 SHARES = 12
 
 SECONDS = [0.0, 0.0, 0.125, 0.25, 0.5, 1.0, 1.75]
@@ -44,7 +44,7 @@ COSTS = [1.0, 1.0, 1.0, 0.0, 0.5, 2.0, 3.0]
 
 
 def happening(chance: random.Random) -> Happening:
-    """Make up what happens next."""
+    """Return a random next event."""
     kind = chance.choice(["come"] * 10 + ["wait"] * 5 + ["try", "try"] + ["change"] * 4)
     pick, where = chance.choice, chance.randint(0, 1)
     if kind == "come":
@@ -77,7 +77,7 @@ class Story:
         return None
 
     def cut_down(self) -> "Story":
-        """Leave out of it what is not needed for it to fail."""
+        """Return the shortest part of the story that still fails."""
         happenings, schedule = self.happenings, self.schedule
 
         def fails(happenings: list[Happening], schedule: Steps) -> bool:
@@ -85,13 +85,13 @@ class Story:
 
         happenings = shrunk(happenings, lambda kept: fails(kept, self.schedule))
         schedule = shrunk(schedule, lambda kept: fails(happenings, kept))
-        # What was needed before may not be any more.
+        # An event that was needed before may no longer be.
         fewer = shrunk(happenings, lambda kept: fails(kept, schedule))
         return Story(self.family, fewer, schedule)
 
 
 def story(number: int) -> Story:
-    """Make a story up: the same one for the same number."""
+    """Return the story of a number, always the same."""
     chance = random.Random(number)
     happenings = [happening(chance) for _ in range(chance.randint(3, 30))]
     if chance.random() < 0.3:
@@ -101,8 +101,8 @@ def story(number: int) -> Story:
     return Story(chance.choice(FAMILIES), happenings, schedule)
 
 
-def tell(number: int) -> None:
-    """Run the story, and fail with what is left of it, if it breaks a promise."""
+def check(number: int) -> None:
+    """Run the story; if it breaks a promise, fail with its shortest form."""
     if (error := story(number).fails()) is None:
         return
     short = story(number).cut_down()
@@ -111,8 +111,8 @@ def tell(number: int) -> None:
     pytest.fail(f"story {number}: {error!r}\n\n{short}\n\n{notes}", pytrace=False)
 
 
-def test_no_timer_is_left_of_a_consumer_that_was_swept_up_before_its_first_step() -> None:
-    """What is left of story 67,535 of the first hundred thousand."""
+def test_consumer_swept_before_its_start_leaves_no_timer() -> None:
+    """Story 67,535 of the first hundred thousand, shrunk."""
     happenings: list[Happening] = [
         Come(0, 2.0, 1, 2.0, 0.5, 4.0),
         Come(0, 0.0, 0, None, 0.0, None),
@@ -136,8 +136,8 @@ def test_no_timer_is_left_of_a_consumer_that_was_swept_up_before_its_first_step(
     rage(happenings, "alone", dict(schedule))
 
 
-def test_a_limit_that_is_lowered_and_raised_again_leaves_in_line_who_stood_at_the_parent() -> None:
-    """What is left of story 44,006 of another hundred thousand: the storm took it for gone."""
+def test_lowered_and_raised_limit_keeps_parent_waiters() -> None:
+    """Story 44,006 of another hundred thousand, shrunk: the storm missed the waiter."""
     rage(
         [
             Pause(-1, 0.5),
@@ -154,6 +154,6 @@ def test_a_limit_that_is_lowered_and_raised_again_leaves_in_line_who_stood_at_th
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_in_whatever_order_things_run_all_promises_hold(share: int) -> None:
+def test_promises_hold_in_any_order_of_callbacks(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
-        tell(number)
+        check(number)

@@ -21,7 +21,7 @@ from tests.virtually import now, turns, virtual
 
 
 class AskedWindow(SlidingWindowLog):
-    """Allows nothing unasked, so each request asks."""
+    """Grants no credit, so each request asks the algorithm."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class AskedWindow(SlidingWindowLog):
 
 
 class AskedBucket(TokenBucket):
-    """Allows nothing unasked, so each request asks."""
+    """Grants no credit, so each request asks the algorithm."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class AskedBucket(TokenBucket):
 
 
 class AskedLeaky(LeakyBucket):
-    """Allows nothing unasked, so each request asks."""
+    """Grants no credit, so each request asks the algorithm."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class AskedLeaky(LeakyBucket):
 
 
 class AskedFixed(FixedWindow):
-    """Allows nothing unasked, so each request asks."""
+    """Grants no credit, so each request asks the algorithm."""
 
     __slots__ = ()
 
@@ -61,13 +61,13 @@ Outcome: TypeAlias = tuple[object, Statistics, Decision]
 
 @dataclass
 class Desk:
-    """A limiter, and what is done with it one step after the other."""
+    """A limiter, and the steps that are run on it one after the other."""
 
     limiter: RateLimiter
     held: list[Permit]
 
     def enter(self, cost: float) -> bool:
-        """Go in if that needs no wait."""
+        """Enter if that needs no wait."""
         permit = self.limiter.throttle(cost)
         entering = permit.__aenter__()
         try:
@@ -79,14 +79,14 @@ class Desk:
         return False
 
     async def do(self, method: str, number: float) -> Outcome:
-        said: object = None
+        result: object = None
         match method:
             case "enter":
-                said = self.enter(1.0)
+                result = self.enter(1.0)
             case "enter many":
-                said = [self.enter(1.0) for _ in range(int(number))]
+                result = [self.enter(1.0) for _ in range(int(number))]
             case "enter heavily":
-                said = self.enter(number)
+                result = self.enter(number)
             case "leave" if self.held:
                 self.held.pop(0).release()
             case "settle" if self.held:
@@ -107,10 +107,10 @@ class Desk:
             case _:
                 pass
         await turns(4)
-        return said, self.limiter.statistics(), await self.limiter.peek()
+        return result, self.limiter.statistics(), await self.limiter.peek()
 
 
-# Twice as often what takes the fast path, and nothing asked in between.
+# Steps that take the fast path come twice as often, with nothing asked in between.
 METHODS = [
     "enter many",
     "enter",
@@ -142,7 +142,7 @@ STEPS = st.lists(
 )
 @settings(max_examples=200)
 @given(steps=STEPS)
-def test_it_does_what_asking_each_time_does(
+def test_fast_path_decides_like_asking_each_time(
     algorithm: type[Algorithm[Any]],
     asked: type[Algorithm[Any]],
     steps: list[tuple[str, float, float]],
@@ -159,7 +159,7 @@ def test_it_does_what_asking_each_time_does(
             instant += wait
             one, other = [await desk.do(method, number) for desk in desks]
             assert one[0] == other[0]
-            assert figures(one[1]) == pytest.approx(figures(other[1]))
+            assert counts(one[1]) == pytest.approx(counts(other[1]))
             assert answer(one[2]) == pytest.approx(answer(other[2]))
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -175,7 +175,7 @@ def test_it_does_what_asking_each_time_does(
         )
     )
 )
-def test_a_clock_that_steps_back_mints_nothing(
+def test_clock_that_steps_back_mints_nothing(
     algorithm: type[Algorithm[Any]], steps: list[tuple[float, int]]
 ) -> None:
     """As if it had stood still until it has caught up."""
@@ -201,7 +201,7 @@ def test_a_clock_that_steps_back_mints_nothing(
             assert last <= at_most + 1e-6
 
 
-def figures(statistics: Statistics) -> list[float]:
+def counts(statistics: Statistics) -> list[float]:
     of = statistics
     return [of.granted, of.rejected, of.waiting, of.in_flight, of.utilisation, of.paused_for]
 
@@ -222,7 +222,7 @@ def granted_at_once(limiter: RateLimiter, most: int = 1000) -> int:
 
 @pytest.mark.parametrize("algorithm", [SlidingWindowLog, TokenBucket])
 @virtual
-async def test_more_than_is_allowed_at_a_time_may_go_and_no_more_than_the_limit(
+async def test_batches_of_credit_add_up_to_the_limit(
     algorithm: type[Algorithm[Any]],
 ) -> None:
     limiter = RateLimiter(600, algorithm=algorithm)
@@ -233,7 +233,7 @@ async def test_more_than_is_allowed_at_a_time_may_go_and_no_more_than_the_limit(
 
 
 @virtual
-async def test_what_went_unasked_is_refunded_to_the_instant_at_which_it_went() -> None:
+async def test_request_on_credit_is_refunded_to_its_instant() -> None:
     limiter = RateLimiter(3)
     early = await limiter.acquire()
     await asyncio.sleep(0.25)
@@ -250,7 +250,7 @@ async def test_what_went_unasked_is_refunded_to_the_instant_at_which_it_went() -
 
 
 @virtual
-async def test_a_pause_an_end_and_a_line_end_what_is_allowed() -> None:
+async def test_pause_close_and_queue_end_the_credit() -> None:
     limiter = RateLimiter(10, concurrency_limit=5)
     assert granted_at_once(limiter, 2) == 2
     limiter.pause(1)
@@ -269,7 +269,7 @@ async def test_a_pause_an_end_and_a_line_end_what_is_allowed() -> None:
 
 
 @virtual
-async def test_a_permit_that_went_unasked_is_good_for_one_block() -> None:
+async def test_permit_on_credit_is_good_for_one_block() -> None:
     limiter = RateLimiter(10, concurrency_limit=5)
     assert granted_at_once(limiter, 1) == 1
     permit = limiter.throttle()
@@ -282,7 +282,7 @@ async def test_a_permit_that_went_unasked_is_good_for_one_block() -> None:
     assert limiter.statistics().granted == 2
 
 
-def test_what_went_unasked_counts_on_the_next_loop_with_a_clock_of_its_own() -> None:
+def test_requests_on_credit_count_on_the_next_loop() -> None:
     limiter = RateLimiter(10, concurrency_limit=5)
     for _ in range(2):
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -295,7 +295,7 @@ async def spend_three(limiter: RateLimiter) -> None:
 
 
 @virtual
-async def test_a_key_that_went_unasked_is_not_forgotten_before_its_time() -> None:
+async def test_key_used_on_credit_is_kept_until_reset() -> None:
     limiter = KeyedRateLimiter("3/min")
     for _ in range(3):
         async with limiter.throttle("a"):
@@ -307,7 +307,7 @@ async def test_a_key_that_went_unasked_is_not_forgotten_before_its_time() -> Non
 
 
 @virtual
-async def test_no_more_than_a_few_instants_are_kept_untold() -> None:
+async def test_few_timestamps_stay_unflushed() -> None:
     limiter = RateLimiter(1e6, algorithm=TokenBucket)
     granted_at_once(limiter, 5000)
     assert len(limiter._engine.bucket.timestamps) <= 256

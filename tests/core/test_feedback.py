@@ -1,4 +1,4 @@
-"""Feedback: outcomes go to the controllers, and come back as changes and as pauses."""
+"""Feedback: controllers get the outcomes and return changes and pauses."""
 
 import random
 
@@ -72,7 +72,7 @@ def test_less_than_a_whole_slot_returns_nothing() -> None:
     assert feedback.throttled(3.0, 2.5, 1.0) == (Change("slots", 2, 3),)  # 2.916
 
 
-def test_spread_of_round_trips_returns_the_guard() -> None:
+def test_varying_round_trips_return_the_guard() -> None:
     guard = tuned_guard()
     feedback = Feedback(guard=guard)
     assert succeed(feedback, 1.0, 0.9) == ()
@@ -81,7 +81,7 @@ def test_spread_of_round_trips_returns_the_guard() -> None:
     assert change.value == guard.held == pytest.approx(0.03)
 
 
-def test_429_in_spite_of_the_guard_returns_a_longer() -> None:
+def test_429_despite_the_guard_returns_a_longer_guard() -> None:
     feedback = Feedback(guard=tuned_guard())
     for seconds in (0.1, 0.9):
         succeed(feedback, 10.0, 10.0 - seconds)
@@ -123,19 +123,19 @@ def test_pause_doubles_up_to_its_bound_with_jitter(
     pauses = [feedback.pause(None, jitter=0.0, longest=120.0) for _ in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert feedback.streak == 8
-    for seconds, spread, longest, pause in [
+    for seconds, jitter, longest, pause in [
         (2.0, 0.1, 120.0, 2.1),
         (100.0, 0.1, 120.0, 100.5),  # by a second at the most
         (0.0, 0.1, 120.0, 0.0),
         (119.9, 0.1, 120.0, 120.0),
         (500.0, 0.1, 120.0, 120.0),
     ]:
-        assert feedback.pause(seconds, jitter=spread, longest=longest) == pause
+        assert feedback.pause(seconds, jitter=jitter, longest=longest) == pause
     feedback.streak = 10_000  # more doublings than a float has room for
     assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
 
 
-def test_what_was_learned_counts_for_ten_minutes() -> None:
+def test_learned_values_count_for_ten_minutes() -> None:
     throttled = Feedback()
     assert not throttled.is_needed
     throttled.streak = 1
@@ -148,7 +148,7 @@ def test_what_was_learned_counts_for_ten_minutes() -> None:
         assert feedback.is_forgettable(700.0)
 
 
-def test_restart_forgets_what_was_learned() -> None:
+def test_restart_forgets_learned_values() -> None:
     rate = RateControl(AdaptiveRate(10, 1, 100))
     slots = SlotsControl(AdaptiveConcurrency(4, 1, 100))
     rate.state.rate, slots.state.limit = 5.0, 9.0

@@ -38,7 +38,7 @@ class CountingLoop(VirtualTimeLoop):
 
 
 def parts(limiter: RateLimiter) -> list["weakref.ref[Any]"]:
-    """Everything that has to be gone when the limiter is."""
+    """Weak references to everything that must be collected together with the limiter."""
     return [weakref.ref(limiter), weakref.ref(limiter._engine)]
 
 
@@ -59,7 +59,7 @@ def running() -> CountingLoop:
     return loop
 
 
-# --- What a limiter may have gone through ---
+# --- Histories of a limiter ---
 
 
 async def be_new(limiter: RateLimiter) -> None:
@@ -129,7 +129,7 @@ after_anything = pytest.mark.parametrize("live", HISTORIES)
 
 @after_anything
 @virtual
-async def test_an_idle_limiter_holds_no_task_and_no_timer(
+async def test_idle_limiter_holds_no_task_and_no_timer(
     live: Callable[[RateLimiter], Coroutine[Any, Any, None]],
 ) -> None:
     limiter = RateLimiter(2, concurrency_limit=2, clock=now)
@@ -153,7 +153,7 @@ def no_collector() -> Iterator[None]:
 @after_anything
 @pytest.mark.usefixtures("no_collector")
 @virtual
-async def test_the_last_reference_is_all_that_keeps_it_alive(
+async def test_only_references_keep_a_limiter_alive(
     live: Callable[[RateLimiter], Coroutine[Any, Any, None]],
 ) -> None:
     limiter = RateLimiter(2, concurrency_limit=2, clock=now)
@@ -167,7 +167,7 @@ async def test_the_last_reference_is_all_that_keeps_it_alive(
 
 @pytest.mark.usefixtures("no_collector")
 @virtual
-async def test_those_who_wait_keep_it_alive_until_they_went() -> None:
+async def test_waiters_keep_the_limiter_alive_until_granted() -> None:
     limiter = RateLimiter(1, clock=now)
     references = parts(limiter)
     tasks = visits(limiter, 3)
@@ -179,8 +179,8 @@ async def test_those_who_wait_keep_it_alive_until_they_went() -> None:
     assert [reference() for reference in references] == [None, None]
 
 
-def test_the_consumer_is_gone_before_a_loop_that_ran_for_the_last_one_stops() -> None:
-    """A loop that is closed then, without a sweep, reports no pending task."""
+def test_consumer_ends_before_the_loop_stops() -> None:
+    """A loop that is closed right then, without cancelling its tasks, reports no pending task."""
     limiter = RateLimiter(1)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         loop = runner.get_loop()
@@ -189,7 +189,7 @@ def test_the_consumer_is_gone_before_a_loop_that_ran_for_the_last_one_stops() ->
         assert not asyncio.all_tasks(loop)
 
 
-def test_a_loop_that_ended_under_those_who_wait_does_not_keep_it_alive() -> None:
+def test_loop_that_ended_with_waiters_pins_no_limiter() -> None:
     async def main(limiter: RateLimiter) -> None:
         visits(limiter, 3)
         await asyncio.sleep(0)
@@ -205,7 +205,7 @@ def test_a_loop_that_ended_under_those_who_wait_does_not_keep_it_alive() -> None
 
 @pytest.mark.usefixtures("no_collector")
 @virtual
-async def test_what_one_waiter_had_in_its_context_does_not_outlive_it() -> None:
+async def test_context_of_a_waiter_does_not_outlive_it() -> None:
     class Baggage:
         """Something big, or secret."""
 
@@ -235,7 +235,7 @@ async def test_what_one_waiter_had_in_its_context_does_not_outlive_it() -> None:
 
 
 @virtual
-async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
+async def test_day_of_waiting_takes_few_turns() -> None:
     limiter = RateLimiter("1/d", clock=now)
     await visit(limiter)
     tasks = visits(limiter, 100)
@@ -250,7 +250,7 @@ async def test_a_day_of_waiting_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
+async def test_hour_of_pause_takes_few_turns() -> None:
     limiter = RateLimiter(100, clock=now)
     limiter.pause(3600)
     before = running().turns
@@ -260,7 +260,7 @@ async def test_an_hour_of_pause_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
+async def test_hour_of_waiting_for_slots_takes_few_turns() -> None:
     limiter = RateLimiter(100, concurrency_limit=1, clock=now)
     before = running().turns
     await asyncio.gather(visit(limiter, stay=3600), *visits(limiter, 1))
@@ -269,7 +269,7 @@ async def test_an_hour_of_waiting_for_a_slot_takes_a_handful_of_turns() -> None:
 
 
 @virtual
-async def test_a_thousand_waiters_take_a_few_turns_each_time_that_some_go() -> None:
+async def test_thousand_waiters_take_few_turns_per_batch() -> None:
     limiter = RateLimiter("100/min", clock=now)
     before = running().turns
     await asyncio.gather(*visits(limiter, 1000))
@@ -278,7 +278,7 @@ async def test_a_thousand_waiters_take_a_few_turns_each_time_that_some_go() -> N
 
 
 @virtual
-async def test_those_who_are_cancelled_behind_the_head_wake_nobody() -> None:
+async def test_waiters_cancelled_behind_the_head_wake_nobody() -> None:
     limiter = RateLimiter("1/h", clock=now)
     await visit(limiter)
     head, *others = visits(limiter, 100)
@@ -300,7 +300,7 @@ BEGINNING = """
     import logging
     from aiothrottle import RateLimiter
 
-    # How long a busy machine takes is no news of the program's.
+    # A debug message about a slow callback on a busy machine is not the program's.
     logging.getLogger("asyncio").addFilter(lambda record: " took " not in record.msg)
 
     limiter = RateLimiter("1/h", concurrency_limit=2)
@@ -379,7 +379,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_that_leaves_it_open_ends_without_a_word(program: str) -> None:
+def test_program_that_leaves_it_open_ends_silently(program: str) -> None:
     source = textwrap.dedent(BEGINNING) + textwrap.dedent(PROGRAMS[program])
     ended = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", source],
@@ -393,7 +393,7 @@ def test_a_program_that_leaves_it_open_ends_without_a_word(program: str) -> None
 
 
 @virtual
-async def test_a_line_may_be_forgotten_when_a_new_one_would_do_the_same() -> None:
+async def test_limiter_in_new_state_may_be_dropped() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     engine = limiter._engine
     assert engine.is_forgettable()

@@ -1,4 +1,4 @@
-"""Cancelled or stopped at each single step, and what else comes at a bad moment."""
+"""Cancellations, garbage collections, interrupts and forks, injected at each single step."""
 
 import asyncio
 import gc
@@ -70,7 +70,7 @@ class Steps(InterleavingLoop):
 
 
 async def cancelled(loop: Steps, doing: Doing, *, shared: bool) -> bool:
-    """Give whether the victim was really cancelled, with others before and behind it."""
+    """Return whether the victim was really cancelled, with others before and behind it."""
     server = Server()
     server.latency = 0.125
     limiter = RateLimiter(
@@ -86,8 +86,8 @@ async def cancelled(loop: Steps, doing: Doing, *, shared: bool) -> bool:
     await asyncio.wait([victim, *others])
     loop.victim = None
     assert [other.exception() for other in others] == [None] * 3
-    figures = limiter.statistics()
-    assert (figures.in_flight, figures.waiting) == (0, 0)
+    statistics = limiter.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
     await asyncio.sleep(5)
     assert (await limiter.peek()).remaining == 2
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -96,7 +96,7 @@ async def cancelled(loop: Steps, doing: Doing, *, shared: bool) -> bool:
 
 @pytest.mark.parametrize("shared", [False, True], ids=["memory", "store"])
 @pytest.mark.parametrize("doing", DOINGS)
-def test_cancelled_at_each_single_step_it_leaves_nothing(doing: Doing, shared: bool) -> None:
+def test_task_cancelled_at_any_step_leaves_nothing(doing: Doing, shared: bool) -> None:
     at, often = 1, 0
     while True:
         loop = Steps(at)
@@ -109,7 +109,7 @@ def test_cancelled_at_each_single_step_it_leaves_nothing(doing: Doing, shared: b
 
 
 @virtual
-async def test_garbage_that_is_collected_at_each_step_takes_nothing_away() -> None:
+async def test_garbage_collected_at_each_step_loses_nothing() -> None:
     limiter, entered = RateLimiter(2, concurrency_limit=1), list[float]()
 
     async def guest() -> None:
@@ -124,7 +124,7 @@ async def test_garbage_that_is_collected_at_each_step_takes_nothing_away() -> No
     assert entered == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
 
 
-def test_an_interrupt_from_the_keyboard_in_the_midst_of_a_block_leaves_nothing() -> None:
+def test_keyboard_interrupt_inside_a_block_leaves_nothing() -> None:
     limiter = RateLimiter(2, concurrency_limit=1)
 
     async def press() -> None:
@@ -138,15 +138,15 @@ def test_an_interrupt_from_the_keyboard_in_the_midst_of_a_block_leaves_nothing()
 
     with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(both())
-    figures = limiter.statistics()
-    assert (figures.in_flight, figures.waiting) == (0, 0)
+    statistics = limiter.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(throttle(limiter))  # on another loop, and at once
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_process_has_a_copy_of_its_own() -> None:
+def test_child_process_has_a_copy_of_its_own() -> None:
     limiter = RateLimiter("2/min", concurrency_limit=1)
 
     async def spend() -> bool:

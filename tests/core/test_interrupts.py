@@ -28,7 +28,7 @@ def test_sigint_under_asyncio_run_leaves_no_trace(turns: int, *, with_parent: bo
         async with limiter.throttle():
             await asyncio.sleep(0.3)
 
-    async def crowd() -> None:
+    async def serve_some() -> None:
         workers = [asyncio.create_task(worker()) for _ in range(7)]
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -39,7 +39,7 @@ def test_sigint_under_asyncio_run_leaves_no_trace(turns: int, *, with_parent: bo
         pytest.raises(KeyboardInterrupt),
         asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
     ):
-        runner.run(crowd())
+        runner.run(serve_some())
 
     for each in filter(None, (limiter, parent)):
         statistics = each.statistics()

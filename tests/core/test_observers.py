@@ -1,4 +1,4 @@
-"""The observers: who gets an event, and when waits become a histogram."""
+"""The observers: listeners get each event, and when waits become a histogram."""
 
 from aiothrottle._core.observers import Observers
 from aiothrottle.events import Event, Listener, Rejected
@@ -8,7 +8,7 @@ FIRST, SECOND = Rejected("key", "no room"), Rejected("key", "timeout")
 
 def test_new_and_last_removed_leave_no_listener() -> None:
     observers = Observers()
-    assert not observers.listeners  # what callers test before they make an event
+    assert not observers.listeners  # callers check this before they build an event
     listener = Listener(print)
     observers.add(listener)
     assert observers.listeners
@@ -33,7 +33,7 @@ def test_removed_listener_gets_no_more_events() -> None:
     observers.add(listener)
     observers.add(Listener(kept.append))
     observers.remove(listener)
-    observers.remove(listener)  # again: there is none
+    observers.remove(listener)  # a second time: there is none
     observers.emit(FIRST)
     assert (kept, removed) == ([FIRST], [])
 

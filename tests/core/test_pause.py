@@ -1,4 +1,4 @@
-"""The pause: only ever extended, and over no earlier than it says."""
+"""The pause: only ever extended, and never over before its end."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A queue that waits for slots alone has garbage collected, which may hold them; no other does."""
+"""A queue that waits for slots alone triggers a garbage collection, which may free them."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from aiothrottle._core.stall import Collector
 from tests.sharing import Link, Shared, share
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
-# A permit that is found comes back with that word; test_dropped.py counts them.
+# A permit that is found is released with that warning; test_dropped.py counts them.
 pytestmark = pytest.mark.filterwarnings("ignore:<Permit:ResourceWarning")
 
 
@@ -23,8 +23,8 @@ def collections(
     no_automatic_collection: None,  # noqa: ARG001 - before this one
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[list[float]]:
-    """The instants of the loop at which all garbage was collected, and never by Python itself."""
-    monkeypatch.setattr(stall, "_MOST", math.inf)  # what it takes on a busy machine is another test
+    """The loop times at which all garbage was collected; Python itself never collects."""
+    monkeypatch.setattr(stall, "_MOST", math.inf)  # the cost on a busy machine is another test
     instants: list[float] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -65,7 +65,7 @@ async def leave_early(limiter: RateLimiter) -> None:
 
 
 @virtual
-async def test_streams_that_are_left_early_do_not_block_the_limiter(
+async def test_streams_left_early_do_not_block_the_limiter(
     collections: list[float],
 ) -> None:
     limiter = RateLimiter(concurrency_limit=5)
@@ -80,7 +80,7 @@ async def test_streams_that_are_left_early_do_not_block_the_limiter(
 
 
 @virtual
-async def test_a_generator_that_is_left_early_does_not_block_the_limiter(
+async def test_generator_left_early_does_not_block_the_limiter(
     collections: list[float],
 ) -> None:
     limiter = RateLimiter(concurrency_limit=1)
@@ -103,7 +103,7 @@ async def test_a_generator_that_is_left_early_does_not_block_the_limiter(
 
 
 @virtual
-async def test_what_is_left_while_others_wait_is_found_too(collections: list[float]) -> None:
+async def test_stream_left_while_others_wait_is_found(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=1)
 
     async def read_for(seconds: float) -> None:
@@ -138,7 +138,7 @@ async def test_a_leased_slot_is_found(collections: list[float]) -> None:
 
 
 @virtual
-async def test_while_slots_come_free_nothing_is_collected(collections: list[float]) -> None:
+async def test_slots_coming_free_trigger_no_collection(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=2)
     await asyncio.gather(*visits(limiter, 500, stay=0.45))
     assert now() > 100
@@ -155,7 +155,7 @@ async def test_while_slots_come_free_nothing_is_collected(collections: list[floa
     ],
 )
 @virtual
-async def test_who_waits_for_the_rate_has_nothing_collected(
+async def test_waiters_for_the_rate_trigger_no_collection(
     limiter: RateLimiter, collections: list[float]
 ) -> None:
     await asyncio.gather(*visits(limiter, 10, stay=0.25))
@@ -164,7 +164,7 @@ async def test_who_waits_for_the_rate_has_nothing_collected(
 
 
 @virtual
-async def test_while_the_rate_is_spent_or_paused_a_slot_is_not_missed(
+async def test_slot_is_not_missed_while_rate_blocks(
     collections: list[float],
 ) -> None:
     limiter = RateLimiter("2/min", concurrency_limit=1)
@@ -183,7 +183,7 @@ async def test_while_the_rate_is_spent_or_paused_a_slot_is_not_missed(
 
 
 @virtual
-async def test_an_idle_or_held_limiter_has_nothing_collected(collections: list[float]) -> None:
+async def test_idle_or_held_limiter_triggers_no_collection(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     async with limiter.throttle():
         await asyncio.sleep(3600)
@@ -192,7 +192,7 @@ async def test_an_idle_or_held_limiter_has_nothing_collected(collections: list[f
 
 
 @virtual
-async def test_a_long_stall_has_little_collected(collections: list[float]) -> None:
+async def test_long_stall_triggers_few_collections(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     waiting: list[asyncio.Task[float]] = []
     async with limiter.throttle():
@@ -229,7 +229,7 @@ async def test_a_program_without_a_collector_keeps_its_garbage(collections: list
 
 
 @virtual
-async def test_a_process_collects_once_a_second_at_the_most(collections: list[float]) -> None:
+async def test_process_collects_at_most_once_a_second(collections: list[float]) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     await leave_early(limiter)
     for _ in range(5):
@@ -239,11 +239,11 @@ async def test_a_process_collects_once_a_second_at_the_most(collections: list[fl
 
 
 @virtual
-async def test_a_program_in_which_it_takes_long_collects_seldom(
+async def test_slow_collections_are_run_seldom(
     collections: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    clock = itertools.count(step=0.3)  # seconds that go by from one look to the next
+    clock = itertools.count(step=0.3)  # seconds between two readings
     monkeypatch.setattr("aiothrottle._core.stall.time.monotonic", lambda: next(clock))
     collector, loop = Collector(), asyncio.get_running_loop()
     waits: list[float] = []
@@ -256,7 +256,7 @@ async def test_a_program_in_which_it_takes_long_collects_seldom(
 
 
 @virtual
-async def test_leases_of_others_are_waited_for_without_a_collection(
+async def test_foreign_leases_trigger_no_collection(
     collections: list[float],
 ) -> None:
     shared = Shared()

@@ -1,4 +1,4 @@
-"""Whatever happens, what a limiter promises holds: the storm in the order of asyncio."""
+"""The storm in the order of asyncio: whatever happens, what a limiter promises holds."""
 
 import itertools
 
@@ -35,11 +35,11 @@ HAPPENINGS: st.SearchStrategy[Happening] = st.one_of(
 
 @settings(max_examples=300)
 @given(st.lists(HAPPENINGS, min_size=20, max_size=60))
-def test_in_a_storm_of_everything_all_invariants_hold(happenings: list[Happening]) -> None:
+def test_invariants_hold_in_a_storm(happenings: list[Happening]) -> None:
     rage(happenings)
 
 
-# Slots are taken away in the very turn in which somebody was granted one.
+# Slots are removed in the very turn in which a waiter was granted one.
 LOWERED: list[Happening] = [
     Come(0, 1.0, 0, None, 0.0, None),
     Come(0, 1.0, 0, None, 0.125, None),
@@ -58,13 +58,13 @@ LOWERED: list[Happening] = [
 @settings(max_examples=300)
 @example(LOWERED)
 @given(st.lists(HAPPENINGS, min_size=20, max_size=60))
-def test_in_a_storm_of_everything_with_a_parent_all_invariants_hold(
+def test_invariants_hold_in_a_storm_with_a_parent(
     happenings: list[Happening],
 ) -> None:
     rage(happenings, "parent")
 
 
-def test_the_storm_does_let_guests_in() -> None:
+def test_storm_grants_every_guest() -> None:
     """Else it could not fail."""
     comes = [
         Come(where, 1.0, 0, None, 0.0, None) for where, _ in itertools.product((0, 1), range(9))

@@ -1,4 +1,4 @@
-"""What changes a limiter in another thread than that of its loop is refused."""
+"""A change to a limiter in a thread other than that of its loop raises an error."""
 
 import asyncio
 import threading
@@ -17,9 +17,9 @@ CHANGES: dict[str, Callable[[RateLimiter, Permit], object]] = {
     "observe": lambda limiter, _: limiter.observe(print),
     "statistics": lambda limiter, _: limiter.statistics(),
     "settle": lambda _, permit: permit.settle(0.0),
-    "told": lambda _, permit: permit.update_quota(0.0, 1.0),
+    "server quota": lambda _, permit: permit.update_quota(0.0, 1.0),
     "succeeded": lambda _, permit: permit.report_success(),
-    "refused": lambda _, permit: permit.report_throttled(),
+    "throttled": lambda _, permit: permit.report_throttled(),
     "record": lambda limiter, _: asyncio.run(limiter.record()),
     "acquire": lambda limiter, _: asyncio.run(limiter.acquire()),
     "close": lambda limiter, _: asyncio.run(limiter.aclose()),
@@ -27,13 +27,13 @@ CHANGES: dict[str, Callable[[RateLimiter, Permit], object]] = {
 
 
 def elsewhere(change: Callable[[], object]) -> list[BaseException]:
-    """Do it in another thread. Gives what it raised."""
+    """Run it in another thread, and return what it raised."""
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             change()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - returned to the test
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -43,7 +43,7 @@ def elsewhere(change: Callable[[], object]) -> list[BaseException]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_change_in_another_thread_is_refused(change: str) -> None:
+async def test_change_in_another_thread_raises(change: str) -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=1)
     permit = await limiter.acquire()
     waiter = asyncio.create_task(visit(limiter))
@@ -60,7 +60,7 @@ async def test_a_change_in_another_thread_is_refused(change: str) -> None:
     assert counts(limiter) == (0, 0)
 
 
-async def test_the_error_says_how_to_do_it() -> None:
+async def test_error_names_the_thread_safe_call() -> None:
     limiter = RateLimiter(10)
     await visit(limiter)
     (error,) = await asyncio.to_thread(elsewhere, lambda: limiter.pause(1))
@@ -74,7 +74,7 @@ async def test_the_error_says_how_to_do_it() -> None:
 
 
 @pytest.mark.parametrize("change", ["pause", "statistics", "update"])
-async def test_a_new_key_in_another_thread_is_refused(change: str) -> None:
+async def test_new_key_in_another_thread_raises(change: str) -> None:
     limiter = KeyedRateLimiter("10/s")
     async with limiter.throttle("a"):
         pass
@@ -84,7 +84,7 @@ async def test_a_new_key_in_another_thread_is_refused(change: str) -> None:
     assert "b" not in limiter
 
 
-def test_without_a_loop_or_with_a_closed_one_any_thread_may() -> None:
+def test_any_thread_may_change_without_a_running_loop() -> None:
     limiter = RateLimiter(10, concurrency_limit=1)
     assert not elsewhere(lambda: limiter.pause(0.0))
     asyncio.run(visit(limiter))
@@ -92,7 +92,7 @@ def test_without_a_loop_or_with_a_closed_one_any_thread_may() -> None:
     assert limiter.statistics().granted == 1
 
 
-def test_a_loop_that_goes_on_in_another_thread_takes_its_limiter_along() -> None:
+def test_loop_continued_in_another_thread_keeps_its_limiter() -> None:
     limiter, loop = RateLimiter(10, concurrency_limit=1), asyncio.new_event_loop()
     loop.run_until_complete(visit(limiter))
 

@@ -1,4 +1,4 @@
-"""The queue: arrival less ten seconds a step of priority, against a list sorted each time."""
+"""The queue: ordered by arrival less ten seconds a priority step, checked by a sorted list."""
 
 import asyncio
 import random
@@ -74,10 +74,10 @@ def test_queue_serves_like_a_sorted_list(
 
 def test_longer_wait_stands_before_higher_priority(loop: asyncio.AbstractEventLoop) -> None:
     queue = WaitQueue()
-    early, gone, late = come(0.0, 2.0), come(0.5, 4.0), come(15.0, 8.0)
-    for waiter in (early, gone, late):
+    early, removed, late = come(0.0, 2.0), come(0.5, 4.0), come(15.0, 8.0)
+    for waiter in (early, removed, late):
         queue.add(waiter, loop.create_future())
-    queue.remove(gone)
+    queue.remove(removed)
     assert queue.cost_ahead(come(20.0, priority=1)) == 2.0
     assert queue.cost_ahead(come(20.0)) == 10.0
     assert queue.cost_ahead(come(9.0, priority=1)) == 0.0
@@ -86,7 +86,7 @@ def test_longer_wait_stands_before_higher_priority(loop: asyncio.AbstractEventLo
     assert queue.cost_ahead(come(21.0, priority=2)) == 2.0
 
 
-def test_gaps_close_when_half_the_lane_left(loop: asyncio.AbstractEventLoop) -> None:
+def test_gaps_close_when_half_the_queue_left(loop: asyncio.AbstractEventLoop) -> None:
     queue = WaitQueue()
     waiters = [come(float(at)) for at in range(6)]
     for waiter in waiters:
@@ -95,7 +95,7 @@ def test_gaps_close_when_half_the_lane_left(loop: asyncio.AbstractEventLoop) -> 
         queue.remove(waiters[which])
         assert len(list(queue)) == left
     assert list(queue) == [waiters[0], waiters[5]]
-    # Gaps behind the head go with it.
+    # Gaps behind the head are removed with it.
     newcomers = [come(float(at)) for at in range(10, 16)]
     for waiter in newcomers:
         queue.add(waiter, loop.create_future())

@@ -460,7 +460,7 @@ async def let_go_during_the_upload(scene: Scene) -> object:
 
 @case(Back.END)
 async def refused_in_place_of_100_continue(scene: Scene) -> object:
-    url = scene.server.url / "refused-expectation"
+    url = scene.server.url / "throttled-expectation"
     response = await scene.session.post(url, data=b"body", expect100=True)
     assert response.status == 429
     return response

@@ -35,7 +35,7 @@ class Scene(NamedTuple):
     limiter: RateLimiter
     session: Any
 
-    async def status(self, path: str = "refused") -> int:
+    async def status(self, path: str = "throttled") -> int:
         # A connection each: a parser that gives up on a header closes it.
         async with self.session.get(self.server.url / path) as response:
             return int(response.status)
@@ -60,7 +60,7 @@ async def scene(front: Front, *headers: str) -> AsyncGenerator[Scene]:
 async def test_who_is_told_to_wait_for_too_long_gives_up_at_once(front: Front, value: str) -> None:
     async with scene(front, f"Retry-After: {value}") as at:
         assert await at.status() == 429
-        assert at.server.hits["/refused"] == 1
+        assert at.server.hits["/throttled"] == 1
         assert LONGEST - 1 < at.limiter.statistics().paused_for <= LONGEST
 
 
@@ -71,7 +71,7 @@ async def test_what_is_no_duration_is_as_good_as_none(
 ) -> None:
     async with scene(front, f"Retry-After: {value}") as at:
         assert await at.status() == 429
-        assert at.server.hits["/refused"] == ATTEMPTS
+        assert at.server.hits["/throttled"] == ATTEMPTS
         assert at.limiter.statistics().paused_for < 1
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -81,7 +81,7 @@ async def test_of_repeated_headers_the_longest_counts_and_no_sum_is_made(front: 
     values = ["0.01", "0.02", "x" * 5000, "-1"]
     async with scene(front, *(f"Retry-After: {value}" for value in values)) as at:
         assert await at.status() == 429
-        assert at.server.hits["/refused"] == ATTEMPTS
+        assert at.server.hits["/throttled"] == ATTEMPTS
 
 
 @both_fronts
@@ -92,7 +92,7 @@ async def test_a_date_of_the_server_that_is_none_does_no_harm(front: Front, date
     later = "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"
     async with scene(front, later, f"Date: {date}") as at:
         assert await at.status() == 429
-        assert at.server.hits["/refused"] == 1
+        assert at.server.hits["/throttled"] == 1
         assert at.limiter.statistics().paused_for <= LONGEST
 
 
@@ -101,7 +101,7 @@ async def test_to_be_refused_always_and_at_once_is_no_busy_loop(front: Front) ->
     async with scene(front, "Retry-After: 0") as at:
         statuses = await asyncio.gather(*(at.status() for _ in range(50)))
         assert statuses == [429] * 50
-        assert at.server.hits["/refused"] <= 50 * ATTEMPTS
+        assert at.server.hits["/throttled"] <= 50 * ATTEMPTS
 
 
 @both_fronts
@@ -110,7 +110,7 @@ async def test_many_refusals_do_not_add_up_to_a_longer_pause(front: Front) -> No
     async with MisbehavingServer() as server, front(limiter, retry=QUICK) as session:
         server.retry_after = "Retry-After: 1000000000000\r\n"
         server.go.clear()
-        url = server.url / "refused"
+        url = server.url / "throttled"
         responses = await asyncio.gather(*(session.get(url) for _ in range(20)))
         assert [response.status for response in responses] == [429] * 20
         assert limiter.statistics().paused_for <= LONGEST
@@ -122,7 +122,7 @@ async def test_a_refusal_whose_body_never_comes_is_let_go(
 ) -> None:
     monkeypatch.setattr("aiothrottle.aiohttp.adapter.SHORT_TIME", 0.05)
     async with scene(front) as at:
-        assert await at.status("refused-and-stalled") == 200
+        assert await at.status("throttled-and-stalled") == 200
 
 
 @both_fronts
@@ -133,7 +133,7 @@ async def test_a_refusal_is_not_unpacked(front: Front) -> None:
         asyncio.get_running_loop().call_later(0.02, at.server.go.set)
         tracemalloc.start()
         try:
-            assert await at.status("refused-with-a-bomb") == 200
+            assert await at.status("throttled-with-a-bomb") == 200
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -168,8 +168,8 @@ async def test_middlewares_of_the_user_are_around_all_attempts() -> None:
         return response
 
     async with scene(throttled_session, retry=QUICK, middlewares=[outer]) as at:
-        at.server.refusals = 2
-        assert await at.text("refused") == "body"
+        at.server.throttled_times = 2
+        assert await at.text("throttled") == "body"
         assert (seen, at.granted) == ([200], 3)
 
 
@@ -210,7 +210,7 @@ async def test_a_websocket_holds_its_slot_if_it_is_told_so(front: Front, *, hold
 async def test_a_websocket_that_is_refused_is_opened_the_second_time(front: Front) -> None:
     async with scene(front, retry=QUICK) as at:
         at.server.go.set()
-        async with at.session.ws_connect(at.server.url / "websocket-refused-once") as websocket:
+        async with at.session.ws_connect(at.server.url / "websocket-throttled-once") as websocket:
             assert (await websocket.receive()).type is aiohttp.WSMsgType.CLOSE
         assert at.granted == 2
 
@@ -232,11 +232,11 @@ async def test_nobody_is_asked_to_judge_a_websocket(front: Front) -> None:
 @both_fronts
 async def test_every_attempt_pays_and_comes_no_earlier_than_the_server_says(front: Front) -> None:
     async with scene(front, retry=QUICK) as at:
-        at.server.refusals = 2
+        at.server.throttled_times = 2
         start = asyncio.get_running_loop().time()
-        assert await at.text("refused") == "body"
+        assert await at.text("throttled") == "body"
         assert asyncio.get_running_loop().time() - start >= 0.098  # uvloop's clock is coarse
-        assert (at.granted, at.server.hits["/refused"]) == (3, 3)
+        assert (at.granted, at.server.hits["/throttled"]) == (3, 3)
 
 
 @both_fronts
@@ -244,7 +244,7 @@ async def test_a_refusal_with_a_large_body_does_not_keep_the_slot_of_the_next_tr
     front: Front,
 ) -> None:
     async with scene(front, retry=QUICK) as at:
-        assert await at.text("refused-large") == "body"
+        assert await at.text("throttled-large") == "body"
 
 
 @both_fronts
@@ -253,14 +253,14 @@ async def test_a_request_that_is_refused_before_its_upload_is_read_is_sent_again
 ) -> None:
     async with scene(front, retry=QUICK) as at:
         upload = b"x" * 500_000
-        async with at.session.post(at.server.url / "refused-early", data=upload) as response:
+        async with at.session.post(at.server.url / "throttled-early", data=upload) as response:
             assert await response.text() == "500000"
 
 
 @both_fronts
 async def test_a_refusal_in_place_of_100_continue_is_tried_again(front: Front) -> None:
     async with scene(front, retry=QUICK) as at:
-        url = at.server.url / "refused-expectation"
+        url = at.server.url / "throttled-expectation"
         async with at.session.post(url, data=b"upload", expect100=True) as response:
             assert await response.text() == "upload"
 
@@ -270,7 +270,7 @@ async def test_the_cookie_of_a_refusal_is_kept_by_the_session_alone() -> None:
     for front in FRONTS:
         jar = aiohttp.CookieJar(unsafe=True)  # that is, for numbers in place of names as well
         async with scene(front, retry=QUICK, cookie_jar=jar) as at:
-            assert await at.text("refused-once") == "body"
+            assert await at.text("throttled-once") == "body"
             cookies.append(at.server.seen[1].headers.get("Cookie"))
     assert cookies == ["a=b", None]
 
@@ -278,13 +278,13 @@ async def test_the_cookie_of_a_refusal_is_kept_by_the_session_alone() -> None:
 @both_fronts
 async def test_raise_for_status_raises_after_the_last_attempt(front: Front) -> None:
     async with scene(front, retry=QUICK, raise_for_status=True) as at:
-        at.server.refusals = 1
-        assert await at.text("refused") == "body"
-        at.server.refusals = 1 << 30
+        at.server.throttled_times = 1
+        assert await at.text("throttled") == "body"
+        at.server.throttled_times = 1 << 30
         with pytest.raises(aiohttp.ClientResponseError) as error:
-            await at.get("refused")
+            await at.get("throttled")
         assert error.value.status == 429
-        assert at.server.hits["/refused"] == 2 + 3
+        assert at.server.hits["/throttled"] == 2 + 3
 
 
 @both_fronts
@@ -311,7 +311,7 @@ async def test_the_wait_before_another_attempt_counts_for_the_total_timeout() ->
     async with scene(throttled_session, retry=QUICK) as at:
         at.server.retry_after = "Retry-After: 5\r\n"
         with pytest.raises(TimeoutError):
-            await at.get("refused", timeout=ClientTimeout(total=0.05))
+            await at.get("throttled", timeout=ClientTimeout(total=0.05))
 
 
 # ---- waiting -----------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ async def test_a_request_that_is_cancelled_while_it_is_sent_gives_its_slot_back(
 async def test_a_request_that_is_cancelled_between_attempts_holds_nothing(front: Front) -> None:
     async with scene(front, retry=QUICK) as at:
         at.server.retry_after = "Retry-After: 5\r\n"
-        task = asyncio.ensure_future(at.get("refused"))
+        task = asyncio.ensure_future(at.get("throttled"))
         await until(lambda: at.limiter.statistics().paused_for)
         await until(lambda: not at.limiter.statistics().in_flight)
         task.cancel()
@@ -397,7 +397,7 @@ async def test_cancelled_anywhere_a_request_leaves_nothing_behind(front: Front) 
     async with scene(front, retry=QUICK) as at:
         at.server.retry_after = "Retry-After: 0.001\r\n"
         for turns in range(60):
-            task = asyncio.ensure_future(at.text("refused-large" if turns % 2 else "refused"))
+            task = asyncio.ensure_future(at.text("throttled-large" if turns % 2 else "throttled"))
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()

@@ -41,17 +41,17 @@ async def leave_half_read(session: Any, url: Any) -> None:  # noqa: ANN401
 
 
 async def be_refused(session: Any, url: Any) -> None:  # noqa: ANN401
-    async with session.get(url / "refused") as response:
+    async with session.get(url / "throttled") as response:
         assert response.status == 200
 
 
 async def be_refused_at_length(session: Any, url: Any) -> None:  # noqa: ANN401
-    async with session.get(url / "refused-large") as response:
+    async with session.get(url / "throttled-large") as response:
         assert response.status == 200
 
 
 async def be_refused_an_upload(session: Any, url: Any) -> None:  # noqa: ANN401
-    async with session.post(url / "refused", data=io.BytesIO(bytes(1000))) as response:
+    async with session.post(url / "throttled", data=io.BytesIO(bytes(1000))) as response:
         assert response.status == 200
 
 
@@ -109,7 +109,7 @@ async def cancelled(loop: Steps, front: Front, doing: Doing) -> bool:
     """Tell whether the victim was really cancelled. Somebody else waits behind it."""
     limiter = RateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server:
-        server.refusals, server.retry_after = 1, "Retry-After: 0.001\r\n"
+        server.throttled_times, server.retry_after = 1, "Retry-After: 0.001\r\n"
         timeout = ClientTimeout(total=30)
         async with front(limiter, retry=RETRY, timeout=timeout) as session:
             victim = loop.victim = asyncio.ensure_future(doing(session, server.url))

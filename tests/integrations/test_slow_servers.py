@@ -100,7 +100,7 @@ async def test_the_body_of_a_refusal_that_trickles_is_let_go(
 ) -> None:
     monkeypatch.setattr("aiothrottle.aiohttp.adapter.SHORT_TIME", 0.05)
     async with scene(front, retry=Retry(attempts=2, backoff=0.01)) as at:
-        async with at.session.get(at.server.url / "refused-and-trickling") as response:
+        async with at.session.get(at.server.url / "throttled-and-trickling") as response:
             assert response.status == 200
         await at.nothing_is_left()
 

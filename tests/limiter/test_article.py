@@ -1,4 +1,4 @@
-"""The class of the article "Async Python client rate limiter", used as it is used there."""
+"""Specifies that the article "Async Python client rate limiter" works with its own usage."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.virtually import now, virtual
 
 
 @virtual
-async def test_its_usage_works_as_it_is() -> None:
+async def test_usage_of_the_article_works_unchanged() -> None:
     sent: list[float] = []
     in_flight: list[int] = []
     under_way = 0
@@ -33,7 +33,7 @@ async def test_its_usage_works_as_it_is() -> None:
 
 
 @virtual
-async def test_who_is_cancelled_while_it_waits_keeps_no_slot() -> None:
+async def test_cancelled_waiter_keeps_no_slot() -> None:
     async with RateLimiter(rate_limit=1, concurrency_limit=5) as limiter:
 
         async def request() -> None:
@@ -52,6 +52,6 @@ async def test_who_is_cancelled_while_it_waits_keeps_no_slot() -> None:
 
 
 @pytest.mark.parametrize(("rate", "slots"), [(0, 1), (-1, 1), (1, 0), (1, -1)])
-def test_its_errors_are_the_same(rate: int, slots: int) -> None:
+def test_errors_are_those_of_the_article(rate: int, slots: int) -> None:
     with pytest.raises(ValueError, match=r"rate|limit"):
         RateLimiter(rate_limit=rate, concurrency_limit=slots)

@@ -51,9 +51,9 @@ def test_valid_number_passes(value: object, options: dict[str, Any]) -> None:
 def test_invalid_number_is_rejected(
     value: object, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error) as refusal:
+    with pytest.raises(error) as raised:
         check_number("cost", value, **options)
-    assert str(refusal.value) == message
+    assert str(raised.value) == message
 
 
 def test_int_beyond_floats_is_not_finite() -> None:
@@ -95,9 +95,9 @@ def test_valid_whole_number_passes(value: object, options: dict[str, Any]) -> No
 def test_invalid_whole_number_is_rejected(
     value: object, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error) as refusal:
+    with pytest.raises(error) as raised:
         check_whole("slots", value, **options)
-    assert str(refusal.value) == message
+    assert str(raised.value) == message
 
 
 def test_value_that_is_no_choice_is_rejected() -> None:

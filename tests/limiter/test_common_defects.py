@@ -1,7 +1,7 @@
-"""What limiters are known to get wrong, each as a test that ours gets it right.
+"""Specifies behaviour that limiters are known to get wrong.
 
-Every behaviour here was measured in a limiter that people use: benchmarks/ runs some of them side
-by side with ours.
+Every defect here was measured in a limiter that people use: benchmarks/ runs some of them side by
+side with ours.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from tests.asking import admit
 from tests.virtually import now, virtual
 
 
-async def crowd(limiter: RateLimiter, size: int) -> list[float]:
-    """Have so many come at once; give the instants at which they went, in their order."""
+async def grant_times(limiter: RateLimiter, size: int) -> list[float]:
+    """Start so many requests at once; return the instants at which they were granted, in order."""
     instants: list[float] = []
 
     async def one() -> None:
@@ -38,16 +38,16 @@ async def crowd(limiter: RateLimiter, size: int) -> list[float]:
 
 @pytest.mark.parametrize("rate", [10, 100])
 @virtual
-async def test_no_window_has_nearly_twice_the_limit(rate: int) -> None:
+async def test_no_window_exceeds_the_limit(rate: int) -> None:
     limiter = RateLimiter(rate)
     await asyncio.sleep(5)
-    instants = await crowd(limiter, 4 * rate)
+    instants = await grant_times(limiter, 4 * rate)
     assert greatest_count(instants, 1.0) == rate
     assert instants[-1] - instants[0] == pytest.approx(3.0)
 
 
 @virtual
-async def test_a_heavy_request_is_not_starved_by_light_ones() -> None:
+async def test_heavy_request_is_not_starved_by_light_ones() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket)
     await limiter.acquire(10)
 
@@ -59,33 +59,33 @@ async def test_a_heavy_request_is_not_starved_by_light_ones() -> None:
     begun = now()
     heavy = asyncio.create_task(limiter.acquire(8))
     await heavy
-    # Two light ones had come before it.
+    # Two light requests had come before it.
     assert now() - begun <= 1.0 + 1e-6
     for task in flood:
         task.cancel()
 
 
 @virtual
-async def test_a_new_rate_counts_at_once_for_those_who_wait() -> None:
+async def test_new_rate_applies_to_waiters_at_once() -> None:
     limiter = RateLimiter(10, algorithm=TokenBucket(burst=1))
     await limiter.acquire()
-    waiting = asyncio.create_task(crowd(limiter, 10))
+    waiting = asyncio.create_task(grant_times(limiter, 10))
     await asyncio.sleep(0.001)
     limiter.update(rate_limit=100)
     assert (await waiting)[-1] < 0.15
 
 
-def test_a_second_event_loop_is_served_like_the_first() -> None:
+def test_second_event_loop_is_served_like_the_first() -> None:
     limiter = RateLimiter(1000, concurrency_limit=1)
 
     async def main() -> int:
-        return len(await crowd(limiter, 5))
+        return len(await grant_times(limiter, 5))
 
     assert [asyncio.run(main()) for _ in range(3)] == [5, 5, 5]
 
 
 @virtual
-async def test_a_slot_granted_to_one_that_is_cancelled_in_the_same_turn_is_not_lost() -> None:
+async def test_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     held = await limiter.acquire()
     first, second = (asyncio.create_task(limiter.acquire()) for _ in range(2))
@@ -97,7 +97,7 @@ async def test_a_slot_granted_to_one_that_is_cancelled_in_the_same_turn_is_not_l
 
 
 @virtual
-async def test_a_free_key_never_waits_behind_a_busy_one() -> None:
+async def test_free_key_never_waits_behind_a_busy_one() -> None:
     limiter = KeyedRateLimiter("1/min", algorithm=TokenBucket)
     waiting = [asyncio.create_task(limiter.acquire("busy")) for _ in range(10)]
     await asyncio.sleep(1)
@@ -125,7 +125,7 @@ async def test_waits_have_no_slack_and_no_whole_seconds() -> None:
 
 
 @virtual
-async def test_what_can_never_fit_is_refused_at_once_and_not_after_its_time_out() -> None:
+async def test_cost_that_never_fits_is_rejected_at_once() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=5))
     with pytest.raises(CostTooHigh):
         await limiter.acquire(6, timeout=2)
@@ -133,8 +133,8 @@ async def test_what_can_never_fit_is_refused_at_once_and_not_after_its_time_out(
 
 
 @virtual
-async def test_a_steady_rate_stays_steady_when_many_wait() -> None:
-    instants = await crowd(RateLimiter("20/s", algorithm=TokenBucket(burst=1)), 40)
+async def test_steady_rate_stays_steady_with_many_waiters() -> None:
+    instants = await grant_times(RateLimiter("20/s", algorithm=TokenBucket(burst=1)), 40)
     gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
     assert gaps == pytest.approx([0.05] * 39)
 
@@ -144,7 +144,7 @@ async def test_a_steady_rate_stays_steady_when_many_wait() -> None:
     [TokenBucket("200/s", burst=60), FixedWindow("200/s")],
     ids=lambda a: type(a).__name__,
 )
-def test_a_small_fast_bucket_is_not_forgotten_while_it_is_full(algorithm: Algorithm[Any]) -> None:
+def test_small_fast_bucket_is_kept_while_full(algorithm: Algorithm[Any]) -> None:
     """A store that rounds the time to live down to 0 s has no limit at all."""
     state = algorithm.start()
     admitted = sum(admit(algorithm, state, index * 0.07 / 400, 1) for index in range(400))
@@ -153,14 +153,14 @@ def test_a_small_fast_bucket_is_not_forgotten_while_it_is_full(algorithm: Algori
 
 
 @virtual
-async def test_a_refused_hit_spends_nothing() -> None:
+async def test_rejected_request_spends_nothing() -> None:
     limiter = RateLimiter(Rate(10, 60), algorithm=FixedWindow)
     hits = [bool(await limiter.try_acquire(cost)) for cost in (8, 5, 1, 1, 1)]
     assert hits == [True, False, True, True, False]
 
 
 @virtual
-async def test_equals_go_in_the_order_of_their_coming() -> None:
+async def test_equal_requests_are_served_in_order_of_arrival() -> None:
     limiter, order = RateLimiter(1000, concurrency_limit=50), list[int]()
 
     async def one(name: int) -> None:

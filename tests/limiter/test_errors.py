@@ -1,4 +1,4 @@
-"""The errors as values: they survive whatever carries them elsewhere."""
+"""Specifies the errors as values: their texts, and that they can be pickled."""
 
 import asyncio
 import copy
@@ -40,10 +40,10 @@ def through_pickle(error: ThrottleError) -> ThrottleError:
 
 @pytest.mark.parametrize("carried", [through_pickle, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_comes_out_of_another_process_as_it_went_in(
+def test_error_is_the_same_in_another_process(
     error: ThrottleError, carried: Callable[[ThrottleError], ThrottleError]
 ) -> None:
-    """A pool whose worker raises what cannot be read again breaks, or waits for ever."""
+    """A pool breaks or hangs if a worker raises an error that cannot be unpickled."""
     again = carried(error)
     assert type(again) is type(error)
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
@@ -99,24 +99,24 @@ def test_key_in_a_text_is_escaped_and_cut() -> None:
 
 
 @virtual
-async def test_every_error_of_a_keyed_limiter_names_its_key() -> None:
+async def test_errors_of_a_keyed_limiter_name_the_key() -> None:
     limiter = KeyedRateLimiter("2/h", max_queue=1)
     async with limiter.throttle("a", 2):
         pass
     waiting = asyncio.create_task(limiter.acquire("a"))
     await asyncio.sleep(0)
-    told: list[str] = []
+    texts: list[str] = []
     for options in ({"cost": 3}, {"timeout": 1}, {}):
         with pytest.raises(ThrottleError) as caught:
             await limiter.acquire("a", **options)
-        told.append(str(caught.value))
+        texts.append(str(caught.value))
     limiter.update("a", rate_limit="1/s")
     await waiting
     await limiter.aclose()
     with pytest.raises(LimiterClosed) as caught:
         await limiter.acquire("a")
-    told.append(str(caught.value))
-    assert told == [
+    texts.append(str(caught.value))
+    assert texts == [
         "cost must be at most 2 tokens, got 3 (key 'a')",
         "max_queue is reached with 1 waiting; retry after 1 h (key 'a')",
         "max_queue is reached with 1 waiting; retry after 1 h (key 'a')",
@@ -125,9 +125,9 @@ async def test_every_error_of_a_keyed_limiter_names_its_key() -> None:
 
 
 @virtual
-async def test_timeout_text_says_which_bound_was_exceeded() -> None:
+async def test_timeout_text_names_the_exceeded_bound() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(60, raise_after=90, limit=600))
-    told: list[str] = []
+    texts: list[str] = []
     async with limiter.throttle():
         pass
     waiting = asyncio.create_task(limiter.acquire())
@@ -135,8 +135,8 @@ async def test_timeout_text_says_which_bound_was_exceeded() -> None:
     for timeout in (None, 30, 100):
         with pytest.raises(ThrottleTimeout) as caught:
             await limiter.acquire(timeout=timeout)
-        told.append(str(caught.value))
-    assert told == [
+        texts.append(str(caught.value))
+    assert texts == [
         "not granted within the timeout of 1 min 30 s: retry after 2 min",
         "not granted within the timeout of 30 s: retry after 3 min",
         "not granted within the timeout of 1 min 30 s: retry after 4 min",

@@ -37,13 +37,13 @@ from aiothrottle.stores import MemoryStore
 from tests.serving import answer, hang_up, serving
 from tests.virtually import turns, virtual
 
-Heard: TypeAlias = list[Event]
+Events: TypeAlias = list[Event]
 
 
-def observed(limiter: RateLimiter | KeyedRateLimiter) -> Heard:
-    heard: Heard = []
-    limiter.observe(heard.append)
-    return heard
+def observed(limiter: RateLimiter | KeyedRateLimiter) -> Events:
+    seen: Events = []
+    limiter.observe(seen.append)
+    return seen
 
 
 @asynccontextmanager
@@ -52,19 +52,19 @@ async def held(limiter: RateLimiter) -> AsyncGenerator[None]:
         yield
 
 
-# ---- grants and rejections -------------------------------------------------------------------
+# ---- grants and rejections ---------------------------------------------------------------------
 
 
 @virtual
-async def test_each_grant_is_told_with_how_long_it_waited() -> None:
+async def test_each_grant_is_emitted_with_its_wait() -> None:
     limiter = RateLimiter("2/s")
-    heard = observed(limiter)
+    seen = observed(limiter)
     for _ in range(3):
         async with limiter.throttle():
             pass
     async with limiter.throttle(2):
         pass
-    assert heard == [
+    assert seen == [
         Granted(None, 1.0, 0.0),
         Granted(None, 1.0, 0.0),
         Granted(None, 1.0, 1.0),
@@ -73,23 +73,23 @@ async def test_each_grant_is_told_with_how_long_it_waited() -> None:
 
 
 @virtual
-async def test_who_starts_to_listen_hears_the_very_next_one_and_who_stops_hears_no_more() -> None:
+async def test_new_listener_gets_the_next_event_until_removed() -> None:
     limiter = RateLimiter(1000)
     await limiter.acquire()  # now the fast path is open
-    heard: Heard = []
-    stop = limiter.observe(heard.append)
+    seen: Events = []
+    stop = limiter.observe(seen.append)
     await limiter.acquire()
     await limiter.acquire()
-    assert len(heard) == 2
+    assert len(seen) == 2
     stop()
     stop()
     await limiter.acquire()
-    assert len(heard) == 2
+    assert len(seen) == 2
     assert limiter._engine.bucket.credit > 0, "the fast path is open again"
 
 
 @virtual
-async def test_two_listeners_both_hear_and_one_may_leave() -> None:
+async def test_one_of_two_listeners_may_be_removed() -> None:
     limiter = RateLimiter(1000)
     first, second = list[Event](), list[Event]()
     stop = limiter.observe(first.append)
@@ -101,21 +101,21 @@ async def test_two_listeners_both_hear_and_one_may_leave() -> None:
 
 
 @virtual
-async def test_the_same_listener_twice_hears_twice_and_leaves_once() -> None:
+async def test_listener_added_twice_gets_events_twice() -> None:
     limiter = RateLimiter(1000)
-    heard: Heard = []
-    stop = limiter.observe(heard.append)
-    limiter.observe(heard.append)
+    seen: Events = []
+    stop = limiter.observe(seen.append)
+    limiter.observe(seen.append)
     await limiter.acquire()
     stop()
     await limiter.acquire()
-    assert len(heard) == 3
+    assert len(seen) == 3
 
 
 @virtual
-async def test_what_is_told_is_what_is_counted() -> None:
+async def test_events_match_the_statistics() -> None:
     limiter = RateLimiter(10, concurrency_limit=2)
-    heard = observed(limiter)
+    seen = observed(limiter)
 
     async def work() -> None:
         async with limiter.throttle():
@@ -125,9 +125,9 @@ async def test_what_is_told_is_what_is_counted() -> None:
     await asyncio.sleep(1.5)
     workers[20].cancel()  # it waits, and is never granted
     await asyncio.wait(workers)
-    granted = [event for event in heard if isinstance(event, Granted)]
+    granted = [event for event in seen if isinstance(event, Granted)]
     statistics = limiter.statistics()
-    assert len(granted) == len(heard) == statistics.granted == 39
+    assert len(granted) == len(seen) == statistics.granted == 39
     assert sum(event.waited for event in granted) == pytest.approx(statistics.waited_total)
 
 
@@ -135,7 +135,7 @@ async def test_what_is_told_is_what_is_counted() -> None:
 async def test_each_rejection_has_its_reason() -> None:
     limiter = RateLimiter(1, max_queue=1)
     await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     assert not (await limiter.try_acquire()).allowed
     with pytest.raises(ThrottleTimeout):
         await limiter.acquire(timeout=0.5)
@@ -144,7 +144,7 @@ async def test_each_rejection_has_its_reason() -> None:
     with pytest.raises(QueueFull):
         await limiter.acquire()
     await waiting
-    assert heard == [
+    assert seen == [
         Rejected(None, "no room"),
         Rejected(None, "timeout"),
         Rejected(None, "queue full"),
@@ -154,17 +154,17 @@ async def test_each_rejection_has_its_reason() -> None:
 
 
 @virtual
-async def test_a_timeout_while_the_slots_are_taken_is_told() -> None:
+async def test_timeout_while_the_slots_are_taken_is_emitted() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     async with held(limiter):
-        heard = observed(limiter)
+        seen = observed(limiter)
         with pytest.raises(ThrottleTimeout):
             await limiter.acquire(timeout=0.5)
-    assert heard == [Rejected(None, "timeout")]
+    assert seen == [Rejected(None, "timeout")]
 
 
 @virtual
-async def test_parent_and_child_each_tell_their_own() -> None:
+async def test_parent_and_child_each_emit_their_grants() -> None:
     parent = RateLimiter(1)
     child = RateLimiter(5, parent=parent)
     of_parent, of_child = observed(parent), observed(child)
@@ -185,13 +185,13 @@ async def test_child_emits_the_rejection_of_its_parent() -> None:
 
 
 @virtual
-async def test_a_limiter_with_a_store_tells_the_same() -> None:
+async def test_limiter_with_a_store_emits_the_same_events() -> None:
     limiter = RateLimiter(1, store=MemoryStore(), key="shared")
-    heard = observed(limiter)
+    seen = observed(limiter)
     assert (await limiter.try_acquire()).allowed
     assert not (await limiter.try_acquire()).allowed
     await limiter.acquire()
-    granted, rejected, late = heard
+    granted, rejected, late = seen
     assert (granted, rejected) == (Granted(None, 1.0, 0.0), Rejected(None, "no room"))
     assert isinstance(late, Granted)
     assert late.waited == pytest.approx(1.0, abs=0.01)
@@ -201,31 +201,31 @@ async def test_a_limiter_with_a_store_tells_the_same() -> None:
 
 
 @virtual
-async def test_a_short_pause_is_told_if_it_begins_when_the_last_one_ends() -> None:
+async def test_short_pause_after_another_is_emitted() -> None:
     limiter = RateLimiter(1000)
     await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     for pause in (2.0, 0.5):
         limiter.pause(pause)
         await asyncio.sleep(pause)
-    assert heard == [Paused(None, 2.0, "requested"), Paused(None, 0.5, "requested")]
+    assert seen == [Paused(None, 2.0, "requested"), Paused(None, 0.5, "requested")]
 
 
 @virtual
-async def test_a_pause_is_told_with_who_asked_for_it() -> None:
+async def test_pause_is_emitted_with_its_reason() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     limiter.pause(2.0)
-    assert heard == [Paused(None, 2.0, "requested")]
-    heard.clear()
+    assert seen == [Paused(None, 2.0, "requested")]
+    seen.clear()
     limiter.pause(1.0)
     limiter.pause(0.0)
     limiter.pause(2.5)
-    assert heard == [], "shorter, or longer by less than a second: the same pause"
+    assert seen == [], "shorter, or longer by less than a second: the same pause"
     await asyncio.sleep(1.0)
-    permit.report_throttled(retry_after=5.0)  # it was sent before the pause
-    assert heard == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
+    permit.report_throttled(retry_after=5.0)  # the request was sent before the pause
+    assert seen == [Throttled(None, 5.0), Paused(None, 5.0, "retry-after")]
 
 
 @virtual
@@ -235,12 +235,12 @@ async def test_many_429s_at_once_make_one_pause_event(
     caplog.set_level(logging.INFO, "aiothrottle")
     limiter = RateLimiter(1000)
     permits = [await limiter.acquire() for _ in range(50)]
-    heard = observed(limiter)
+    seen = observed(limiter)
     for permit in permits:
         permit.report_throttled(retry_after=30.0)
         await asyncio.sleep(0.01)
-    assert sum(isinstance(event, Throttled) for event in heard) == 50
-    assert sum(isinstance(event, Paused) for event in heard) == 1
+    assert sum(isinstance(event, Throttled) for event in seen) == 50
+    assert sum(isinstance(event, Paused) for event in seen) == 1
     (line,) = caplog.messages
     assert line.startswith("SlidingWindowLog(rate=Rate(limit=1000, period=1.0)) is paused for 3")
     assert line.endswith(" s: the server throttled a request and asked for a pause")
@@ -250,9 +250,9 @@ async def test_many_429s_at_once_make_one_pause_event(
 async def test_429_without_a_duration_has_its_own_reason() -> None:
     limiter = RateLimiter(1000)
     permit = await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     permit.report_throttled()
-    throttled, paused = heard
+    throttled, paused = seen
     assert throttled == Throttled(None, None)
     assert isinstance(paused, Paused)
     assert paused.reason == "throttled"
@@ -260,7 +260,7 @@ async def test_429_without_a_duration_has_its_own_reason() -> None:
 
 
 @virtual
-async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_names_the_key_once_per_pause(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     keyed = KeyedRateLimiter(1000)
     keyed.pause("example.org", 60.0)
@@ -269,7 +269,7 @@ async def test_the_log_names_the_key_once_a_pause(caplog: pytest.LogCaptureFixtu
 
 
 @virtual
-async def test_a_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     keyed = KeyedRateLimiter(10)
     for key in ("a\nERROR root: b", "\x1b[2Ja"):
@@ -284,23 +284,23 @@ async def test_a_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFix
 
 
 @virtual
-async def test_a_keyed_limiter_tells_of_every_key_old_and_new() -> None:
+async def test_keyed_limiter_emits_events_of_every_key() -> None:
     keyed = KeyedRateLimiter(1000)
     await keyed.acquire("old")
-    heard: Heard = []
-    stop = keyed.observe(heard.append)
+    seen: Events = []
+    stop = keyed.observe(seen.append)
     await keyed.acquire("old")
     await keyed.acquire("new")
-    assert heard == [Granted("old", 1.0, 0.0), Granted("new", 1.0, 0.0)]
+    assert seen == [Granted("old", 1.0, 0.0), Granted("new", 1.0, 0.0)]
     stop()
     await keyed.acquire("old")
     await keyed.acquire("newest")
-    assert len(heard) == 2
+    assert len(seen) == 2
     assert keyed["old"]._engine.bucket.credit
 
 
 @virtual
-async def test_one_key_may_be_observed_alone() -> None:
+async def test_key_may_be_observed_alone() -> None:
     keyed = KeyedRateLimiter(1000)
     everything, one = observed(keyed), observed(keyed["a"])
     await keyed.acquire("a")
@@ -309,9 +309,9 @@ async def test_one_key_may_be_observed_alone() -> None:
 
 
 @virtual
-async def test_a_key_that_was_forgotten_is_heard_of_again() -> None:
+async def test_forgotten_key_emits_events_when_it_returns() -> None:
     keyed = KeyedRateLimiter(1000)
-    heard = observed(keyed)
+    seen = observed(keyed)
     async with keyed.throttle("a"):
         pass
     await asyncio.sleep(100.0)
@@ -319,59 +319,59 @@ async def test_a_key_that_was_forgotten_is_heard_of_again() -> None:
     assert "a" not in keyed
     async with keyed.throttle("a"):
         pass
-    assert heard == [Granted("a", 1.0, 0.0)] * 2
+    assert seen == [Granted("a", 1.0, 0.0)] * 2
 
 
-# ---- what adapts, and what the server says -------------------------------------------------------
+# ---- adaptive limits, and server quotas --------------------------------------------------------
 
 
 @virtual
-async def test_a_controller_tells_what_it_changed() -> None:
+async def test_adapted_rate_is_emitted() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 1000))
     permit = await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     await asyncio.sleep(0.1)
     permit.report_throttled(retry_after=1.0)
-    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    (adapted,) = (event for event in seen if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("rate", 10)
     assert adapted.value == limiter.statistics().rate_limit
     assert adapted.value < 10
 
 
 @virtual
-async def test_slots_that_adapt_are_told() -> None:
+async def test_adapted_slots_are_emitted() -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 100))
     permit = await limiter.acquire()
-    heard = observed(limiter)
+    seen = observed(limiter)
     await asyncio.sleep(0.1)
     permit.report_throttled(retry_after=1.0)
-    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    (adapted,) = (event for event in seen if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("slots", 4)
     assert adapted.value == limiter.statistics().concurrency_limit
 
 
 @virtual
-async def test_a_guard_that_adapts_is_told() -> None:
+async def test_adapted_guard_is_emitted() -> None:
     limiter = RateLimiter(1000, guard="auto")
-    heard = observed(limiter)
+    seen = observed(limiter)
     for seconds in (0.01, 0.02):
         permit = await limiter.acquire()
         await asyncio.sleep(seconds)
         permit.report_success()
-    (adapted,) = (event for event in heard if isinstance(event, Adapted))
+    (adapted,) = (event for event in seen if isinstance(event, Adapted))
     assert (adapted.what, adapted.before) == ("guard", 0.0)
     assert adapted.value == limiter.statistics().guard
 
 
 @virtual
-async def test_what_the_server_says_is_told() -> None:
+async def test_server_quota_is_emitted() -> None:
     limiter = RateLimiter("server")
-    heard = observed(limiter)
+    seen = observed(limiter)
     permit = await limiter.acquire()
     limiter.follow("100/min")
     limiter.follow("100/min")
     permit.update_quota(7, 30.0)
-    assert heard == [
+    assert seen == [
         Granted(None, 1.0, 0.0),
         QuotaUpdated(None, None, None, (Rate(100.0, 60.0),)),
         QuotaUpdated(None, 7, 30.0),
@@ -381,40 +381,40 @@ async def test_what_the_server_says_is_told() -> None:
 # ---- the clients -------------------------------------------------------------------------------
 
 
-async def test_a_session_tells_what_it_sends_again() -> None:
+async def test_session_emits_its_retries() -> None:
     async with serving(hang_up, answer(503), answer()) as (url, _):
         limiter = RateLimiter(1000)
-        heard = observed(limiter)
+        seen = observed(limiter)
         retry = Retry(backoff=0.01)
         async with ThrottledSession(limiter, retry=retry) as session, session.get(url) as response:
             assert response.status == 200
-    first, second = (event for event in heard if isinstance(event, Retried))
+    first, second = (event for event in seen if isinstance(event, Retried))
     assert (first.attempt, first.status) == (2, None)
     assert isinstance(first.error, aiohttp.ClientError)
     assert (second.attempt, second.status, second.error) == (3, 503, None)
 
 
-async def test_a_genuine_session_tells_it_too() -> None:
+async def test_aiohttp_session_with_middleware_emits_its_retries() -> None:
     async with serving(answer(503), answer(429), hang_up, answer()) as (url, _):
         keyed = KeyedRateLimiter(1000)
-        heard = observed(keyed)
+        seen = observed(keyed)
         retry = Retry(backoff=0.01)
         async with throttled_session(keyed, retry=retry) as session, session.get(url) as response:
             assert response.status == 200
-    first, second, third = (event for event in heard if isinstance(event, Retried))
+    first, second, third = (event for event in seen if isinstance(event, Retried))
     assert (first.key, first.attempt, first.status) == (url.authority, 2, 503)
     assert (second.key, second.attempt, second.status) == (url.authority, 3, 429)
     assert isinstance(third.error, aiohttp.ClientError)
 
 
-async def test_a_transport_tells_what_it_sends_again() -> None:
+async def test_transport_emits_its_retries() -> None:
     async with serving(answer(503), answer()) as (url, _):
         keyed = KeyedRateLimiter(1000)
-        heard = observed(keyed)
+        seen = observed(keyed)
         retry = Retry(backoff=0.01)
         async with httpx.AsyncClient(transport=ThrottledTransport(keyed, retry=retry)) as client:
             assert (await client.get(str(url))).status_code == 200
-    (retried,) = (event for event in heard if isinstance(event, Retried))
+    (retried,) = (event for event in seen if isinstance(event, Retried))
     assert (retried.key, retried.attempt, retried.status) == (url.authority, 2, 503)
 
 
@@ -422,7 +422,7 @@ async def test_a_transport_tells_what_it_sends_again() -> None:
 
 
 @virtual
-async def test_an_observer_that_fails_harms_nobody_and_is_logged_once(
+async def test_failing_observer_is_logged_once_and_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limiter = RateLimiter(1)
@@ -431,11 +431,11 @@ async def test_an_observer_that_fails_harms_nobody_and_is_logged_once(
         raise ZeroDivisionError(event)
 
     limiter.observe(fail)
-    heard = observed(limiter)
+    seen = observed(limiter)
     await limiter.acquire()
     await limiter.acquire()
     assert not (await limiter.try_acquire()).allowed
-    assert len(heard) == 3
+    assert len(seen) == 3
     assert limiter.statistics().granted == 2
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("aiothrottle", "ERROR")
@@ -444,7 +444,7 @@ async def test_an_observer_that_fails_harms_nobody_and_is_logged_once(
 
 
 @virtual
-async def test_an_observer_may_ask_the_limiter() -> None:
+async def test_observer_may_call_the_limiter() -> None:
     limiter = RateLimiter(2, concurrency_limit=1)
     asked = list[tuple[int, int]]()
 
@@ -460,15 +460,15 @@ async def test_an_observer_may_ask_the_limiter() -> None:
 
 
 @virtual
-async def test_who_is_no_function_is_no_observer() -> None:
+async def test_observer_that_is_no_function_raises() -> None:
     for limiter in (RateLimiter(1), KeyedRateLimiter(1)):
         with pytest.raises(TypeError, match="an observer must be a function of one event"):
             limiter.observe("print")  # type: ignore[arg-type]
 
 
 @virtual
-async def test_a_pause_of_no_length_is_none() -> None:
+async def test_pause_of_no_length_is_not_emitted() -> None:
     limiter = RateLimiter(10)
-    heard = observed(limiter)
+    seen = observed(limiter)
     limiter.pause(0)
-    assert heard == []
+    assert seen == []

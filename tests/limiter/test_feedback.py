@@ -1,4 +1,4 @@
-"""What a limiter makes of how its requests end."""
+"""Specifies how a limiter reacts to the reported outcomes of its requests."""
 
 import asyncio
 import gc
@@ -40,18 +40,18 @@ async def send(limiter: RateLimiter, *, took: float = 0.1) -> None:
 
 
 def admitted(limiter: RateLimiter) -> float:
-    """Tell of how many successes it has heard."""
+    """Return how many successes were reported to it."""
     feedback = limiter._engine.feedback
     assert feedback is not None
     assert feedback.rate is not None
     return feedback.rate.state.admitted
 
 
-# --- A refusal ---
+# --- Throttled requests ---
 
 
 @virtual
-async def test_a_refusal_pauses_the_limiter() -> None:
+async def test_throttled_request_pauses_the_limiter() -> None:
     limiter = RateLimiter(100)
     async with limiter.throttle() as permit:
         permit.report_throttled(2.0)
@@ -61,7 +61,7 @@ async def test_a_refusal_pauses_the_limiter() -> None:
 
 
 @virtual
-async def test_it_may_be_said_after_the_release_and_counts_once() -> None:
+async def test_outcome_after_the_release_counts_once() -> None:
     limiter = RateLimiter(100)
     permit = await limiter.acquire()
     permit.release()
@@ -72,7 +72,7 @@ async def test_it_may_be_said_after_the_release_and_counts_once() -> None:
 
 
 @virtual
-async def test_of_many_at_once_the_first_makes_the_pause_and_others_lengthen_it_if_told() -> None:
+async def test_concurrent_429s_extend_pause_only_with_retry_after() -> None:
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(5)]
     await asyncio.sleep(0.1)
@@ -86,7 +86,7 @@ async def test_of_many_at_once_the_first_makes_the_pause_and_others_lengthen_it_
 
 
 @virtual
-async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() -> None:
+async def test_pause_without_retry_after_doubles_until_a_success() -> None:
     limiter = RateLimiter(1000, guard=0.0)
     pauses: list[float] = []
     for _ in range(3):
@@ -107,7 +107,7 @@ async def test_a_pause_that_is_not_told_doubles_until_something_is_admitted() ->
 
 
 @virtual
-async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so() -> None:
+async def test_custom_policy_extends_pause_only_by_retry_after() -> None:
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
@@ -119,7 +119,7 @@ async def test_a_policy_of_ones_own_lengthens_a_pause_only_if_the_server_said_so
 
 
 @pytest.mark.parametrize("retry_after", [None, 0, -1.0, math.nan, -math.inf])
-def test_what_says_nothing_counts_as_nothing(retry_after: float | None) -> None:
+def test_meaningless_retry_after_counts_as_none(retry_after: float | None) -> None:
     async def main() -> None:
         limiter = RateLimiter(100)
         async with limiter.throttle() as permit:
@@ -131,7 +131,7 @@ def test_what_says_nothing_counts_as_nothing(retry_after: float | None) -> None:
 
 @pytest.mark.parametrize("retry_after", [math.inf, 1e300, 10**400, 121])
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_no_refusal_pauses_for_longer_than_two_minutes(retry_after: float, adaptive: bool) -> None:
+def test_no_429_pauses_longer_than_two_minutes(retry_after: float, adaptive: bool) -> None:
     async def main() -> None:
         limiter = RateLimiter(AdaptiveRate(10, 1, 100) if adaptive else 10)
         async with limiter.throttle() as permit:
@@ -143,7 +143,7 @@ def test_no_refusal_pauses_for_longer_than_two_minutes(retry_after: float, adapt
     asyncio.run(main())
 
 
-async def test_a_permit_that_was_never_held_has_no_outcome() -> None:
+async def test_permit_never_held_takes_no_outcome() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
     permit = limiter.throttle()
     with pytest.raises(RuntimeError, match="not held yet"):
@@ -160,7 +160,7 @@ async def test_a_permit_that_was_never_held_has_no_outcome() -> None:
 
 
 @virtual
-async def test_the_rate_is_the_pace_and_can_be_seen() -> None:
+async def test_adaptive_rate_sets_the_pace_and_is_reported() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
     assert limiter.statistics().rate_limit == 10
     assert "at 10/s" in repr(limiter)
@@ -177,7 +177,7 @@ async def test_the_rate_is_the_pace_and_can_be_seen() -> None:
 
 
 @virtual
-async def test_the_rate_grows_for_those_who_wait() -> None:
+async def test_adaptive_rate_grows_while_requests_wait() -> None:
     limiter = RateLimiter(AdaptiveRate(1, 1, 64))
     async with asyncio.TaskGroup() as group:
         for _ in range(200):
@@ -187,7 +187,7 @@ async def test_the_rate_grows_for_those_who_wait() -> None:
 
 
 @virtual
-async def test_who_waits_goes_by_the_new_rate() -> None:
+async def test_waiters_are_granted_at_the_new_rate() -> None:
     limiter = RateLimiter(AdaptiveRate(0.1, 0.1, 100))
     feedback = limiter._engine.feedback
     assert feedback is not None
@@ -202,7 +202,7 @@ async def test_who_waits_goes_by_the_new_rate() -> None:
 
 
 @virtual
-async def test_each_key_has_a_rate_of_its_own_and_keeps_it_for_a_while() -> None:
+async def test_each_key_keeps_its_rate_for_a_while() -> None:
     limiter = KeyedRateLimiter(
         AdaptiveRate(10, 1, 100), concurrency_limit=AdaptiveConcurrency(10, 1, 16)
     )
@@ -224,7 +224,7 @@ async def test_each_key_has_a_rate_of_its_own_and_keeps_it_for_a_while() -> None
 
 
 @virtual
-async def test_a_parent_hears_of_its_childrens_requests_but_is_not_paused() -> None:
+async def test_parent_counts_childrens_outcomes_without_a_pause() -> None:
     parent = RateLimiter(AdaptiveRate(10, 1, 100))
     child = RateLimiter(1000, parent=parent)
     await send(child)
@@ -237,22 +237,22 @@ async def test_a_parent_hears_of_its_childrens_requests_but_is_not_paused() -> N
     assert child.statistics().paused_for >= 1
 
 
-def test_on_another_clock_it_begins_anew() -> None:
+def test_adaptive_rate_restarts_on_another_clock() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100))
 
-    async def refuse() -> None:
+    async def throttle_one() -> None:
         async with limiter.throttle() as permit:
             assert limiter.statistics().rate_limit == 10
             await asyncio.sleep(0.01)
             permit.report_throttled(0.01)
         assert limiter.statistics().rate_limit == 7.5
 
-    asyncio.run(refuse())
+    asyncio.run(throttle_one())
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(refuse())
+        runner.run(throttle_one())
 
 
-def test_an_adaptive_rate_has_a_algorithm_of_its_own() -> None:
+def test_adaptive_rate_has_an_algorithm_of_its_own() -> None:
     adaptive = AdaptiveRate(10, 1, 100)
     wrong: list[dict[str, Any]] = [
         {"burst": 1},
@@ -266,15 +266,15 @@ def test_an_adaptive_rate_has_a_algorithm_of_its_own() -> None:
 
 
 @virtual
-async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
+async def test_update_switches_between_fixed_and_adaptive_rate() -> None:
     limiter = RateLimiter(AdaptiveRate(10, 1, 100), concurrency_limit=4, guard=0.0)
     limiter.update(rate_limit=5)
     assert limiter.statistics().rate_limit is None
     limiter.update(
         rate_limit=AdaptiveRate(20, 1, 100), concurrency_limit=AdaptiveConcurrency(2, 1, 9)
     )
-    figures = limiter.statistics()
-    assert (figures.rate_limit, figures.concurrency_limit) == (20, 2)
+    statistics = limiter.statistics()
+    assert (statistics.rate_limit, statistics.concurrency_limit) == (20, 2)
     await send(limiter)
     await send(limiter)
     limiter.update(rate_limit=3)
@@ -285,7 +285,7 @@ async def test_update_takes_a_rate_for_an_adaptive_one_and_back() -> None:
 
 
 @virtual
-async def test_a_rate_that_is_never_above_one_lets_one_go_all_the_same() -> None:
+async def test_rate_below_one_still_grants_single_requests() -> None:
     limiter = RateLimiter(AdaptiveRate(0.5, 0.1, 0.9))
     await limiter.acquire()
     await limiter.acquire()
@@ -306,7 +306,7 @@ async def test_slots_grow_while_they_are_used() -> None:
 
 @pytest.mark.parametrize(("slots", "then"), [(2, 3), (3, 3)])
 @virtual
-async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int, then: int) -> None:
+async def test_success_after_the_release_counts_as_in_flight(slots: int, then: int) -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(slots, 1, 16))
     for _ in range(slots):  # one at a time: half of two slots are used, and less of three
         permit = await limiter.acquire()
@@ -317,7 +317,7 @@ async def test_a_success_told_after_the_release_was_in_flight_itself(slots: int,
 
 
 @virtual
-async def test_a_refusal_takes_slots() -> None:
+async def test_throttled_request_removes_slots() -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(10, 1, 16))
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.1)
@@ -329,7 +329,7 @@ async def test_a_refusal_takes_slots() -> None:
 
 
 class OfWholeMinutes(OneByOne):
-    """An algorithm of the user's, who never thought of other periods."""
+    """A user's algorithm that accepts no other periods."""
 
     def __init__(self, rate: Rate) -> None:
         if rate.period % 60:
@@ -340,7 +340,7 @@ class OfWholeMinutes(OneByOne):
 
 
 @virtual
-async def test_the_guard_follows_the_round_trips() -> None:
+async def test_guard_follows_the_round_trips() -> None:
     limiter = RateLimiter("10/s", guard="auto")
     assert limiter.statistics().guard == 0.0
     for i in range(100):
@@ -352,10 +352,10 @@ async def test_the_guard_follows_the_round_trips() -> None:
 
 
 @virtual
-async def test_a_refusal_lets_the_guard_cover_what_it_left_out() -> None:
+async def test_429_extends_the_guard_to_the_largest_outlier() -> None:
     limiter = RateLimiter("10/s", guard="auto")
-    heard: list[events.Event] = []
-    limiter.observe(heard.append)
+    seen: list[events.Event] = []
+    limiter.observe(seen.append)
     for took in (0.1, 0.6):
         await send(limiter, took=took)
     assert limiter.statistics().guard == pytest.approx(1 / 9)
@@ -363,13 +363,13 @@ async def test_a_refusal_lets_the_guard_cover_what_it_left_out() -> None:
         permit.report_throttled(1.0)
     assert limiter.statistics().guard == 0.25
     assert f"period={1.25!r}" in repr(limiter)
-    adapted = [event for event in heard if isinstance(event, events.Adapted)]
+    adapted = [event for event in seen if isinstance(event, events.Adapted)]
     assert [event.what for event in adapted] == ["guard", "guard"]
     assert adapted[-1].value == 0.25
 
 
 @virtual
-async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
+async def test_guard_tunes_itself_by_default() -> None:
     limiter = RateLimiter(["10/s", "1000/min"], burst=5, algorithm=TokenBucket)
     limiter.update(rate_limit="10/s")
     for took in (0.1, 0.15):
@@ -400,7 +400,7 @@ async def test_a_guard_tunes_itself_unless_something_else_is_said() -> None:
     ids=str,
 )
 @virtual
-async def test_there_is_no_guard_to_tune_where(limiter: RateLimiter) -> None:
+async def test_no_guard_is_tuned_where_none_applies(limiter: RateLimiter) -> None:
     async with limiter:
         for took in (0.1, 0.15):
             await send(limiter, took=took)
@@ -408,14 +408,14 @@ async def test_there_is_no_guard_to_tune_where(limiter: RateLimiter) -> None:
 
 
 @virtual
-async def test_what_shares_its_rate_has_no_guard_after_an_update_either() -> None:
+async def test_updated_limiter_with_a_store_tunes_no_guard() -> None:
     async with RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
         limiter.update(rate_limit="20/s")
         assert limiter.statistics().guard is None
 
 
 @virtual
-async def test_a_key_is_forgotten_with_its_guard_when_its_limit_is_free() -> None:
+async def test_key_is_forgotten_with_its_guard() -> None:
     keyed = KeyedRateLimiter("10/s")
     for took in (0.1, 0.15):
         await send(keyed["a"], took=took)
@@ -424,7 +424,7 @@ async def test_a_key_is_forgotten_with_its_guard_when_its_limit_is_free() -> Non
     assert "a" not in keyed
 
 
-def test_windows_of_the_calendar_stay_the_servers() -> None:
+def test_calendar_windows_stay_aligned_with_the_server() -> None:
     server = Server("100/min", "fixed-window", phase=0.0)
     outcome = simulate(
         lambda: RateLimiter("100/min", algorithm=FixedWindow),
@@ -438,7 +438,7 @@ def test_windows_of_the_calendar_stay_the_servers() -> None:
 
 @pytest.mark.parametrize("follows", [False, True])
 @virtual
-async def test_at_another_rate_the_guard_is_what_it_was(*, follows: bool) -> None:
+async def test_guard_keeps_its_value_at_another_rate(*, follows: bool) -> None:
     limiter = RateLimiter("server" if follows else "10/s")
     if follows:
         limiter.follow("10/s")
@@ -463,7 +463,7 @@ async def test_at_another_rate_the_guard_is_what_it_was(*, follows: bool) -> Non
 
 
 @virtual
-async def test_a_list_of_rates_is_what_it_was_when_it_was_given() -> None:
+async def test_rate_list_is_copied() -> None:
     rates = ["10/s", "100/min"]
     limiter = RateLimiter(rates)
     rates.clear()
@@ -475,7 +475,7 @@ async def test_a_list_of_rates_is_what_it_was_when_it_was_given() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 @virtual
-async def test_a_parent_listens_to_its_children_if_its_guard_is_asked_for(*, asked: bool) -> None:
+async def test_parent_guard_uses_child_requests_only_if_asked(*, asked: bool) -> None:
     parent = RateLimiter("10/s", guard="auto" if asked else None)
     hosts = KeyedRateLimiter("10/s", parent=parent)
     for host, took in (("a", 0.1), ("b", 0.15)) * 2:
@@ -494,7 +494,7 @@ def test_a_guard_needs_a_rate() -> None:
         RateLimiter(concurrency_limit=4, guard="auto")
 
 
-def test_the_guard_that_tunes_itself_is_enough() -> None:
+def test_tuned_guard_prevents_429s() -> None:
     for jitter in (0.0, 0.02, 0.1):
         outcome = simulate(lambda: RateLimiter(20, guard="auto"), 20, jitter=jitter, seconds=60)
         right = simulate(partial(RateLimiter, 20, guard=jitter), 20, jitter=jitter, seconds=60)
@@ -506,7 +506,7 @@ def test_the_guard_that_tunes_itself_is_enough() -> None:
 
 
 def after(outcome: Outcome, since: float) -> tuple[float, float]:
-    """Tell the refused share and the admitted per second from some instant on."""
+    """Return the throttled share and the admitted requests per second since an instant."""
     arrivals = [arrival for arrival in outcome.arrivals if arrival.at >= since]
     admitted = sum(not arrival.refused for arrival in arrivals)
     return 1 - admitted / len(arrivals), admitted / (outcome.arrivals[-1].at - since)
@@ -514,18 +514,18 @@ def after(outcome: Outcome, since: float) -> tuple[float, float]:
 
 @pytest.mark.parametrize("algorithm", ["sliding-window-log", "fixed-window", "token-bucket"])
 @pytest.mark.parametrize("start", [40.0, 1.0])
-def test_an_unknown_limit_is_found(algorithm: str, start: float) -> None:
+def test_unknown_limit_is_found(algorithm: str, start: float) -> None:
     outcome = simulate(
         lambda: RateLimiter(AdaptiveRate(start, 0.1, 200)),
         Server("10/s", algorithm),  # type: ignore[arg-type]
         seconds=250,
     )
-    refused, used = after(outcome, 10)
-    assert refused <= 0.01
+    throttled, used = after(outcome, 10)
+    assert throttled <= 0.01
     assert used >= 0.93 * 10
 
 
-def test_a_limit_that_halves_and_doubles_is_followed() -> None:
+def test_limit_that_halves_and_doubles_is_followed() -> None:
     outcome = simulate(
         lambda: RateLimiter(AdaptiveRate(10, 0.1, 200)),
         "10/s",
@@ -540,14 +540,14 @@ def test_a_limit_that_halves_and_doubles_is_followed() -> None:
 
 
 @virtual
-async def test_a_limiter_with_a_parent_hears_of_its_requests_and_so_does_the_parent() -> None:
+async def test_child_and_parent_both_count_outcomes() -> None:
     parent = RateLimiter(AdaptiveRate(50, 1, 100))
     child = RateLimiter(AdaptiveRate(10, 1, 100), parent=parent)
     await send(child)
     assert (admitted(child), admitted(parent)) == (1, 1)
 
 
-# --- What it costs who has none ---
+# --- Limiters without a controller ---
 
 
 async def report(limiter: RateLimiter) -> None:
@@ -556,7 +556,7 @@ async def report(limiter: RateLimiter) -> None:
         assert not hasattr(permit, "_reported")
 
 
-def test_a_limiter_without_a_controller_keeps_nothing_of_outcomes() -> None:
+def test_limiter_without_controller_keeps_no_outcomes() -> None:
     async def main() -> None:
         limiter = RateLimiter(1_000_000, guard=0.0)
         for _ in range(100):
@@ -570,10 +570,10 @@ def test_a_limiter_without_a_controller_keeps_nothing_of_outcomes() -> None:
     asyncio.run(main())
 
 
-# --- Who tells it ---
+# --- Outcomes from sessions and transports ---
 
 
-async def test_sessions_tell_how_requests_ended() -> None:
+async def test_sessions_report_outcomes() -> None:
     async with RateLimitedServer() as server:
         for make in (ThrottledSession, throttled_session):
             limiter = RateLimiter(AdaptiveRate(100, 1, 100))
@@ -595,7 +595,7 @@ async def test_sessions_tell_how_requests_ended() -> None:
             assert rate < 100
 
 
-async def test_sessions_measure_the_guard_of_a_limiter_that_was_given_none() -> None:
+async def test_sessions_tune_the_default_guard() -> None:
     async with RateLimitedServer() as server:
         for make in (ThrottledSession, throttled_session):
             limiter = RateLimiter(100)
@@ -608,7 +608,7 @@ async def test_sessions_measure_the_guard_of_a_limiter_that_was_given_none() -> 
             assert guard > 0.0  # no two round trips take the same time
 
 
-async def test_a_transport_tells_how_requests_ended() -> None:
+async def test_transport_reports_outcomes() -> None:
     answers = iter([200, 200, 429])
     transport = httpx.MockTransport(lambda _: httpx.Response(next(answers)))
     limiter = RateLimiter(AdaptiveRate(100, 1, 100))

@@ -1,4 +1,4 @@
-"""A limiter for each key: apart from each other, and forgotten when that makes no difference."""
+"""A limiter for each key: separate from each other, and forgotten when that changes nothing."""
 
 import asyncio
 import gc
@@ -23,13 +23,13 @@ from aiothrottle import (
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import now, turns, virtual
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
 async def visit(
     limiter: KeyedRateLimiter, key: Hashable, *, stay: float = 0.0, **options: Unchecked
 ) -> float:
-    """Go through the limiter once. Gives the time at which it let in."""
+    """Enter the limiter once, and return the time of the grant."""
     async with limiter.throttle(key, **options):
         began = now()
         if stay:
@@ -43,7 +43,7 @@ def visits(
     return [asyncio.create_task(visit(limiter, key, stay=stay)) for key in keys]
 
 
-# --- Apart from each other ---
+# --- Separate from each other ---
 
 
 @virtual
@@ -56,7 +56,7 @@ async def test_each_key_has_limits_of_its_own() -> None:
 
 @pytest.mark.parametrize("parent", [None, RateLimiter("1000/s", concurrency_limit=500)])
 @virtual
-async def test_a_free_key_beside_a_busy_one_does_not_wait(parent: RateLimiter | None) -> None:
+async def test_free_key_does_not_wait_for_busy_key(parent: RateLimiter | None) -> None:
     limiter = KeyedRateLimiter("1/h", concurrency_limit=1, parent=parent)
     busy = visits(limiter, *["busy"] * 100, stay=10)
     await asyncio.sleep(5)
@@ -70,7 +70,7 @@ async def test_a_free_key_beside_a_busy_one_does_not_wait(parent: RateLimiter | 
 
 
 @virtual
-async def test_an_override_replaces_what_it_names_for_that_key_alone() -> None:
+async def test_override_replaces_its_arguments_for_its_key_alone() -> None:
     limiter = KeyedRateLimiter(
         "1/s",
         concurrency_limit=1,
@@ -101,7 +101,7 @@ async def test_an_override_replaces_what_it_names_for_that_key_alone() -> None:
 
 
 @virtual
-async def test_all_that_a_limiter_does_is_done_for_a_key() -> None:
+async def test_every_method_works_for_a_key() -> None:
     limiter = KeyedRateLimiter("2/min", concurrency_limit=2)
     permit = await limiter.acquire("a")
     assert limiter.statistics("a").in_flight == 1
@@ -133,30 +133,30 @@ async def test_all_that_a_limiter_does_is_done_for_a_key() -> None:
 
 
 @virtual
-async def test_an_error_tells_whose_limit_it_was() -> None:
+async def test_error_names_its_key() -> None:
     limiter = KeyedRateLimiter("1/s", max_queue=1)
     await limiter.acquire("a")
     waiter = asyncio.create_task(limiter.acquire("a"))
     await turns()
 
-    async def refused(error: type[ThrottleError], **options: float) -> Hashable:
+    async def key_of(error: type[ThrottleError], **options: float) -> Hashable:
         with pytest.raises(error) as caught:
             await limiter.acquire("a", **options)
         return caught.value.key
 
-    assert await refused(CostTooHigh, cost=2) == "a"
-    assert await refused(QueueFull) == "a"
+    assert await key_of(CostTooHigh, cost=2) == "a"
+    assert await key_of(QueueFull) == "a"
     await waiter
-    assert await refused(ThrottleTimeout, timeout=0.5) == "a"
+    assert await key_of(ThrottleTimeout, timeout=0.5) == "a"
     await limiter.aclose()
-    assert await refused(LimiterClosed) == "a"
+    assert await key_of(LimiterClosed) == "a"
     with pytest.raises(CostTooHigh) as alone:
         await RateLimiter("1/s").acquire(2)
     assert alone.value.key is None
 
 
 @virtual
-async def test_keys_that_wait_for_the_parent_take_turns() -> None:
+async def test_keys_waiting_for_the_parent_take_turns() -> None:
     limiter, order = KeyedRateLimiter(parent=RateLimiter("1/s")), list[str]()
 
     async def guest(key: str) -> None:
@@ -168,16 +168,14 @@ async def test_keys_that_wait_for_the_parent_take_turns() -> None:
     assert "".join(order) == "abcabaa"
 
 
-# --- What is remembered, and for how long ---
+# --- How long keys are kept ---
 
 
 @pytest.mark.parametrize(
     ("rate", "busy_for"), [("1/s", 1), ("10/min", 60), ("1000/h", 3600), (None, 0)]
 )
 @virtual
-async def test_a_key_is_remembered_as_long_as_it_matters_and_not_for_long_after(
-    rate: str | None, busy_for: float
-) -> None:
+async def test_key_is_kept_as_long_as_it_matters(rate: str | None, busy_for: float) -> None:
     limiter = KeyedRateLimiter(rate)
     await visit(limiter, "a")
     while now() + 0.25 < busy_for:
@@ -190,7 +188,7 @@ async def test_a_key_is_remembered_as_long_as_it_matters_and_not_for_long_after(
 
 
 @virtual
-async def test_forgetting_never_lets_too_many_through() -> None:
+async def test_forgotten_keys_never_exceed_the_limit() -> None:
     limiter, instants = KeyedRateLimiter("3/10s"), list[float]()
     for _ in range(200):
         instants.append(await visit(limiter, "a"))
@@ -202,7 +200,7 @@ async def hold(limiter: KeyedRateLimiter) -> Unchecked:
     return await limiter.acquire("a")
 
 
-async def wait_in_line(limiter: KeyedRateLimiter) -> Unchecked:
+async def wait_in_queue(limiter: KeyedRateLimiter) -> Unchecked:
     limiter["a"].update(concurrency_limit=1)
     permit = await limiter.acquire("a")
     return permit, visits(limiter, "a")
@@ -221,9 +219,9 @@ async def change(limiter: KeyedRateLimiter) -> None:
     limiter["a"].update(rate_limit="2/s")
 
 
-@pytest.mark.parametrize("what", [hold, wait_in_line, pause, overdraw, change])
+@pytest.mark.parametrize("what", [hold, wait_in_queue, pause, overdraw, change])
 @virtual
-async def test_a_key_in_use_is_not_forgotten(
+async def test_key_in_use_is_not_forgotten(
     what: Callable[[KeyedRateLimiter], Awaitable[Unchecked]],
 ) -> None:
     limiter = KeyedRateLimiter("1/s", concurrency_limit=9, algorithm=TokenBucket)
@@ -236,7 +234,7 @@ async def test_a_key_in_use_is_not_forgotten(
 
 @pytest.mark.parametrize("kind", ["permit", "limiter", "child"])
 @virtual
-async def test_whoever_holds_on_to_a_forgotten_key_meets_no_other_line_of_it(kind: str) -> None:
+async def test_reference_to_a_forgotten_key_shares_its_limiter(kind: str) -> None:
     limiter = KeyedRateLimiter(concurrency_limit=1)
     if kind == "permit":
         permit = limiter.throttle("a")
@@ -251,7 +249,7 @@ async def test_whoever_holds_on_to_a_forgotten_key_meets_no_other_line_of_it(kin
 
 
 @virtual
-async def test_twenty_thousand_keys_touched_once_do_not_stay() -> None:
+async def test_twenty_thousand_keys_used_once_are_forgotten() -> None:
     limiter = KeyedRateLimiter("5/s", concurrency_limit=2)
     for key in range(20_000):
         async with limiter.throttle(key):
@@ -265,7 +263,7 @@ async def test_twenty_thousand_keys_touched_once_do_not_stay() -> None:
 
 
 @virtual
-async def test_the_tables_shrink_while_one_key_stays() -> None:
+async def test_tables_shrink_while_one_key_stays() -> None:
     limiter = KeyedRateLimiter("5/s")
     limiter.update("stays", rate_limit="1/day")
     await visit(limiter, "stays")
@@ -279,7 +277,7 @@ async def test_the_tables_shrink_while_one_key_stays() -> None:
 
 
 @virtual
-async def test_among_many_that_come_and_go_no_more_stay_than_matter() -> None:
+async def test_among_changing_keys_only_relevant_ones_stay() -> None:
     limiter, most = KeyedRateLimiter("10/s"), 0
     for key in range(10_000):
         await visit(limiter, key)
@@ -294,7 +292,7 @@ def test_tidying_does_not_spin() -> None:
         for key in range(501):
             await visit(limiter, key)
         began = time.process_time()
-        # An hour has at most 3600 looks; one that spins never lets time pass.
+        # An hour has at most 3600 checks; a busy loop would never let time pass.
         await asyncio.sleep(3600)
         assert time.process_time() - began < 5
         assert len(limiter) == 501
@@ -304,21 +302,21 @@ def test_tidying_does_not_spin() -> None:
 
 
 @virtual
-async def test_no_timer_keeps_it_alive() -> None:
+async def test_no_timer_keeps_the_limiter_alive() -> None:
     limiter = KeyedRateLimiter("1000/day")
     await asyncio.gather(*visits(limiter, *range(10)))
     alive = weakref.ref(limiter)
     del limiter
     gc.collect()
     assert alive() is None
-    await asyncio.sleep(100)  # and the timer that was left finds nothing to do
+    await asyncio.sleep(100)  # and the remaining timer finds nothing to do
 
 
 # --- Closing ---
 
 
 @virtual
-async def test_closing_closes_every_key_present_and_future_and_leaves_the_parent() -> None:
+async def test_aclose_closes_every_key_but_not_the_parent() -> None:
     parent = RateLimiter("100/s")
     limiter = KeyedRateLimiter("1/s", parent=parent)
     tasks = visits(limiter, *"aabb")
@@ -336,7 +334,7 @@ async def test_closing_closes_every_key_present_and_future_and_leaves_the_parent
 
 
 @virtual
-async def test_draining_serves_the_lines_of_all_keys() -> None:
+async def test_drain_serves_the_queues_of_all_keys() -> None:
     async with KeyedRateLimiter("1/s") as limiter:
         tasks = visits(limiter, *"aabbb")
         await turns()
@@ -348,7 +346,7 @@ async def test_draining_serves_the_lines_of_all_keys() -> None:
 
 
 @virtual
-async def test_closing_reaches_a_forgotten_key_that_somebody_holds() -> None:
+async def test_aclose_reaches_a_forgotten_key_still_referenced() -> None:
     limiter = KeyedRateLimiter(concurrency_limit=1)
     held = limiter["a"]
     await visit(limiter, "a")
@@ -364,7 +362,7 @@ async def test_closing_reaches_a_forgotten_key_that_somebody_holds() -> None:
 # --- Loops, and bad input ---
 
 
-def test_the_next_loop_finds_the_budgets_as_they_were() -> None:
+def test_next_loop_finds_the_buckets_unchanged() -> None:
     clock = VirtualTimeLoop()
     limiter = KeyedRateLimiter("2/h", clock=clock.time)
 
@@ -378,7 +376,7 @@ def test_the_next_loop_finds_the_budgets_as_they_were() -> None:
     clock.close()
 
 
-def test_keys_of_a_loop_that_is_gone_are_forgotten_on_the_next() -> None:
+def test_next_loop_forgets_keys_of_a_closed_one() -> None:
     limiter = KeyedRateLimiter("2/s")
 
     async def touch(keys: int) -> None:
@@ -394,7 +392,7 @@ def test_keys_of_a_loop_that_is_gone_are_forgotten_on_the_next() -> None:
         assert len(limiter) == 0
 
 
-def test_it_is_made_and_asked_before_any_loop_runs() -> None:
+def test_limiter_works_before_any_loop_runs() -> None:
     limiter = KeyedRateLimiter("1/s", concurrency_limit=1)
     limiter["a"].throttled()
     assert (len(limiter), "a" in limiter, "b" in limiter) == (1, True, False)
@@ -425,7 +423,7 @@ def test_it_is_made_and_asked_before_any_loop_runs() -> None:
         ),
     ],
 )
-def test_bad_arguments_are_refused_when_it_is_made(
+def test_bad_arguments_raise_at_construction(
     options: Unchecked, error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -433,7 +431,7 @@ def test_bad_arguments_are_refused_when_it_is_made(
 
 
 @virtual
-async def test_what_cannot_be_a_key_is_refused() -> None:
+async def test_unhashable_key_raises() -> None:
     limiter = KeyedRateLimiter("1/s")
     bad: Unchecked = ["a", "list"]
     with pytest.raises(TypeError, match="unhashable"):
@@ -442,7 +440,7 @@ async def test_what_cannot_be_a_key_is_refused() -> None:
 
 
 @virtual
-async def test_overrides_are_as_they_were_when_it_was_made() -> None:
+async def test_overrides_are_copied() -> None:
     overrides: dict[Hashable, dict[str, Unchecked]] = {"a": {"rate_limit": "2/s"}}
     limiter = KeyedRateLimiter("1/s", overrides=overrides)
     overrides["a"]["rate_limit"] = "nonsense"
@@ -450,7 +448,7 @@ async def test_overrides_are_as_they_were_when_it_was_made() -> None:
     assert await asyncio.gather(*visits(limiter, *"aabb")) == [0, 0, 0, 1]
 
 
-async def test_its_keys_can_be_gone_through() -> None:
+async def test_keys_can_be_iterated() -> None:
     limiter = KeyedRateLimiter("1/s")
     for key in ("a", "b"):
         assert await limiter.try_acquire(key)
@@ -460,6 +458,6 @@ async def test_its_keys_can_be_gone_through() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{"a": "10/s"}, {"a": None}, ["a"]])
-def test_overrides_that_are_none_are_named(overrides: dict[str, Any]) -> None:
+def test_wrong_overrides_are_named(overrides: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="overrid"):
         KeyedRateLimiter("1/s", overrides=overrides)

@@ -1,4 +1,4 @@
-"""What a limiter does for those who use it, in virtual time."""
+"""Specifies the public behaviour of a limiter, in virtual time."""
 
 import asyncio
 import gc
@@ -28,10 +28,10 @@ from aiothrottle.algorithms.sliding_window_log import SlidingWindowLogState
 from aiothrottle.testing import VirtualTimeLoop, greatest_count
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
-# --- The rate, the slots, and the forms of asking ---
+# --- The rate, the slots, and the ways to acquire ---
 
 
 @virtual
@@ -41,7 +41,7 @@ async def test_rate_and_concurrency_hold_together() -> None:
 
 
 @virtual
-async def test_a_rate_is_given_in_every_form() -> None:
+async def test_rate_is_accepted_in_every_form() -> None:
     for rate in (0.5, "1/2s", "1 per 2 seconds", Rate(1, 2)):
         limiter = RateLimiter(rate, clock=now)
         began = now()
@@ -67,7 +67,7 @@ async def test_without_any_limit_nobody_waits() -> None:
 
 
 @virtual
-async def test_it_serves_in_order_and_a_heavy_head_is_not_overtaken() -> None:
+async def test_queue_is_served_in_order_despite_heavy_head() -> None:
     limiter = RateLimiter(4, clock=now)
     order: list[float] = []
 
@@ -81,7 +81,7 @@ async def test_it_serves_in_order_and_a_heavy_head_is_not_overtaken() -> None:
 
 
 @virtual
-async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+async def test_newcomer_does_not_overtake_waiters() -> None:
     limiter = RateLimiter(2, clock=now)
     await limiter.acquire()
     heavy = asyncio.create_task(visit(limiter, cost=2))
@@ -91,7 +91,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
 
 
 @virtual
-async def test_a_permit_tells_what_it_cost_and_how_long_it_waited() -> None:
+async def test_permit_reports_its_cost_and_wait() -> None:
     limiter = RateLimiter(2, clock=now)
     async with limiter.throttle() as first, limiter.throttle(1) as second:
         assert (first.cost, first.waited, second.waited) == (1, 0.0, 0.0)
@@ -129,7 +129,7 @@ async def test_release_is_idempotent() -> None:
 
 
 @virtual
-async def test_releasing_what_was_never_acquired_changes_nothing() -> None:
+async def test_release_without_acquire_changes_nothing() -> None:
     limiter = RateLimiter(concurrency_limit=1, clock=now)
     permit = limiter.throttle()
     permit.release()
@@ -139,7 +139,7 @@ async def test_releasing_what_was_never_acquired_changes_nothing() -> None:
 
 
 @virtual
-async def test_a_permit_is_good_for_one_block() -> None:
+async def test_permit_is_good_for_one_block() -> None:
     limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     permit = limiter.throttle()
     async with permit:
@@ -153,7 +153,7 @@ async def test_a_permit_is_good_for_one_block() -> None:
 
 @pytest.mark.parametrize("wait", [False, True])
 @virtual
-async def test_what_acquire_gave_may_be_entered_once_and_is_released_at_the_end(wait: bool) -> None:
+async def test_acquired_permit_may_be_entered_once(wait: bool) -> None:
     limiter = RateLimiter(1, concurrency_limit=2, clock=now)
     if wait:
         await visit(limiter)
@@ -171,7 +171,7 @@ async def test_what_acquire_gave_may_be_entered_once_and_is_released_at_the_end(
 
 
 @virtual
-async def test_what_was_released_is_not_entered_any_more() -> None:
+async def test_released_permit_cannot_be_entered() -> None:
     limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     permit = await limiter.acquire()
     permit.release()
@@ -180,7 +180,7 @@ async def test_what_was_released_is_not_entered_any_more() -> None:
 
 
 @virtual
-async def test_what_try_acquire_gave_may_be_entered_once() -> None:
+async def test_permit_of_try_acquire_may_be_entered_once() -> None:
     limiter = RateLimiter(10, concurrency_limit=2, clock=now)
     decision = await limiter.try_acquire()
     assert decision.permit
@@ -190,7 +190,7 @@ async def test_what_try_acquire_gave_may_be_entered_once() -> None:
 
 
 @virtual
-async def test_a_permit_that_waits_cannot_be_entered_a_second_time() -> None:
+async def test_waiting_permit_cannot_be_entered_again() -> None:
     limiter = RateLimiter(1, clock=now)
     await visit(limiter)
     permit = limiter.throttle()
@@ -209,7 +209,7 @@ async def test_a_permit_that_waits_cannot_be_entered_a_second_time() -> None:
 
 
 @virtual
-async def test_try_acquire_spends_or_tells_when() -> None:
+async def test_try_acquire_spends_or_returns_the_wait() -> None:
     limiter = RateLimiter(2, concurrency_limit=2, clock=now)
     first, second = await limiter.try_acquire(), await limiter.try_acquire(0.5)
     assert first
@@ -231,36 +231,36 @@ async def test_try_acquire_spends_or_tells_when() -> None:
 
 
 @virtual
-async def test_try_acquire_does_not_overtake_and_counts_those_ahead() -> None:
+async def test_try_acquire_does_not_overtake_and_counts_waiters() -> None:
     limiter = RateLimiter(4, clock=now)
     await limiter.acquire(2)
     waiter = asyncio.create_task(visit(limiter, cost=3))
     await turns()
-    refused = await limiter.try_acquire(1)
-    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 2, 1)
+    rejected = await limiter.try_acquire(1)
+    assert (rejected.allowed, rejected.remaining, rejected.retry_after) == (False, 2, 1)
     assert await waiter == 1.0
     assert (await limiter.try_acquire(1)).allowed
 
 
 @virtual
-async def test_try_acquire_is_refused_during_a_pause_and_told_its_end() -> None:
+async def test_try_acquire_in_a_pause_returns_its_end() -> None:
     limiter = RateLimiter(4, clock=now)
     limiter.pause(3)
-    refused = await limiter.try_acquire()
-    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 4, 3)
+    rejected = await limiter.try_acquire()
+    assert (rejected.allowed, rejected.remaining, rejected.retry_after) == (False, 4, 3)
     await asyncio.sleep(3)
     assert await limiter.try_acquire()
 
 
 @virtual
-async def test_a_cost_of_0_waits_its_turn_and_spends_nothing() -> None:
+async def test_cost_of_0_waits_and_spends_nothing() -> None:
     limiter = RateLimiter(1, clock=now)
     assert await visit(limiter) == 0.0
     assert await visit(limiter, cost=0) == 0.0
     assert await asyncio.gather(*visits(limiter, 2), visit(limiter, cost=0)) == [1, 2, 2]
 
 
-def test_it_is_made_before_any_loop_runs() -> None:
+def test_limiter_is_built_before_any_loop_runs() -> None:
     limiter = RateLimiter(1, concurrency_limit=1, clock=now)
 
     async def main() -> list[float]:
@@ -271,7 +271,7 @@ def test_it_is_made_before_any_loop_runs() -> None:
 
 
 @virtual
-async def test_without_a_clock_of_its_own_it_follows_the_time_of_a_virtual_loop() -> None:
+async def test_default_clock_is_the_time_of_the_loop() -> None:
     limiter = RateLimiter("1/h")
     assert await asyncio.wait_for(asyncio.gather(*visits(limiter, 3)), 1e5) == [0, 3600, 7200]
     limiter.pause(10000)
@@ -282,7 +282,7 @@ async def test_without_a_clock_of_its_own_it_follows_the_time_of_a_virtual_loop(
 
 
 @virtual
-async def test_a_cost_above_the_limit_is_refused_before_any_waiting() -> None:
+async def test_cost_above_the_limit_is_rejected_without_waiting() -> None:
     limiter = RateLimiter(3, clock=now)
     with pytest.raises(CostTooHigh, match="at most 3") as error:
         limiter.throttle(4)
@@ -297,13 +297,13 @@ async def test_a_cost_above_the_limit_is_refused_before_any_waiting() -> None:
 
 
 @virtual
-async def test_a_guard_stretches_the_period() -> None:
+async def test_guard_stretches_the_period() -> None:
     limiter = RateLimiter("2/s", guard=0.25, clock=now)
     assert await asyncio.gather(*visits(limiter, 5)) == [0, 0, 1.25, 1.25, 2.5]
 
 
 @virtual
-async def test_an_algorithm_is_given_as_a_class() -> None:
+async def test_algorithm_may_be_a_class() -> None:
     limiter = RateLimiter("4/s", algorithm=TokenBucket, clock=now)
     assert await asyncio.gather(*visits(limiter, 6)) == [0, 0, 0, 0, 0.25, 0.5]
     window = RateLimiter("4/s", algorithm=SlidingWindowLog, clock=now)
@@ -312,13 +312,13 @@ async def test_an_algorithm_is_given_as_a_class() -> None:
 
 
 @virtual
-async def test_an_algorithm_is_given_as_an_instance_with_its_own_rate() -> None:
+async def test_algorithm_may_be_an_instance_with_a_rate() -> None:
     limiter = RateLimiter(algorithm=TokenBucket("4/s", burst=1), clock=now)
     assert await asyncio.gather(*visits(limiter, 3)) == [0, 0.25, 0.5]
 
 
 @virtual
-async def test_a_bucket_with_a_burst_takes_the_rate_of_the_limiter() -> None:
+async def test_bucket_with_burst_takes_the_limiter_rate() -> None:
     limiter = RateLimiter("4/s", algorithm=TokenBucket(burst=3), clock=now)
     assert await asyncio.gather(*visits(limiter, 5)) == [0, 0, 0, 0.25, 0.5]
     with pytest.raises(CostTooHigh):
@@ -329,7 +329,7 @@ async def test_a_bucket_with_a_burst_takes_the_rate_of_the_limiter() -> None:
 
 
 @virtual
-async def test_a_token_is_not_stamped_before_its_request_starts() -> None:
+async def test_token_is_not_taken_before_its_request_starts() -> None:
     blocked = 0.0
     limiter = RateLimiter(2, clock=lambda: now() + blocked)
     began: list[float] = []
@@ -339,7 +339,7 @@ async def test_a_token_is_not_stamped_before_its_request_starts() -> None:
         async with limiter.throttle():
             began.append(now() + blocked)
             if name == 2:
-                blocked += 0.5  # keeps the loop from the next one, which was granted already
+                blocked += 0.5  # blocks the loop before the next request, already granted
 
     await asyncio.gather(*(one(name) for name in range(6)))
     assert began == [0, 0, 1, 1.5, pytest.approx(2.5), pytest.approx(2.5)]
@@ -350,7 +350,7 @@ async def test_a_token_is_not_stamped_before_its_request_starts() -> None:
 
 
 @virtual
-async def test_a_pause_holds_newcomers_and_those_who_wait() -> None:
+async def test_pause_holds_newcomers_and_waiters() -> None:
     limiter = RateLimiter(1, clock=now)
     waiting = visits(limiter, 2)
     await asyncio.sleep(0.5)
@@ -360,7 +360,7 @@ async def test_a_pause_holds_newcomers_and_those_who_wait() -> None:
 
 
 @virtual
-async def test_a_pause_closes_the_fast_path_at_once_and_opens_it_at_its_end() -> None:
+async def test_pause_closes_the_fast_path_until_its_end() -> None:
     limiter = RateLimiter(100, clock=now)
     await visit(limiter)
     limiter.pause(2)
@@ -369,7 +369,7 @@ async def test_a_pause_closes_the_fast_path_at_once_and_opens_it_at_its_end() ->
 
 
 @virtual
-async def test_a_pause_is_extended_and_never_shortened() -> None:
+async def test_pause_is_extended_and_never_shortened() -> None:
     limiter = RateLimiter(100, clock=now)
     waiter = asyncio.create_task(visit(limiter))
     limiter.pause(5)
@@ -383,7 +383,7 @@ async def test_a_pause_is_extended_and_never_shortened() -> None:
 
 
 @virtual
-async def test_a_pause_stops_those_who_were_granted_but_have_not_resumed() -> None:
+async def test_pause_stops_granted_waiters_that_have_not_resumed() -> None:
     limiter = RateLimiter(3, concurrency_limit=3, clock=now)
     await asyncio.gather(*visits(limiter, 3))
     order: list[tuple[int, float]] = []
@@ -394,14 +394,14 @@ async def test_a_pause_stops_those_who_were_granted_but_have_not_resumed() -> No
             if name == 0:
                 limiter.pause(10)
 
-    # All three are granted in one turn; the first to resume is told to come back later.
+    # All three are granted in one turn; the first that resumes pauses the limiter.
     await asyncio.gather(*(one(name) for name in range(3)))
     assert order == [(0, 1.0), (1, 11.0), (2, 11.0)]
     assert counts(limiter) == (0, 0)
 
 
 @virtual
-async def test_a_pause_leaves_alone_what_runs() -> None:
+async def test_pause_does_not_affect_running_requests() -> None:
     limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     async with limiter.throttle():
         limiter.pause(5)
@@ -410,7 +410,7 @@ async def test_a_pause_leaves_alone_what_runs() -> None:
     assert await visit(limiter) == 5.0
 
 
-def test_a_pause_before_any_loop_runs_holds_too() -> None:
+def test_pause_before_any_loop_runs_holds() -> None:
     clock = 0.0
     limiter = RateLimiter(10, clock=lambda: clock)
     limiter.pause(2)
@@ -423,7 +423,7 @@ def test_a_pause_before_any_loop_runs_holds_too() -> None:
 
 
 @virtual
-async def test_closing_turns_away_those_who_wait_and_those_who_come() -> None:
+async def test_aclose_rejects_waiters_and_newcomers() -> None:
     limiter = RateLimiter(1, clock=now)
     first, *waiting = visits(limiter, 600)
     await asyncio.sleep(0.5)
@@ -441,7 +441,7 @@ async def test_closing_turns_away_those_who_wait_and_those_who_come() -> None:
 
 
 @virtual
-async def test_closing_closes_the_fast_path() -> None:
+async def test_aclose_closes_the_fast_path() -> None:
     limiter = RateLimiter(10, clock=now)
     await visit(limiter)
     await limiter.aclose()
@@ -453,12 +453,12 @@ async def test_closing_closes_the_fast_path() -> None:
     ("make", "method"), [(RateLimiter, "throttle()"), (KeyedRateLimiter, "throttle(key)")]
 )
 @virtual
-async def test_who_enters_the_limiter_for_each_turn_is_told(
+async def test_entering_the_limiter_per_request_raises(
     make: "type[RateLimiter | KeyedRateLimiter]", method: str
 ) -> None:
-    """As one does with other limiters: none would wait here, and nobody would say so."""
+    """Other limiters are used like this; here it would limit nothing, and silently."""
     limiter = make("1/s")
-    again = re.escape(f"around each request write `async with limiter.{method}:`")
+    advice = re.escape(f"around each request write `async with limiter.{method}:`")
 
     async def take_turn() -> None:
         async with limiter:
@@ -466,12 +466,12 @@ async def test_who_enters_the_limiter_for_each_turn_is_told(
 
     turns = await asyncio.gather(*(take_turn() for _ in range(3)), return_exceptions=True)
     assert [type(turn) for turn in turns] == [type(None), RuntimeError, RuntimeError]
-    with pytest.raises(RuntimeError, match=again):  # nor one after the other
+    with pytest.raises(RuntimeError, match=advice):  # not one after the other either
         await take_turn()
 
 
 @virtual
-async def test_what_runs_when_it_is_closed_goes_on() -> None:
+async def test_running_requests_survive_aclose() -> None:
     limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     running = asyncio.create_task(visit(limiter, stay=5))
     waiter = asyncio.create_task(visit(limiter))
@@ -486,7 +486,7 @@ async def test_what_runs_when_it_is_closed_goes_on() -> None:
 
 
 @virtual
-async def test_closing_turns_away_those_who_were_granted_but_have_not_resumed() -> None:
+async def test_aclose_rejects_granted_waiters_that_have_not_resumed() -> None:
     limiter = RateLimiter(3, concurrency_limit=3, clock=now)
     await asyncio.gather(*visits(limiter, 3))
     entered: list[int] = []
@@ -503,7 +503,7 @@ async def test_closing_turns_away_those_who_were_granted_but_have_not_resumed() 
 
 
 @virtual
-async def test_closing_during_a_pause_does_not_wait_for_its_end() -> None:
+async def test_aclose_does_not_wait_for_a_pause() -> None:
     limiter = RateLimiter(10, clock=now)
     limiter.pause(3600)
     waiting = visits(limiter, 2)
@@ -515,7 +515,7 @@ async def test_closing_during_a_pause_does_not_wait_for_its_end() -> None:
 
 
 @virtual
-async def test_closing_twice_and_at_once_is_closing() -> None:
+async def test_repeated_and_concurrent_aclose_are_harmless() -> None:
     limiter = RateLimiter(1, clock=now)
     waiting = visits(limiter, 3)
     await turns()
@@ -526,7 +526,7 @@ async def test_closing_twice_and_at_once_is_closing() -> None:
 
 
 @virtual
-async def test_async_with_closes_it_at_the_end() -> None:
+async def test_async_with_closes_the_limiter() -> None:
     async with RateLimiter(1, clock=now) as limiter:
         waiting = visits(limiter, 2)
         await turns()
@@ -566,7 +566,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "named"), BAD_ARGUMENTS)
-def test_bad_arguments_are_refused_by_name(
+def test_bad_arguments_raise_by_name(
     arguments: dict[str, Any], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -628,9 +628,7 @@ def test_second_positional_argument_is_rejected(
     ],
 )
 @virtual
-async def test_bad_costs_are_refused_and_cost_nothing(
-    cost: Unchecked, error: type[Exception]
-) -> None:
+async def test_bad_costs_raise_and_spend_nothing(cost: Unchecked, error: type[Exception]) -> None:
     for limiter in (RateLimiter(2, concurrency_limit=1, clock=now), RateLimiter(clock=now)):
         with pytest.raises(error, match="cost"):
             limiter.throttle(cost)
@@ -653,18 +651,18 @@ async def test_bad_costs_are_refused_and_cost_nothing(
     ],
 )
 @virtual
-async def test_bad_pauses_are_refused(seconds: Unchecked, error: type[Exception]) -> None:
+async def test_bad_pauses_raise(seconds: Unchecked, error: type[Exception]) -> None:
     limiter = RateLimiter(2, clock=now)
     with pytest.raises(error, match="pause"):
         limiter.pause(seconds)
     assert await visit(limiter) == 0.0
 
 
-# --- What it looks like ---
+# --- Representation ---
 
 
 @virtual
-async def test_the_repr_tells_the_limits_and_the_present() -> None:
+async def test_repr_shows_limits_and_state() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=3, clock=now)
     waiting = visits(limiter, 5, stay=0.5)
     await turns()
@@ -682,7 +680,7 @@ async def test_the_repr_tells_the_limits_and_the_present() -> None:
 
 
 @virtual
-async def test_the_repr_of_a_permit_tells_its_cost_and_state() -> None:
+async def test_repr_of_a_permit_shows_cost_and_state() -> None:
     permit = RateLimiter(3, clock=now).throttle(2.5)
     assert repr(permit) == "<Permit of 2.5, not acquired>"
     async with permit:
@@ -694,7 +692,7 @@ async def test_the_repr_of_a_permit_tells_its_cost_and_state() -> None:
 
 
 @virtual
-async def test_an_error_in_the_body_comes_through_and_gives_the_slot_back() -> None:
+async def test_error_in_the_body_frees_the_slot() -> None:
     limiter = RateLimiter(10, concurrency_limit=1, clock=now)
     for error in (KeyError("it"), asyncio.CancelledError(), GeneratorExit()):
         with pytest.raises(type(error)) as caught:
@@ -715,7 +713,7 @@ async def fail(limiter: RateLimiter) -> None:
 
 
 class Flaky(SlidingWindowLog):
-    """A window of 2/s, any step of which fails when told to: once."""
+    """A window of 2/s in which the step named by `fails` raises once."""
 
     __slots__ = ()
     fails: str = ""
@@ -737,7 +735,7 @@ class Flaky(SlidingWindowLog):
 
 @pytest.mark.parametrize("step", ["delay", "take"])
 @virtual
-async def test_an_algorithm_that_fails_fails_those_who_wait_and_nobody_after(step: str) -> None:
+async def test_failing_algorithm_fails_only_current_waiters(step: str) -> None:
     limiter = RateLimiter(concurrency_limit=3, algorithm=Flaky("2/s"), clock=now)
     await asyncio.gather(*visits(limiter, 2))
     waiting = visits(limiter, 6)
@@ -757,7 +755,7 @@ async def test_an_algorithm_that_fails_fails_those_who_wait_and_nobody_after(ste
 
 
 @virtual
-async def test_an_algorithm_that_fails_on_the_fast_path_fails_that_caller() -> None:
+async def test_algorithm_failing_on_fast_path_fails_its_caller() -> None:
     limiter = RateLimiter(concurrency_limit=1, algorithm=Flaky("2/s"), clock=now)
     await visit(limiter)
     Flaky.fails = "delay"
@@ -770,7 +768,7 @@ async def test_an_algorithm_that_fails_on_the_fast_path_fails_that_caller() -> N
 # --- Loops and threads ---
 
 
-def test_a_second_live_loop_is_refused_and_the_first_goes_on() -> None:
+def test_second_live_loop_raises_and_the_first_continues() -> None:
     limiter = RateLimiter(1, concurrency_limit=1, clock=lambda: 0.0)
 
     async def take() -> None:
@@ -791,7 +789,7 @@ def test_a_second_live_loop_is_refused_and_the_first_goes_on() -> None:
         assert not first.run(limiter.try_acquire())
 
 
-def test_a_live_loop_in_another_thread_is_refused() -> None:
+def test_live_loop_in_another_thread_raises() -> None:
     limiter = RateLimiter(10)
     errors: list[BaseException] = []
 
@@ -811,12 +809,12 @@ def test_a_live_loop_in_another_thread_is_refused() -> None:
     assert "one limiter for each loop" in str(errors[0])
 
 
-def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> None:
+def test_next_loop_finds_the_bucket_unchanged() -> None:
     clock = VirtualTimeLoop()
     limiter, kept = RateLimiter(2, concurrency_limit=5, clock=clock.time), list[object]()
 
     async def first() -> None:
-        kept.append(await limiter.acquire(0.5))  # it is still in flight when the loop is gone
+        kept.append(await limiter.acquire(0.5))  # still in flight when the loop is closed
         kept.append(await limiter.acquire(1))
         visits(limiter, 3)
         await turns()
@@ -824,8 +822,8 @@ def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> N
 
     async def second() -> list[float]:
         assert counts(limiter)[1] == 0
-        refused = await limiter.try_acquire()
-        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0.5, 1)
+        rejected = await limiter.try_acquire()
+        assert (rejected.allowed, rejected.remaining, rejected.retry_after) == (False, 0.5, 1)
         kept.append(await limiter.try_acquire(0.5))
         assert kept[-1]
         assert counts(limiter) == (3, 0)
@@ -839,7 +837,7 @@ def test_after_its_loop_is_closed_the_next_one_finds_the_budget_as_it_was() -> N
 
 
 def abandoned(limiter: RateLimiter) -> tuple[Permit, list[asyncio.Task[float]]]:
-    """Close a loop on which one has a permit and two still wait, without cancelling them."""
+    """Close a loop with one permit held and two waiters, without cancelling them."""
     loop = asyncio.new_event_loop()
 
     async def main() -> tuple[Permit, list[asyncio.Task[float]]]:
@@ -855,7 +853,7 @@ def abandoned(limiter: RateLimiter) -> tuple[Permit, list[asyncio.Task[float]]]:
     return permit, waiting
 
 
-def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
+def test_waiters_of_a_dead_loop_are_dropped() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     _permit, waiting = abandoned(limiter)
 
@@ -868,7 +866,7 @@ def test_those_who_waited_on_a_dead_loop_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(count: int) -> None:
+def test_slot_granted_at_loop_end_is_not_lost(count: int) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     inside: list[Permit] = []
 
@@ -893,7 +891,7 @@ def test_a_slot_granted_to_one_whose_loop_ended_in_that_turn_is_not_lost(count: 
 
 
 @pytest.mark.parametrize("how", ["release", "pause", "close"])
-def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: str) -> None:
+def test_limiter_survives_the_death_of_its_loop(how: str) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     permit, waiting = abandoned(limiter)
     if how == "release":
@@ -911,7 +909,7 @@ def test_a_limiter_whose_loop_died_under_those_who_wait_can_still_be_used(how: s
     assert len(waiting) == 2
 
 
-def test_a_release_from_another_thread_wakes_who_waits() -> None:
+def test_release_from_another_thread_wakes_a_waiter() -> None:
     limiter = RateLimiter(concurrency_limit=1)
 
     async def main() -> None:
@@ -931,7 +929,7 @@ def test_a_release_from_another_thread_wakes_who_waits() -> None:
 # --- Other loops, other ways to make tasks, and tasks that cancel everything ---
 
 
-async def crowd(limiter: RateLimiter) -> list[int]:
+async def serve_fifty(limiter: RateLimiter) -> list[int]:
     order: list[int] = []
 
     async def one(name: int) -> None:
@@ -963,16 +961,18 @@ if sys.version_info >= (3, 12):
 
 @pytest.mark.parametrize("factory", FACTORIES)
 @virtual
-async def test_any_task_factory_will_do(factory: Unchecked) -> None:
+async def test_limiter_works_with_any_task_factory(factory: Unchecked) -> None:
     asyncio.get_running_loop().set_task_factory(factory)
-    assert await crowd(RateLimiter("10/s", concurrency_limit=3, clock=now)) == list(range(50))
+    assert await serve_fifty(RateLimiter("10/s", concurrency_limit=3, clock=now)) == list(range(50))
     assert now() == 4.0
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_it_runs_on_uvloop(*, debug: bool) -> None:
+def test_limiter_runs_on_uvloop(*, debug: bool) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=debug) as runner:
-        assert runner.run(crowd(RateLimiter("10/5ms", concurrency_limit=3))) == list(range(50))
+        assert runner.run(serve_fifty(RateLimiter("10/5ms", concurrency_limit=3))) == list(
+            range(50)
+        )
 
 
 Sweep = Callable[[asyncio.Task[Any]], bool]
@@ -985,7 +985,7 @@ async def sweep(keep: set[asyncio.Task[Any]]) -> None:
 
 @pytest.mark.parametrize("count", range(6))
 @virtual
-async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(count: int) -> None:
+async def test_waiters_survive_a_sweep_of_all_other_tasks(count: int) -> None:
     limiter = RateLimiter(1, clock=now)
     await visit(limiter)
     waiting = visits(limiter, 2)
@@ -997,7 +997,7 @@ async def test_who_waits_survives_a_sweep_that_cancels_all_other_tasks(count: in
 
 
 @virtual
-async def test_a_sweep_at_every_instant_delays_nobody() -> None:
+async def test_sweep_at_every_instant_delays_no_waiter() -> None:
     limiter = RateLimiter(2, concurrency_limit=1, clock=now)
     waiting = visits(limiter, 7, stay=0.25)
     while not all(waiter.done() for waiter in waiting):
@@ -1008,7 +1008,7 @@ async def test_a_sweep_at_every_instant_delays_nobody() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_consumer_of_a_closed_loop_stops_no_other_when_collected() -> None:
+def test_collected_consumer_of_closed_loop_stops_no_other() -> None:
     limiter, kept = RateLimiter("1/s"), list[object]()
 
     async def leave_waiters() -> None:
@@ -1022,14 +1022,14 @@ def test_consumer_of_a_closed_loop_stops_no_other_when_collected() -> None:
         gc.collect()
         await asyncio.wait_for(asyncio.gather(*waiting), 60)
 
-    gone = VirtualTimeLoop()
-    gone.run_until_complete(leave_waiters())
-    gone.close()
+    closed = VirtualTimeLoop()
+    closed.run_until_complete(leave_waiters())
+    closed.close()
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(1.0)) as runner:
         runner.run(wait_again())
 
 
-def test_pause_before_any_loop_does_not_hide_a_429() -> None:
+def test_pause_before_any_loop_hides_no_429() -> None:
     limiter = RateLimiter(10)
     limiter.pause(0)
 

@@ -1,4 +1,4 @@
-"""A limiter with a parent: a request goes when both can, and takes from both or from none."""
+"""A limiter with a parent: a request is granted when both allow it, and spends from both."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from aiothrottle import (
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
 async def together(tasks: list[asyncio.Task[float]]) -> list[float]:
@@ -43,7 +43,7 @@ async def remaining(limiter: RateLimiter) -> float:
     ],
 )
 @virtual
-async def test_a_request_goes_when_both_rates_allow_it(
+async def test_request_is_granted_when_both_rates_allow_it(
     child: str | None, parent: str | None, expected: list[float]
 ) -> None:
     limiter = RateLimiter(child, parent=RateLimiter(parent))
@@ -51,7 +51,7 @@ async def test_a_request_goes_when_both_rates_allow_it(
 
 
 @virtual
-async def test_it_goes_when_both_have_a_slot() -> None:
+async def test_request_is_granted_when_both_have_a_slot() -> None:
     parent = RateLimiter(concurrency_limit=2)
     first, second = (
         RateLimiter(concurrency_limit=1, parent=parent),
@@ -63,7 +63,7 @@ async def test_it_goes_when_both_have_a_slot() -> None:
 
 
 @virtual
-async def test_a_token_is_not_taken_while_the_other_one_is_not_to_be_had() -> None:
+async def test_no_token_is_taken_while_another_is_missing() -> None:
     parent = RateLimiter("1/h")
     child = RateLimiter("10/s", parent=parent)
     await visit(child)
@@ -77,7 +77,7 @@ async def test_a_token_is_not_taken_while_the_other_one_is_not_to_be_had() -> No
 
 
 @virtual
-async def test_a_token_that_the_child_waited_for_goes_stale_for_nobody() -> None:
+async def test_child_takes_no_token_while_parent_is_busy() -> None:
     parent, instants = RateLimiter(concurrency_limit=1), list[float]()
     child = RateLimiter("2/s", parent=parent)
     inside = await parent.acquire()
@@ -85,12 +85,12 @@ async def test_a_token_that_the_child_waited_for_goes_stale_for_nobody() -> None
     await asyncio.sleep(10)
     inside.release()
     instants = await asyncio.gather(*waiting)
-    # Had they taken tokens while the parent was busy, more than two would go now.
+    # Had they taken tokens while the parent was busy, more than two would be granted now.
     assert instants == [10, 10, 11, 11, 12, 12]
 
 
 @virtual
-async def test_the_parents_slot_is_held_until_the_block_is_left() -> None:
+async def test_parent_slot_is_held_until_the_block_exits() -> None:
     parent = RateLimiter(concurrency_limit=1)
     child, sibling = (
         RateLimiter(concurrency_limit=5, parent=parent),
@@ -107,7 +107,7 @@ async def test_the_parents_slot_is_held_until_the_block_is_left() -> None:
 
 
 @virtual
-async def test_the_head_waits_in_the_parents_line_and_is_not_in_flight() -> None:
+async def test_head_in_parent_queue_is_not_in_flight() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(concurrency_limit=5, parent=parent)
     await visit(child)
@@ -120,7 +120,7 @@ async def test_the_head_waits_in_the_parents_line_and_is_not_in_flight() -> None
 
 
 @virtual
-async def test_the_cost_is_that_of_both_and_the_lower_limit_says_what_is_too_high() -> None:
+async def test_cost_applies_to_both_limits() -> None:
     parent = RateLimiter("5/s")
     child = RateLimiter("10/s", parent=parent)
     assert await asyncio.gather(*visits(child, 2, cost=3)) == [0, 1]
@@ -142,7 +142,7 @@ async def test_settle_and_record_reach_the_parent() -> None:
 
 
 @virtual
-async def test_asking_looks_at_both() -> None:
+async def test_peek_and_try_acquire_check_both() -> None:
     parent = RateLimiter("1/min", concurrency_limit=1)
     child = RateLimiter("10/s", concurrency_limit=1, parent=parent)
     decision = await child.try_acquire()
@@ -158,7 +158,7 @@ async def test_asking_looks_at_both() -> None:
 
 
 @virtual
-async def test_a_priority_holds_in_the_parents_line_too() -> None:
+async def test_priority_holds_in_the_parent_queue() -> None:
     parent = RateLimiter("1/s")
     low, high = RateLimiter(parent=parent), RateLimiter(parent=parent)
     await visit(low)
@@ -169,7 +169,7 @@ async def test_a_priority_holds_in_the_parents_line_too() -> None:
 
 
 @virtual
-async def test_a_newcomer_with_priority_behind_a_head_in_the_parents_line_hangs_nobody() -> None:
+async def test_priority_newcomer_behind_a_queued_head_hangs_nobody() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(None, parent=parent)
     await visit(child)
@@ -184,7 +184,7 @@ async def test_a_newcomer_with_priority_behind_a_head_in_the_parents_line_hangs_
 
 
 @virtual
-async def test_children_take_turns_however_many_wait_in_each() -> None:
+async def test_children_take_turns_at_any_queue_length() -> None:
     parent, order = RateLimiter("1/s"), list[str]()
     children = {name: RateLimiter(parent=parent) for name in "abc"}
 
@@ -198,7 +198,7 @@ async def test_children_take_turns_however_many_wait_in_each() -> None:
 
 
 @virtual
-async def test_a_child_that_has_to_wait_for_itself_takes_no_turn() -> None:
+async def test_child_waiting_for_itself_takes_no_turn() -> None:
     parent = RateLimiter("1/s")
     slow, quick = RateLimiter("1/min", parent=parent), RateLimiter(parent=parent)
     await visit(slow)
@@ -211,7 +211,7 @@ async def test_a_child_that_has_to_wait_for_itself_takes_no_turn() -> None:
 
 
 @virtual
-async def test_a_paused_parent_pauses_all_children() -> None:
+async def test_paused_parent_pauses_all_children() -> None:
     parent = RateLimiter("10/s")
     children = [RateLimiter("10/s", parent=parent) for _ in range(3)]
     await visit(children[0])
@@ -222,7 +222,7 @@ async def test_a_paused_parent_pauses_all_children() -> None:
 
 
 @virtual
-async def test_a_parent_paused_while_heads_wait_there_holds_them() -> None:
+async def test_parent_paused_with_queued_heads_holds_them() -> None:
     parent = RateLimiter("2/s")
     children = [RateLimiter(parent=parent) for _ in range(2)]
     await parent.acquire(2)
@@ -233,7 +233,7 @@ async def test_a_parent_paused_while_heads_wait_there_holds_them() -> None:
 
 
 @virtual
-async def test_a_paused_child_holds_nobody_but_its_own() -> None:
+async def test_paused_child_holds_only_its_own_waiters() -> None:
     parent = RateLimiter("10/s", concurrency_limit=1)
     paused, other = RateLimiter(parent=parent), RateLimiter(parent=parent)
     await visit(paused)
@@ -244,9 +244,7 @@ async def test_a_paused_child_holds_nobody_but_its_own() -> None:
 
 
 @virtual
-async def test_a_child_paused_while_its_head_waits_in_the_parents_line_gives_its_turn_back() -> (
-    None
-):
+async def test_child_paused_with_queued_head_returns_its_turn() -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = (
         RateLimiter("9/s", concurrency_limit=3, parent=parent),
@@ -267,7 +265,7 @@ async def test_a_child_paused_while_its_head_waits_in_the_parents_line_gives_its
 
 
 @virtual
-async def test_over_three_levels_what_was_not_used_goes_back_to_the_top() -> None:
+async def test_unused_tokens_return_through_three_levels() -> None:
     top = RateLimiter("5/min")
     middle = RateLimiter("1/s", parent=top)
     child = RateLimiter(None, parent=middle)
@@ -289,9 +287,7 @@ async def test_over_three_levels_what_was_not_used_goes_back_to_the_top() -> Non
 @pytest.mark.parametrize("after_turns", range(8))
 @pytest.mark.parametrize("at", [0.0, 1.0])
 @virtual
-async def test_a_head_cancelled_in_the_parents_line_is_as_one_that_never_came(
-    at: float, after_turns: int
-) -> None:
+async def test_head_cancelled_in_parent_queue_leaves_no_trace(at: float, after_turns: int) -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = (
         RateLimiter("9/h", concurrency_limit=1, parent=parent),
@@ -303,17 +299,17 @@ async def test_a_head_cancelled_in_the_parents_line_is_as_one_that_never_came(
     (other,) = visits(sibling, 1)
     await asyncio.sleep(at)
     await turns(after_turns)
-    gone = int(not victim.done())
+    cancelled = int(not victim.done())
     victim.cancel()
     ends = await asyncio.wait_for(asyncio.gather(follower, other), 60)
-    assert sorted(ends) == [2 - gone, 3 - gone]
+    assert sorted(ends) == [2 - cancelled, 3 - cancelled]
     assert [counts(limiter) for limiter in (parent, child, sibling)] == [(0, 0)] * 3
-    assert await remaining(child) == 7 - (1 - gone)
-    assert parent.statistics().granted == 4 - gone
+    assert await remaining(child) == 7 - (1 - cancelled)
+    assert parent.statistics().granted == 4 - cancelled
 
 
 @virtual
-async def test_a_child_closed_while_its_head_waits_in_the_parents_line_leaves_no_trace() -> None:
+async def test_child_closed_with_queued_head_leaves_no_trace() -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     child, sibling = RateLimiter(concurrency_limit=1, parent=parent), RateLimiter(parent=parent)
     await visit(child)
@@ -331,7 +327,7 @@ async def test_a_child_closed_while_its_head_waits_in_the_parents_line_leaves_no
 
 
 @virtual
-async def test_a_child_that_drains_serves_those_who_wait_through_the_parent() -> None:
+async def test_draining_child_serves_its_waiters_through_the_parent() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(parent=parent)
     waiting = visits(child, 3)
@@ -343,7 +339,7 @@ async def test_a_child_that_drains_serves_those_who_wait_through_the_parent() ->
 
 
 @virtual
-async def test_a_closed_parent_turns_the_children_away() -> None:
+async def test_closed_parent_rejects_its_children() -> None:
     parent = RateLimiter("1/s", concurrency_limit=1)
     children = [RateLimiter(concurrency_limit=2, parent=parent) for _ in range(2)]
     inside = await children[0].acquire()
@@ -360,11 +356,11 @@ async def test_a_closed_parent_turns_the_children_away() -> None:
     assert [counts(limiter) for limiter in (parent, *children)] == [(0, 0)] * 3
 
 
-# --- Timeouts, queues, and algorithms that refuse ---
+# --- Timeouts, queues, and algorithms that reject ---
 
 
 @virtual
-async def test_behind_its_own_siblings_the_parents_wait_is_known() -> None:
+async def test_wait_behind_siblings_in_the_parent_is_known() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(None, parent=parent)
     await visit(child)
@@ -378,7 +374,7 @@ async def test_behind_its_own_siblings_the_parents_wait_is_known() -> None:
 
 
 @virtual
-async def test_who_times_out_in_the_parents_line_leaves_it() -> None:
+async def test_waiter_timed_out_in_parent_queue_leaves_it() -> None:
     parent = RateLimiter(concurrency_limit=1)
     child = RateLimiter("2/s", concurrency_limit=1, parent=parent)
     inside = await parent.acquire()
@@ -393,7 +389,7 @@ async def test_who_times_out_in_the_parents_line_leaves_it() -> None:
 
 
 @virtual
-async def test_a_child_takes_its_turn_in_a_parents_full_queue() -> None:
+async def test_child_takes_its_turn_in_full_parent_queue() -> None:
     parent = RateLimiter("1/s", max_queue=1)
     child = RateLimiter(parent=parent)
     await visit(parent)
@@ -407,22 +403,22 @@ async def test_a_child_takes_its_turn_in_a_parents_full_queue() -> None:
 
 
 @virtual
-async def test_a_refusal_by_the_parents_algorithm_counts_in_the_child() -> None:
+async def test_rejection_by_parent_algorithm_counts_in_the_child() -> None:
     parent = RateLimiter(algorithm=WaitUntil(1, 1, 10))
     child = RateLimiter(None, parent=parent)
     await visit(child)
     tasks = [*visits(parent, 3), *visits(child, 3)]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    # One of the parent's own goes before, two are refused and count: too long for any of ours.
+    # One of the parent's own comes first, two rejected ones count: too long for the child.
     assert [type(outcome) for outcome in outcomes] == [float] + [ThrottleTimeout] * 5
     assert (child.statistics().rejected, child.statistics().granted) == (3, 1)
     assert counts(child) == counts(parent) == (0, 0)
 
 
-# --- Loops, and what is no parent ---
+# --- Loops, and invalid parents ---
 
 
-def test_a_child_that_may_not_use_the_parents_loop_binds_to_none() -> None:
+def test_child_rejected_by_parent_loop_binds_to_none() -> None:
     parent = RateLimiter("100/s")
     child = RateLimiter(None, parent=parent)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as first:
@@ -434,7 +430,7 @@ def test_a_child_that_may_not_use_the_parents_loop_binds_to_none() -> None:
         assert first.run(visit(child)) == 0
 
 
-def test_a_child_that_another_loop_may_not_close_loses_nobody() -> None:
+def test_failed_close_from_another_loop_loses_no_waiter() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(None, parent=parent)
 
@@ -453,12 +449,12 @@ def test_a_child_that_another_loop_may_not_close_loses_nobody() -> None:
         assert first.run(together(waiting)) == [0, 1]
 
 
-def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
+def test_child_and_parent_move_to_the_next_loop() -> None:
     parent, kept = RateLimiter(concurrency_limit=2), list[Permit]()
     child = RateLimiter(concurrency_limit=2, parent=parent)
 
     async def leave_some_waiting() -> Sequence[asyncio.Task[float]]:
-        kept.append(await child.acquire())  # never released: the loop ends under it
+        kept.append(await child.acquire())  # never released: the loop ends while it is held
         tasks = visits(child, 3, stay=10)
         await turns()
         assert (counts(child), counts(parent)) == ((2, 2), (2, 0))
@@ -474,13 +470,13 @@ def test_child_and_parent_go_on_to_the_next_loop_together() -> None:
 
 
 @pytest.mark.parametrize("bad", ["10/s", 10, RateLimiter])
-def test_what_is_no_limiter_is_no_parent(bad: Unchecked) -> None:
+def test_parent_that_is_no_limiter_raises(bad: Unchecked) -> None:
     with pytest.raises(TypeError, match="parent"):
         RateLimiter("1/s", parent=bad)
 
 
 @virtual
-async def test_a_decision_tells_of_the_parent_too() -> None:
+async def test_decision_includes_the_parent() -> None:
     parent = RateLimiter("10/s")
     child = RateLimiter("100/s", parent=parent)
     await parent.record(8)
@@ -491,7 +487,7 @@ async def test_a_decision_tells_of_the_parent_too() -> None:
     assert (await child.peek()).remaining == 0
 
 
-def test_those_who_waited_for_the_parent_on_a_dead_loop_count_no_more() -> None:
+def test_parent_waiters_of_dead_loop_do_not_count() -> None:
     parent = RateLimiter("1/min", clock=lambda: 0.0)
     child = RateLimiter(None, parent=parent, clock=lambda: 0.0)
 
@@ -501,7 +497,7 @@ def test_those_who_waited_for_the_parent_on_a_dead_loop_count_no_more() -> None:
         await turns()
         return waiting
 
-    async def foretold() -> float:
+    async def expected_wait() -> float:
         waiting = visits(child, 2)
         await turns()
         decision = await child.peek()
@@ -514,11 +510,11 @@ def test_those_who_waited_for_the_parent_on_a_dead_loop_count_no_more() -> None:
     (dead,) = loop.run_until_complete(first())
     loop.close()
     dead._log_destroy_pending = False  # type: ignore[attr-defined]
-    assert asyncio.run(foretold()) == pytest.approx(180)
+    assert asyncio.run(expected_wait()) == pytest.approx(180)
 
 
 @virtual
-async def test_a_wait_that_is_too_long_two_levels_up_is_refused_at_once() -> None:
+async def test_long_wait_two_levels_up_is_rejected() -> None:
     top = RateLimiter("1/s")
     middle = RateLimiter("10/s", parent=top)
     limiter = RateLimiter("100/s", parent=middle)

@@ -1,4 +1,4 @@
-"""Who goes first: more priority, but each step counts as ten seconds of waiting, no more."""
+"""Specifies the order of priorities: each step counts as ten seconds of waiting."""
 
 import asyncio
 import random
@@ -16,9 +16,9 @@ def coming(limiter: RateLimiter, *priorities: float) -> list[asyncio.Task[float]
 
 
 async def served(
-    limiter: RateLimiter, guests: Sequence[tuple[float, float]], gone: Sequence[int] = ()
+    limiter: RateLimiter, guests: Sequence[tuple[float, float]], cancelled: Sequence[int] = ()
 ) -> list[int]:
-    """Give the order in which guests (arrival, priority) start; those who are `gone` are not."""
+    """Return the order in which guests (arrival, priority) start, without the cancelled ones."""
     order: list[int] = []
 
     async def guest(name: int, arrival: float, priority: float) -> None:
@@ -30,7 +30,7 @@ async def served(
     tasks = [asyncio.create_task(guest(name, *about)) for name, about in enumerate(guests)]
     await asyncio.sleep(max(arrival for arrival, _ in guests))
     await turns()
-    for name in gone:
+    for name in cancelled:
         tasks[name].cancel()
     await asyncio.wait(tasks)
     return order
@@ -43,7 +43,7 @@ async def served(
     ("guests", "order"),
     [
         ([(0, 0), (0, 1), (0, 2)], [2, 1, 0]),
-        ([(0, 0), (0, 1), (0, 0), (0, 1)], [1, 3, 0, 2]),  # among equals: first come
+        ([(0, 0), (0, 1), (0, 0), (0, 1)], [1, 3, 0, 2]),  # equal priorities: in order of arrival
         ([(0, -1), (0, 0)], [1, 0]),
         ([(0, 0.5), (0, 1), (0, 0.75)], [1, 2, 0]),
         ([(0, 0), (9, 1)], [1, 0]),  # a step is ten seconds
@@ -54,14 +54,14 @@ async def served(
     ],
 )
 @virtual
-async def test_more_priority_goes_first_within_ten_seconds_a_step(
+async def test_higher_priority_is_first_within_its_seconds(
     guests: list[tuple[float, float]], order: list[int]
 ) -> None:
     assert await served(RateLimiter("1/min"), guests) == order
 
 
 @virtual
-async def test_the_order_is_that_of_arrival_less_ten_seconds_a_step() -> None:
+async def test_order_is_arrival_less_ten_seconds_per_step() -> None:
     chance = random.Random(3)
     arrivals = [eighths / 8 for eighths in chance.sample(range(480), 99)]
     guests = [(arrival, chance.choice([0, 0, 1, 1.5, 4, -2])) for arrival in arrivals]
@@ -74,13 +74,13 @@ async def test_the_order_is_that_of_arrival_less_ten_seconds_a_step() -> None:
     "limiter", [RateLimiter("2/min"), RateLimiter("2/min", concurrency_limit=1)]
 )
 @virtual
-async def test_all_of_one_priority_are_served_in_order(limiter: RateLimiter) -> None:
+async def test_equal_priorities_are_served_in_order(limiter: RateLimiter) -> None:
     order = await served(limiter, [(0, 7)] * 50)
     assert order == list(range(50))
 
 
 @virtual
-async def test_a_heavy_head_is_not_overtaken_by_a_light_one_of_less_priority() -> None:
+async def test_heavy_head_is_not_overtaken_by_lower_priority() -> None:
     limiter = RateLimiter("4/s")
     await visit(limiter, 2)
     heavy = asyncio.create_task(visit(limiter, 4, priority=1))
@@ -95,7 +95,7 @@ async def test_a_heavy_head_is_not_overtaken_by_a_light_one_of_less_priority() -
 
 @pytest.mark.parametrize("steps", [1, 3])
 @virtual
-async def test_a_stream_of_more_important_ones_does_not_starve_anyone(steps: int) -> None:
+async def test_stream_of_higher_priority_starves_no_waiter(steps: int) -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     (patient,) = coming(limiter, 0)
@@ -104,17 +104,17 @@ async def test_a_stream_of_more_important_ones_does_not_starve_anyone(steps: int
     for _ in range(60):
         stream += coming(limiter, steps)
         await asyncio.sleep(1)
-    # As many go first as come in ten seconds for each step, and the one at the draw.
+    # The requests that come within ten seconds per step are first, and the one at the draw.
     assert patient.done()
     assert await patient == 10 * steps + 2
     await asyncio.gather(*stream)
 
 
-# --- Who comes, goes, or gives up ---
+# --- Arrivals, grants and cancellations ---
 
 
 @virtual
-async def test_a_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
+async def test_newcomer_in_turn_of_grant_hangs_nobody() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     (first,) = coming(limiter, 0)
@@ -126,7 +126,7 @@ async def test_a_newcomer_in_the_turn_of_a_grant_hangs_nobody() -> None:
 
 @pytest.mark.parametrize("after_turns", range(8))
 @virtual
-async def test_a_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: int) -> None:
+async def test_newcomer_at_any_turn_hangs_nobody(after_turns: int) -> None:
     limiter = RateLimiter("2/s", concurrency_limit=2)
     _inside = await limiter.acquire(2)
     waiting = coming(limiter, 0, 0, 0)
@@ -140,7 +140,7 @@ async def test_a_newcomer_at_any_turn_around_a_grant_hangs_nobody(after_turns: i
 
 
 @virtual
-async def test_a_newcomer_who_becomes_head_is_looked_at_at_once() -> None:
+async def test_newcomer_that_becomes_head_is_served_at_once() -> None:
     limiter = RateLimiter("4/s")
     await visit(limiter)
     await asyncio.sleep(0.5)
@@ -152,7 +152,7 @@ async def test_a_newcomer_who_becomes_head_is_looked_at_at_once() -> None:
 
 
 @virtual
-async def test_a_newcomer_who_fits_and_becomes_head_goes_in_this_instant() -> None:
+async def test_newcomer_that_fits_as_head_is_granted() -> None:
     limiter = RateLimiter("4/s")
     await visit(limiter, 3)
     heavy = asyncio.create_task(visit(limiter, 4))
@@ -162,7 +162,7 @@ async def test_a_newcomer_who_fits_and_becomes_head_goes_in_this_instant() -> No
 
 
 @virtual
-async def test_a_time_out_counts_only_those_who_go_first() -> None:
+async def test_timeout_counts_only_waiters_served_before() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     waiting = coming(limiter, *[0] * 10, *[9] * 2)
@@ -175,19 +175,23 @@ async def test_a_time_out_counts_only_those_who_go_first() -> None:
     await asyncio.gather(*waiting)
 
 
-@pytest.mark.parametrize("gone", [(0,), (1,), (2,), (5,), (1, 2), (0, 1, 2), (1, 3, 5), range(6)])
+@pytest.mark.parametrize(
+    "cancelled", [(0,), (1,), (2,), (5,), (1, 2), (0, 1, 2), (1, 3, 5), range(6)]
+)
 @virtual
-async def test_who_is_cancelled_is_as_one_that_never_came(gone: Sequence[int]) -> None:
+async def test_cancelled_waiters_do_not_change_the_order(cancelled: Sequence[int]) -> None:
     guests = [(0, 0), (1, 2), (2, 1), (3, 0), (4, 1), (5, 2), (6, 0)]
     everybody = [1, 5, 2, 4, 0, 3, 6]
     limiter = RateLimiter("1/min", concurrency_limit=1)
-    assert await served(limiter, guests, gone) == [name for name in everybody if name not in gone]
-    figures = limiter.statistics()
-    assert (figures.in_flight, figures.waiting) == (0, 0)
+    assert await served(limiter, guests, cancelled) == [
+        name for name in everybody if name not in cancelled
+    ]
+    statistics = limiter.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
 
 
 @virtual
-async def test_the_one_at_the_head_of_its_lane_is_cancelled_in_the_turn_of_its_grant() -> None:
+async def test_head_cancelled_in_the_turn_of_its_grant() -> None:
     for after_turns in range(6):
         limiter = RateLimiter("1/s", concurrency_limit=1)
         began = now()
@@ -202,7 +206,7 @@ async def test_the_one_at_the_head_of_its_lane_is_cancelled_in_the_turn_of_its_g
 
 
 @virtual
-async def test_a_limiter_goes_on_as_before_when_all_of_a_priority_have_gone() -> None:
+async def test_limiter_works_on_when_a_priority_is_empty() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     waiting = coming(limiter, 5, 0, 0)
@@ -213,7 +217,7 @@ async def test_a_limiter_goes_on_as_before_when_all_of_a_priority_have_gone() ->
 
 
 @virtual
-async def test_a_decorated_function_has_its_priority() -> None:
+async def test_decorated_function_has_its_priority() -> None:
     limiter = RateLimiter("1/s")
 
     @limiter.throttled(priority=1)
@@ -227,17 +231,17 @@ async def test_a_decorated_function_has_its_priority() -> None:
     assert await other == 2
 
 
-async def test_a_decorated_function_is_itself_and_nothing_else_can_be_decorated() -> None:
+async def test_throttled_decorates_only_async_functions() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     decorate: Any = limiter.throttled
 
     @limiter.throttled(2)
     async def double(number: int, *, times: int = 2) -> int:
-        """Say what it does."""
+        """Return twice the number."""
         assert limiter.statistics().in_flight == 1
         return number * times
 
-    assert (double.__name__, double.__doc__) == ("double", "Say what it does.")
+    assert (double.__name__, double.__doc__) == ("double", "Return twice the number.")
     assert await double(4, times=3) == 12
     assert (limiter.statistics().in_flight, (await limiter.peek()).remaining) == (0, 8)
     with pytest.raises(TypeError, match=r"@limiter\.throttled\(\) above double"):

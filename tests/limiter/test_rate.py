@@ -1,4 +1,4 @@
-"""Strings, numbers and what is neither: what a rate is read from."""
+"""Specifies how a rate is read from strings, numbers and other values."""
 
 import contextlib
 import math
@@ -12,7 +12,7 @@ import pytest
 from aiothrottle import Rate, RateLimiter, TokenBucket
 from aiothrottle.rate import as_rate, as_rates
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 READ = [
     ("10/s", 10, 1),
@@ -72,7 +72,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("text", "limit", "period"), READ)
-def test_a_rate_is_read_as_people_write_it(text: str, limit: float, period: float) -> None:
+def test_rate_is_read_as_people_write_it(text: str, limit: float, period: float) -> None:
     assert Rate.parse(text) == Rate(limit, period)
     assert as_rate(text) == Rate(limit, period)
 
@@ -109,7 +109,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("text", "named"), UNREADABLE)
-def test_what_is_no_rate_is_a_value_error_that_names_what_is_wrong(text: str, named: str) -> None:
+def test_unreadable_text_raises_and_is_named(text: str, named: str) -> None:
     with pytest.raises(ValueError, match=r"rate") as error:
         as_rate(text)
     assert named in str(error.value)
@@ -136,7 +136,7 @@ def test_what_is_no_rate_is_a_value_error_that_names_what_is_wrong(text: str, na
         ),
     ],
 )
-def test_message_says_what_to_write_instead(text: str, advice: str) -> None:
+def test_message_contains_the_correct_text(text: str, advice: str) -> None:
     with pytest.raises(ValueError, match=r"^cannot read .* as a rate: ") as error:
         as_rate(text)
     assert str(error.value) == f"cannot read {text!r} as a rate: {advice}"
@@ -193,7 +193,7 @@ LONG: dict[str, Callable[[int], str]] = {
     "groups of blanks": lambda n: "111 " * (n // 4) + "!",
     "unit": lambda n: "10/" + "s" * n,
     "unit and more": lambda n: "10/" + "s" * n + "!",
-    "word": lambda n: "10 " + "r" * n + "/!",
+    "letters": lambda n: "10 " + "r" * n + "/!",
     "per": lambda n: "10" + " per" * (n // 4),
     "slashes": lambda n: "10" + "/" * n,
     "thousands": lambda n: "10" + "k" * n,
@@ -206,8 +206,8 @@ LONG: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("make", LONG.values(), ids=LONG)
-def test_time_to_read_grows_with_the_length_alone(make: Callable[[int], str]) -> None:
-    """Of the processor, so that a busy machine does not count."""
+def test_parse_time_grows_linearly_with_length(make: Callable[[int], str]) -> None:
+    """Measured in processor time, so that a busy machine does not count."""
 
     def seconds(length: int) -> float:
         text, least = make(length), math.inf
@@ -231,23 +231,23 @@ def test_long_text_is_cut_in_the_message() -> None:
     assert len(str(error.value)) < 500
 
 
-def test_the_message_shows_what_would_be_read() -> None:
+def test_message_shows_valid_rates() -> None:
     with pytest.raises(ValueError, match="'10/s', '100/min', '1000 per hour'"):
         Rate.parse("quickly")
 
 
 @pytest.mark.parametrize("number", [1, 20, 0.5, 1e-9, 1e15])
-def test_a_number_is_tokens_per_second(number: float) -> None:
+def test_number_is_tokens_per_second(number: float) -> None:
     assert as_rate(number) == Rate(number, 1.0)
 
 
-def test_a_rate_is_its_own_rate() -> None:
+def test_rate_object_is_returned_unchanged() -> None:
     rate = Rate(5, 2)
     assert as_rate(rate) is rate
 
 
 @pytest.mark.parametrize("number", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf])
-def test_a_number_that_is_no_rate_is_a_value_error(number: float) -> None:
+def test_number_that_is_no_rate_raises_value_error(number: float) -> None:
     with pytest.raises(ValueError, match=f"{number!r}"):
         as_rate(number)
     with pytest.raises(ValueError, match="limit of a rate"):
@@ -257,7 +257,7 @@ def test_a_number_that_is_no_rate_is_a_value_error(number: float) -> None:
 
 
 @pytest.mark.parametrize("value", [True, False, None, "1", b"1", [1], 1j])
-def test_what_is_no_number_is_a_type_error(value: Unchecked) -> None:
+def test_value_that_is_no_number_raises_type_error(value: Unchecked) -> None:
     with pytest.raises(TypeError, match="limit of a rate"):
         Rate(value)
     with pytest.raises(TypeError, match="period of a rate"):
@@ -265,13 +265,13 @@ def test_what_is_no_number_is_a_type_error(value: Unchecked) -> None:
 
 
 @pytest.mark.parametrize("value", [10, None, b"10/s", Rate(10)])
-def test_parse_reads_texts_and_says_so(value: Unchecked) -> None:
+def test_parse_accepts_only_texts(value: Unchecked) -> None:
     with pytest.raises(TypeError, match=r"takes a string such as .10/s., got "):
         Rate.parse(value)
 
 
 @pytest.mark.parametrize("value", [True, False, None, b"10/s", [10], ("10/s",), 1j, object()])
-def test_a_value_of_another_kind_is_a_type_error_that_tells_the_kinds(value: Unchecked) -> None:
+def test_value_of_another_kind_raises_type_error(value: Unchecked) -> None:
     with pytest.raises(TypeError, match="a rate is a number of tokens per second"):
         as_rate(value)
 
@@ -288,11 +288,11 @@ def test_tuple_is_rejected_with_the_text_to_write() -> None:
     "rate",
     [Rate(10), Rate(1, 0.25), Rate(0.5), Rate(5000, 86400), Rate(1e15), Rate(1, 1e-5), Rate(1e-5)],
 )
-def test_a_rate_is_written_as_it_is_read(rate: Rate) -> None:
+def test_rate_is_written_as_it_is_read(rate: Rate) -> None:
     assert Rate.parse(str(rate)) == rate
 
 
-def test_a_rate_is_a_value() -> None:
+def test_rate_is_a_value() -> None:
     assert Rate(10) == Rate(10, 1.0)
     assert hash(Rate(10)) == hash(Rate(10.0))
     assert Rate(10) != Rate(100, 10)

@@ -1,4 +1,4 @@
-"""What is wrong is said at once, and what would be right."""
+"""Specifies errors of wrong use: raised at once, with the correct form."""
 
 import asyncio
 import importlib
@@ -34,7 +34,7 @@ def retrying(_: RateLimiter, **options: Any) -> RetryMiddleware:  # noqa: ANN401
         ("colour", "has none either$"),
     ],
 )
-async def test_a_misspelt_argument_is_refused_when_the_session_is_made(
+async def test_misspelt_argument_raises_at_construction(
     make: Callable[..., Any], name: str, hint: str
 ) -> None:
     with pytest.raises(TypeError, match=rf"{make.__name__} has no argument '{name}', .*{hint}"):
@@ -51,7 +51,7 @@ async def test_a_misspelt_argument_is_refused_when_the_session_is_made(
         ("aiothrottle.stores.memcached", "emcache", "memcached"),
     ],
 )
-def test_a_driver_that_is_not_there_says_how_to_get_it(
+def test_missing_driver_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, module: str, driver: str, extra: str
 ) -> None:
     monkeypatch.delitem(sys.modules, module, raising=False)
@@ -67,13 +67,13 @@ def test_a_driver_that_is_not_there_says_how_to_get_it(
 @pytest.mark.parametrize(
     "make", [ThrottledSession, throttled_session, ThrottleMiddleware, ThrottledTransport, retrying]
 )
-async def test_profiles_are_a_list(make: Callable[..., Any], profiles: object) -> None:
+async def test_profiles_that_are_no_list_raise(make: Callable[..., Any], profiles: object) -> None:
     with pytest.raises(TypeError, match="profiles is a list of Profiles, such as"):
         make(RateLimiter(1), profiles=profiles)
 
 
 @pytest.mark.parametrize("now", [None, 5.0, "2026-11-22"])
-def test_the_time_is_a_datetime(now: Any) -> None:  # noqa: ANN401
+def test_now_that_is_no_datetime_raises(now: Any) -> None:  # noqa: ANN401
     with pytest.raises(
         TypeError, match=r"now must be a datetime such as datetime\.now\(UTC\), got"
     ):
@@ -91,13 +91,13 @@ def test_the_time_is_a_datetime(now: Any) -> None:  # noqa: ANN401
         ({"refusals": 418}, "refusals of a Profile must be a frozenset, got 418"),
     ],
 )
-def test_a_profile_is_checked(arguments: dict[str, Any], message: str) -> None:
+def test_profile_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         Profile("Acme", **arguments)
 
 
-@pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
-async def test_the_body_of_a_refusal_that_stalls_says_so(front: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", [ThrottledSession, throttled_session])
+async def test_stalled_body_of_a_429_is_reported(make: Callable[..., Any]) -> None:
     ended = asyncio.Event()
 
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ async def test_the_body_of_a_refusal_that_stalls_says_so(front: Callable[..., An
 
     server = await asyncio.start_server(stall, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with server, front(RateLimiter(None), retry=Retry(attempts=1)) as session:
+    async with server, make(RateLimiter(None), retry=Retry(attempts=1)) as session:
         response = await session.get(url)
         assert response.status == 429
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""What it really cost, told afterwards: the difference comes back, or is charged."""
+"""Specifies settle(): the difference to the real cost is refunded or charged afterwards."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from aiothrottle import (
 from aiothrottle.permit import WatchedPermit
 from tests.virtually import now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
 async def remaining(limiter: RateLimiter) -> float:
@@ -29,7 +29,7 @@ async def remaining(limiter: RateLimiter) -> float:
 
 
 @virtual
-async def test_what_is_given_back_goes_to_the_next_who_waits_at_once() -> None:
+async def test_refund_serves_the_next_waiter_at_once() -> None:
     limiter = RateLimiter("10/min")
     permit = await limiter.acquire(8)
     waiting = visits(limiter, 1, cost=6)
@@ -44,7 +44,7 @@ async def test_what_is_given_back_goes_to_the_next_who_waits_at_once() -> None:
 
 
 @virtual
-async def test_what_is_given_back_counts_from_when_it_was_granted() -> None:
+async def test_refund_counts_from_the_grant() -> None:
     limiter = RateLimiter("10/s")
     early = await limiter.acquire(5)
     await asyncio.sleep(0.5)
@@ -52,25 +52,25 @@ async def test_what_is_given_back_counts_from_when_it_was_granted() -> None:
     early.settle(1)
     assert await remaining(limiter) == 4
     await asyncio.sleep(0.5)
-    # Only what the early one still counted for has left the window.
+    # Only the rest of the early request has left the window.
     assert await remaining(limiter) == 5
 
 
-async def test_a_refund_finds_its_instant_by_a_clock_that_never_stands_still() -> None:
+async def test_refund_finds_its_instant_by_a_moving_clock() -> None:
     limiter = RateLimiter("100/h", concurrency_limit=3, clock=itertools.count().__next__)
     held = [await limiter.acquire() for _ in range(3)]
     waiting = [asyncio.create_task(limiter.acquire(cost)) for cost in (1, 1, 2)]
     await turns()
     for permit in held:
         permit.settle(0)
-        permit.release()  # those who wait are let go in one turn
+        permit.release()  # the waiters are granted in one turn
     for permit in await asyncio.gather(*waiting):
         permit.settle(0)
     assert limiter.statistics().utilisation == 0
 
 
 @virtual
-async def test_what_a_window_has_forgotten_already_does_not_come_back_twice() -> None:
+async def test_refund_after_the_window_returns_nothing_more() -> None:
     limiter = RateLimiter("10/s")
     early = await limiter.acquire(10)
     await asyncio.sleep(1)
@@ -80,7 +80,7 @@ async def test_what_a_window_has_forgotten_already_does_not_come_back_twice() ->
 
 
 @virtual
-async def test_a_refund_after_a_wait_counts_from_the_end_of_the_wait() -> None:
+async def test_refund_after_a_wait_counts_from_its_end() -> None:
     limiter = RateLimiter("10/s")
     await limiter.acquire(10)
     late = await limiter.acquire(10)
@@ -96,7 +96,7 @@ DEBTS: list[tuple[RateLimiter, float]] = [
     (RateLimiter("10/s"), 1.0),  # one window, however much too full
     (RateLimiter("10/s", algorithm=FixedWindow), 1.0),
     (RateLimiter("10/s", algorithm=SlidingWindowCounter(buckets=10)), 1.0),
-    (RateLimiter("10/s", algorithm=TokenBucket), 1.6),  # 15 too many, and the next one
+    (RateLimiter("10/s", algorithm=TokenBucket), 1.6),  # 15 too many, and the next request
     (RateLimiter(algorithm=Cooldown(10, 1)), 1.6),
     (RateLimiter(algorithm=TokenBucket("10/s", burst=1)), 2.5),
     (RateLimiter("10/s", algorithm=LeakyBucket), 2.498),  # it makes up for 2 ms of lateness
@@ -106,19 +106,17 @@ DEBTS: list[tuple[RateLimiter, float]] = [
 
 @pytest.mark.parametrize(("limiter", "debt"), DEBTS)
 @virtual
-async def test_a_debt_delays_the_next_one_as_long_as_its_algorithm_says(
-    limiter: RateLimiter, debt: float
-) -> None:
+async def test_debt_delays_the_next_request(limiter: RateLimiter, debt: float) -> None:
     async with limiter.throttle() as permit:
         permit.settle(25)
         assert permit.cost == 25
-    told = (await limiter.peek()).retry_after
-    assert told == pytest.approx(debt)
+    wait = (await limiter.peek()).retry_after
+    assert wait == pytest.approx(debt)
     assert await visit(limiter) == pytest.approx(debt)
 
 
 @virtual
-async def test_a_debt_delays_those_who_wait_already() -> None:
+async def test_debt_delays_current_waiters() -> None:
     limiter = RateLimiter("2/s", algorithm=TokenBucket)
     permit = await limiter.acquire(2)
     waiting = visits(limiter, 2)
@@ -128,7 +126,7 @@ async def test_a_debt_delays_those_who_wait_already() -> None:
 
 
 @virtual
-async def test_there_is_no_upper_bound() -> None:
+async def test_settled_cost_has_no_upper_bound() -> None:
     limiter = RateLimiter("1/s", algorithm=TokenBucket)
     async with limiter.throttle() as permit:
         permit.settle(1e6)
@@ -137,7 +135,7 @@ async def test_there_is_no_upper_bound() -> None:
 
 @pytest.mark.parametrize("after_turns", range(4))
 @virtual
-async def test_a_charge_between_grant_and_start_holds_back_who_was_granted(
+async def test_charge_between_grant_and_start_delays_the_start(
     after_turns: int,
 ) -> None:
     limiter = RateLimiter("2/s")
@@ -150,7 +148,7 @@ async def test_a_charge_between_grant_and_start_holds_back_who_was_granted(
     assert await asyncio.gather(*waiting) == ([1.0] * 2 if late else [2.0] * 2)
 
 
-# --- Again and again ---
+# --- Repeated settling ---
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ async def test_a_charge_between_grant_and_start_holds_back_who_was_granted(
     "algorithm", [None, TokenBucket, FixedWindow, SlidingWindowCounter(buckets=4)]
 )
 @virtual
-async def test_settled_up_and_down_to_nothing_nothing_is_lost(
+async def test_settling_up_and_down_loses_nothing(
     costs: tuple[float, ...], algorithm: Unchecked
 ) -> None:
     limiter = RateLimiter("10/min", algorithm=algorithm)
@@ -173,7 +171,7 @@ async def test_settled_up_and_down_to_nothing_nothing_is_lost(
 
 
 @virtual
-async def test_each_charge_and_refund_finds_its_own_instant() -> None:
+async def test_charges_and_refunds_find_their_own_instants() -> None:
     limiter = RateLimiter("10/s")
     permit = await limiter.acquire(1)
     await asyncio.sleep(0.5)
@@ -182,7 +180,7 @@ async def test_each_charge_and_refund_finds_its_own_instant() -> None:
     assert await remaining(limiter) == 10
     permit.settle(4)
     await asyncio.sleep(0.75)
-    # Charged at 0.5; given back in part.
+    # Charged at 0.5; refunded in part.
     permit.settle(3)
     assert await remaining(limiter) == 7
     await asyncio.sleep(0.25)
@@ -209,7 +207,7 @@ async def test_every_limit_of_several_gets_the_difference() -> None:
 
 
 @virtual
-async def test_the_slot_stays_taken() -> None:
+async def test_settle_keeps_the_slot_taken() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     permit = await limiter.acquire(5)
     waiter = asyncio.create_task(visit(limiter))
@@ -223,7 +221,7 @@ async def test_the_slot_stays_taken() -> None:
 
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
-async def test_only_a_permit_that_is_held_can_be_settled() -> None:
+async def test_only_a_held_permit_can_be_settled() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     early = WatchedPermit(limiter._engine)
     released = await limiter.acquire()
@@ -256,9 +254,7 @@ async def test_only_a_permit_that_is_held_can_be_settled() -> None:
     ],
 )
 @virtual
-async def test_a_bad_cost_is_refused_and_changes_nothing(
-    cost: Unchecked, error: type[Exception]
-) -> None:
+async def test_bad_cost_raises_and_changes_nothing(cost: Unchecked, error: type[Exception]) -> None:
     limiter = RateLimiter("10/s")
     async with limiter.throttle(3) as permit:
         with pytest.raises(error, match="cost"):

@@ -1,4 +1,4 @@
-"""Several rates at once, and a burst: all of them hold, and the wait is the one that is needed."""
+"""Specifies several rates at once, and a burst: all hold, and the wait is exact."""
 
 import asyncio
 import itertools
@@ -20,11 +20,11 @@ from aiothrottle import (
 from aiothrottle.testing import greatest_count
 from tests.virtually import now, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
-async def crowd(limiter: RateLimiter, count: int) -> list[float]:
-    """Have so many come at once. Gives the times at which they start."""
+async def grant_times(limiter: RateLimiter, count: int) -> list[float]:
+    """Start so many requests at once, and return the times of their grants."""
     return await asyncio.gather(*(visit(limiter) for _ in range(count)))
 
 
@@ -51,22 +51,22 @@ async def crowd(limiter: RateLimiter, count: int) -> list[float]:
     ],
 )
 @virtual
-async def test_who_come_at_once_start_as_soon_as_all_the_limits_allow(
+async def test_requests_start_as_soon_as_all_limits_allow(
     rates: Unchecked, options: dict[str, Unchecked], expected: list[float]
 ) -> None:
-    starts = await crowd(RateLimiter(rates, **options), 7)
+    starts = await grant_times(RateLimiter(rates, **options), 7)
     assert starts == pytest.approx(expected)
     await asyncio.sleep(1000)
     # The order in which the rates are given does not matter.
     if not isinstance(rates, str):
         backwards: Unchecked = [*reversed(rates)]
         again, began = RateLimiter(backwards, **options), now()
-        assert [at - began for at in await crowd(again, 7)] == pytest.approx(expected)
+        assert [at - began for at in await grant_times(again, 7)] == pytest.approx(expected)
 
 
 @virtual
-async def test_none_of_them_is_ever_exceeded_and_none_is_wasted() -> None:
-    starts = await crowd(RateLimiter(["10/s", "500/min", "10000/day"]), 10_500)
+async def test_no_limit_is_exceeded_and_none_is_wasted() -> None:
+    starts = await grant_times(RateLimiter(["10/s", "500/min", "10000/day"]), 10_500)
     for limit, period in ((10, 1), (500, 60), (10_000, 86_400)):
         assert greatest_count(starts, period) == limit
     assert starts[9_999] == 19 * 60 + 49
@@ -74,20 +74,20 @@ async def test_none_of_them_is_ever_exceeded_and_none_is_wasted() -> None:
 
 
 @virtual
-async def test_the_wait_that_is_told_is_the_one_that_is_needed() -> None:
+async def test_reported_wait_is_the_wait_needed() -> None:
     limiter = RateLimiter(["3/s", "5/10s", "12/min"])
     for _ in range(40):
-        told = (await limiter.peek()).retry_after
+        wait = (await limiter.peek()).retry_after
         began = now()
-        if told:
-            await asyncio.sleep(told * 0.999)
+        if wait:
+            await asyncio.sleep(wait * 0.999)
             assert not await limiter.try_acquire()
-            await asyncio.sleep(told - (now() - began))
+            await asyncio.sleep(wait - (now() - began))
         assert await limiter.try_acquire()
 
 
 @virtual
-async def test_it_is_all_or_none() -> None:
+async def test_cost_is_taken_from_all_limits_or_none() -> None:
     limiter = RateLimiter(["5/s", "8/min"])
     assert await limiter.try_acquire(5)
     await asyncio.sleep(1)
@@ -101,12 +101,12 @@ async def test_it_is_all_or_none() -> None:
 
 
 @virtual
-async def test_the_decision_is_one() -> None:
+async def test_decision_combines_all_limits() -> None:
     limiter = RateLimiter(["5/s", "8/min"])
     decision = await limiter.try_acquire(4)
     assert (decision.limit, decision.remaining, decision.reset_after) == (5, 1, 60)
-    refused = await limiter.try_acquire(2)
-    assert (refused.remaining, refused.retry_after, refused.reset_after) == (1, 1, 60)
+    rejected = await limiter.try_acquire(2)
+    assert (rejected.remaining, rejected.retry_after, rejected.reset_after) == (1, 1, 60)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_the_decision_is_one() -> None:
         (RateLimiter(["10/s", "2/min"], burst=3), 2),
     ],
 )
-def test_the_least_of_them_says_what_cost_can_never_fit(limiter: RateLimiter, limit: float) -> None:
+def test_smallest_limit_bounds_the_cost(limiter: RateLimiter, limit: float) -> None:
     limiter.throttled(limit)
     with pytest.raises(CostTooHigh) as error:
         limiter.throttle(limit + 0.5)
@@ -127,11 +127,11 @@ def test_the_least_of_them_says_what_cost_can_never_fit(limiter: RateLimiter, li
 
 @pytest.mark.parametrize("burst", [1, 2, 3.5, 7, 10])
 @virtual
-async def test_no_more_than_the_burst_goes_back_to_back_and_the_window_holds_as_well(
+async def test_burst_and_window_both_hold(
     burst: float,
 ) -> None:
     limiter = RateLimiter("10/s", burst=burst)
-    starts = await crowd(limiter, 50)
+    starts = await grant_times(limiter, 50)
     assert greatest_count(starts, 1e-6) == int(burst)
     assert greatest_count(starts, 1) == 10
     for many in range(1, 10):
@@ -161,7 +161,7 @@ async def test_no_more_than_the_burst_goes_back_to_back_and_the_window_holds_as_
         ({"rate_limit": "1/s", "algorithm": WaitUntil(1, 5, 10)}, ValueError, "rate"),
     ],
 )
-def test_contradictions_are_refused_by_name(
+def test_contradictions_raise_by_name(
     arguments: dict[str, Unchecked], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -169,7 +169,7 @@ def test_contradictions_are_refused_by_name(
 
 
 @virtual
-async def test_costs_and_slots_go_with_several_rates() -> None:
+async def test_costs_and_slots_work_with_several_rates() -> None:
     limiter = RateLimiter(["4/s", "10/min"], concurrency_limit=1)
 
     async def stay(cost: float) -> float:
@@ -202,7 +202,7 @@ async def test_costs_and_slots_go_with_several_rates() -> None:
     ids=["a window", "several buckets", "a bucket"],
 )
 @virtual
-async def test_a_burst_is_one_limit_more_but_of_a_single_bucket(
+async def test_burst_beside_a_rate_adds_one_limit(
     limiter: Callable[[], RateLimiter], expected: list[float]
 ) -> None:
     assert await asyncio.gather(*visits(limiter(), 8)) == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""What was done so far, and how things stand."""
+"""Specifies the statistics of a limiter: its counters and its current state."""
 
 import asyncio
 import random
@@ -21,25 +21,25 @@ def visits(limiter: RateLimiter, count: int, stay: float = 0.0) -> list[asyncio.
     return [asyncio.create_task(visit(limiter, stay)) for _ in range(count)]
 
 
-def about(seconds: float) -> Any:  # noqa: ANN401 - what pytest gives
+def about(seconds: float) -> Any:  # noqa: ANN401 - the type of pytest.approx
     """Allow for the classes of the histogram."""
     return pytest.approx(seconds, rel=0.1)
 
 
-def test_at_first_all_is_zero() -> None:
-    figures = RateLimiter("10/s", concurrency_limit=2).statistics()
-    assert figures.quota_remaining is None
-    assert (figures.rate_limit, figures.concurrency_limit, figures.guard) == (None, 2, 0.0)
-    figures = replace(
-        figures, quota_remaining=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
+def test_new_limiter_has_zero_statistics() -> None:
+    stats = RateLimiter("10/s", concurrency_limit=2).statistics()
+    assert stats.quota_remaining is None
+    assert (stats.rate_limit, stats.concurrency_limit, stats.guard) == (None, 2, 0.0)
+    stats = replace(
+        stats, quota_remaining=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
     )
-    assert {field.name: getattr(figures, field.name) for field in fields(figures)} == dict.fromkeys(
-        (field.name for field in fields(figures)), 0
+    assert {field.name: getattr(stats, field.name) for field in fields(stats)} == dict.fromkeys(
+        (field.name for field in fields(stats)), 0
     )
 
 
 @virtual
-async def test_who_waits_for_no_time_has_waited_none() -> None:
+async def test_wait_of_no_time_counts_as_none() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     held = await limiter.acquire()
     tasks = visits(limiter, 2)
@@ -50,23 +50,23 @@ async def test_who_waits_for_no_time_has_waited_none() -> None:
 
 
 @virtual
-async def test_the_figures_follow_what_happens() -> None:
+async def test_statistics_follow_grants_and_releases() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=2)
     tasks = visits(limiter, 7, stay=0.25)
     await asyncio.sleep(0.125)
-    figures = limiter.statistics()
-    assert (figures.granted, figures.in_flight, figures.waiting) == (2, 2, 5)
-    assert (figures.utilisation, figures.waited_total, figures.waited_max) == (1, 0, 0)
+    stats = limiter.statistics()
+    assert (stats.granted, stats.in_flight, stats.waiting) == (2, 2, 5)
+    assert (stats.utilisation, stats.waited_total, stats.waited_max) == (1, 0, 0)
     await asyncio.sleep(1)
-    figures = limiter.statistics()
-    assert (figures.granted, figures.in_flight, figures.waiting) == (4, 2, 3)
-    assert (figures.waited_total, figures.waited_max) == (2, 1)
+    stats = limiter.statistics()
+    assert (stats.granted, stats.in_flight, stats.waiting) == (4, 2, 3)
+    assert (stats.waited_total, stats.waited_max) == (2, 1)
     await asyncio.gather(*tasks)
-    figures = limiter.statistics()
-    assert (figures.granted, figures.in_flight, figures.waiting) == (7, 0, 0)
-    assert (figures.waited_total, figures.waited_max) == (2 + 4 + 3, 3)
-    assert figures.rejected == 0
-    assert figures.utilisation == 0.5
+    stats = limiter.statistics()
+    assert (stats.granted, stats.in_flight, stats.waiting) == (7, 0, 0)
+    assert (stats.waited_total, stats.waited_max) == (2 + 4 + 3, 3)
+    assert stats.rejected == 0
+    assert stats.utilisation == 0.5
     await asyncio.sleep(1)
     assert limiter.statistics().utilisation == 0
 
@@ -92,19 +92,19 @@ async def test_all_kinds_of_rejections_are_counted() -> None:
     await limiter.aclose()
     with pytest.raises(LimiterClosed):
         await visit(limiter)
-    figures = limiter.statistics()
-    assert (figures.rejected, figures.granted, figures.waiting) == (3, 1, 0)
+    stats = limiter.statistics()
+    assert (stats.rejected, stats.granted, stats.waiting) == (3, 1, 0)
 
 
 @virtual
-async def test_try_acquire_and_acquire_are_granted_too_and_record_is_not() -> None:
+async def test_try_acquire_counts_but_record_does_not() -> None:
     limiter = RateLimiter("9/s", concurrency_limit=9)
     permit = await limiter.acquire()
     decision = await limiter.try_acquire()
     await limiter.record(3)
-    figures = limiter.statistics()
-    assert (figures.granted, figures.in_flight) == (2, 2)
-    assert figures.utilisation == pytest.approx(5 / 9)
+    stats = limiter.statistics()
+    assert (stats.granted, stats.in_flight) == (2, 2)
+    assert stats.utilisation == pytest.approx(5 / 9)
     permit.release()
     assert decision.permit is not None
     decision.permit.release()
@@ -112,14 +112,14 @@ async def test_try_acquire_and_acquire_are_granted_too_and_record_is_not() -> No
 
 
 @virtual
-async def test_percentiles_count_those_who_did_not_wait() -> None:
+async def test_percentiles_count_requests_that_did_not_wait() -> None:
     limiter = RateLimiter("90/100s")
     await asyncio.gather(*visits(limiter, 100))
-    figures = limiter.statistics()
-    assert (figures.waited_p50, figures.waited_p90) == (0, 0)
-    assert figures.waited_p99 == about(100)
-    assert figures.waited_max == 100
-    assert figures.waited_total == 1000
+    stats = limiter.statistics()
+    assert (stats.waited_p50, stats.waited_p90) == (0, 0)
+    assert stats.waited_p99 == about(100)
+    assert stats.waited_max == 100
+    assert stats.waited_total == 1000
 
 
 @pytest.mark.parametrize("longest", [0.001, 1.0, 3600.0, 1e6])
@@ -134,18 +134,18 @@ async def test_percentiles_are_off_by_a_tenth_at_most(longest: float) -> None:
         await asyncio.sleep(waits[-1])
         permit.release()
         await waiter
-    figures = limiter.statistics()
-    assert figures.granted == 1000
-    assert figures.waited_total == pytest.approx(sum(waits))
-    assert figures.waited_max == pytest.approx(max(waits))
+    stats = limiter.statistics()
+    assert stats.granted == 1000
+    assert stats.waited_total == pytest.approx(sum(waits))
+    assert stats.waited_max == pytest.approx(max(waits))
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
-    assert figures.waited_p50 == pytest.approx(0, abs=longest / 1000)
-    assert figures.waited_p90 == pytest.approx(cuts[89], rel=0.15)
-    assert figures.waited_p99 == pytest.approx(cuts[98], rel=0.15)
+    assert stats.waited_p50 == pytest.approx(0, abs=longest / 1000)
+    assert stats.waited_p90 == pytest.approx(cuts[89], rel=0.15)
+    assert stats.waited_p99 == pytest.approx(cuts[98], rel=0.15)
 
 
 @virtual
-async def test_a_pause_counts_down() -> None:
+async def test_paused_for_counts_down() -> None:
     limiter = RateLimiter("10/s")
     await visit(limiter)
     limiter.pause(10)
@@ -157,7 +157,7 @@ async def test_a_pause_counts_down() -> None:
 
 
 @virtual
-async def test_utilisation_is_the_part_of_the_limit_that_is_used_up() -> None:
+async def test_utilisation_is_the_used_share_of_the_limit() -> None:
     window, bucket = RateLimiter("10/s"), RateLimiter("10/s", algorithm=TokenBucket)
     for limiter, later in ((window, 0.8), (bucket, 0.3)):
         async with limiter.throttle(8) as permit:
@@ -165,29 +165,29 @@ async def test_utilisation_is_the_part_of_the_limit_that_is_used_up() -> None:
             await asyncio.sleep(0.5)
             assert limiter.statistics().utilisation == pytest.approx(later)
             permit.settle(1000)
-        assert limiter.statistics().utilisation == 1  # in debt, and no more than all
+        assert limiter.statistics().utilisation == 1  # in debt, but at most 1
     assert RateLimiter().statistics().utilisation == 0
 
 
 @virtual
-async def test_many_thousands_are_counted_one_by_one() -> None:
+async def test_thousands_of_grants_are_counted_exactly() -> None:
     limiter = RateLimiter(concurrency_limit=10)
     for count in range(1, 5001):
         async with limiter.throttle():
             pass
         if count % 500 == 0:
             assert limiter.statistics().granted == count
-    figures = limiter.statistics()
-    assert (figures.granted, figures.waited_p99, figures.in_flight) == (5000, 0, 0)
+    stats = limiter.statistics()
+    assert (stats.granted, stats.waited_p99, stats.in_flight) == (5000, 0, 0)
 
 
 @virtual
-async def test_looking_changes_nothing() -> None:
+async def test_reading_statistics_changes_nothing() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=1)
     tasks = visits(limiter, 5, stay=0.125)
     while not all(task.done() for task in tasks):
-        figures = limiter.statistics()
-        assert figures == limiter.statistics()
-        assert figures.granted + figures.waiting <= 5
+        stats = limiter.statistics()
+        assert stats == limiter.statistics()
+        assert stats.granted + stats.waiting <= 5
         await asyncio.sleep(0.0625)
     assert asyncio.get_running_loop().time() == pytest.approx(2.125, abs=0.07)

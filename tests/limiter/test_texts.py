@@ -52,8 +52,8 @@ _SECONDS = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 @given(st.floats(1e-6, 1e12))
 def test_duration_is_right_within_a_hundredth(seconds: float) -> None:
-    words = duration(seconds).split()
-    read = sum(float(n) * _SECONDS[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
+    parts = duration(seconds).split()
+    read = sum(float(n) * _SECONDS[unit] for n, unit in zip(parts[::2], parts[1::2], strict=True))
     assert read == pytest.approx(seconds, rel=0.01)
     assert "e" not in duration(seconds)
 
@@ -84,7 +84,7 @@ def test_number_is_read_back_within_its_digits(value: float) -> None:
 
 
 def formats(source: str) -> list[str]:
-    """Give the format of each value in an f-string, or in a text with %."""
+    """Return the format of each value in an f-string, or in a text with %."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""Not for ever and not too many: what is refused, when, and what the refusal says."""
+"""Specifies timeouts and bounded queues: which requests are rejected, when, and the error."""
 
 import asyncio
 from typing import Any, TypeAlias
@@ -17,10 +17,10 @@ from aiothrottle import (
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
-async def refusal(limiter: RateLimiter, timeout: float, cost: float = 1.0) -> ThrottleTimeout:
+async def rejection(limiter: RateLimiter, timeout: float, cost: float = 1.0) -> ThrottleTimeout:
     with pytest.raises(ThrottleTimeout) as error:
         await visit(limiter, cost, timeout=timeout)
     return error.value
@@ -30,10 +30,10 @@ async def refusal(limiter: RateLimiter, timeout: float, cost: float = 1.0) -> Th
 
 
 @virtual
-async def test_a_wait_of_31_days_is_refused_at_once() -> None:
+async def test_wait_of_31_days_is_rejected_at_once() -> None:
     limiter = RateLimiter("1/31d")
     await visit(limiter)
-    error = await refusal(limiter, timeout=30)
+    error = await rejection(limiter, timeout=30)
     assert (now(), error.retry_after) == (0, 31 * 86400)
     assert str(error) == "not granted within the timeout of 30 s: retry after 31 d"
     assert error.timeout == 30
@@ -51,14 +51,14 @@ async def test_a_wait_of_31_days_is_refused_at_once() -> None:
         (1, 1, 1.0, 1.0),
         (2, 1, 1.5, None),
         (2, 1, 2.0, 2.0),
-        (1, 2, 1.5, None),  # a heavy one does not fit beside the one ahead
+        (1, 2, 1.5, None),  # a heavy request does not fit beside the one ahead
         (1, 2, 2.0, 2.0),
         (9, 1, 5.0, 5.0),
         (9, 1, 4.9, None),
     ],
 )
 @virtual
-async def test_those_ahead_count(
+async def test_requests_ahead_count(
     ahead: int, cost: float, timeout: float, expected: float | None
 ) -> None:
     limiter = RateLimiter("2/s")
@@ -66,7 +66,7 @@ async def test_those_ahead_count(
     waiting = visits(limiter, ahead)
     await turns()
     if expected is None:
-        error = await refusal(limiter, timeout, cost)
+        error = await rejection(limiter, timeout, cost)
         assert now() == 0
         assert error.retry_after > timeout
     else:
@@ -75,55 +75,55 @@ async def test_those_ahead_count(
 
 
 @virtual
-async def test_a_refused_one_takes_no_place_and_no_token() -> None:
+async def test_rejected_request_takes_no_place_and_no_token() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     for _ in range(50):
-        await refusal(limiter, timeout=0.5)
+        await rejection(limiter, timeout=0.5)
     assert counts(limiter) == (0, 0)
     assert limiter.statistics().rejected == 50
     assert await asyncio.gather(*visits(limiter, 2)) == [1, 2]
 
 
 @virtual
-async def test_a_pause_counts_as_a_wait_that_is_known() -> None:
+async def test_pause_counts_as_a_known_wait() -> None:
     limiter = RateLimiter("10/s")
     await visit(limiter)
     limiter.pause(60)
-    assert (await refusal(limiter, timeout=59)).retry_after == 60
+    assert (await rejection(limiter, timeout=59)).retry_after == 60
     assert now() == 0
     assert await visit(limiter, timeout=60) == 60
 
 
 @virtual
-async def test_time_out_0_goes_at_once_or_not_at_all() -> None:
+async def test_timeout_0_is_granted_at_once_or_rejected() -> None:
     limiter = RateLimiter("1/s")
     assert await visit(limiter, timeout=0) == 0
-    assert (await refusal(limiter, timeout=0)).retry_after == 1
+    assert (await rejection(limiter, timeout=0)).retry_after == 1
     assert now() == 0
 
 
 @virtual
-async def test_a_time_out_of_exactly_the_wait_is_enough_however_it_is_rounded() -> None:
+async def test_timeout_of_exactly_the_wait_is_enough() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket(burst=1))
     await asyncio.sleep(1 / 3)
     for _ in range(200):
         await visit(limiter)
-        told = (await limiter.peek()).retry_after
-        assert await visit(limiter, timeout=told) == pytest.approx(now(), abs=1e-9)
+        wait = (await limiter.peek()).retry_after
+        assert await visit(limiter, timeout=wait) == pytest.approx(now(), abs=1e-9)
 
 
 # --- The wait is not known ---
 
 
 @virtual
-async def test_a_slot_that_does_not_come_free_in_time_is_waited_for_so_long() -> None:
+async def test_wait_for_a_slot_lasts_until_the_timeout() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     inside = asyncio.create_task(visit(limiter, stay=10))
     await turns()
-    error = await refusal(limiter, timeout=3)
+    error = await rejection(limiter, timeout=3)
     assert now() == pytest.approx(3, abs=0.01)
-    assert error.retry_after == 0  # by the rate it might go: it is the slot that is missing
+    assert error.retry_after == 0  # the rate would allow it: only the slot is missing
     assert counts(limiter) == (1, 0)
     assert limiter.statistics().rejected == 1
     assert await visit(limiter, timeout=7.5) == 10
@@ -131,17 +131,17 @@ async def test_a_slot_that_does_not_come_free_in_time_is_waited_for_so_long() ->
 
 
 @virtual
-async def test_time_out_0_does_not_wait_for_a_slot() -> None:
+async def test_timeout_0_does_not_wait_for_a_slot() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     permit = await limiter.acquire()
-    await refusal(limiter, timeout=0)
+    await rejection(limiter, timeout=0)
     assert now() == pytest.approx(0, abs=0.01)
     permit.release()
     await visit(limiter, timeout=0)
 
 
 @virtual
-async def test_a_pause_that_comes_while_one_waits_makes_it_late() -> None:
+async def test_pause_during_a_wait_exceeds_the_timeout() -> None:
     limiter = RateLimiter("1/s")
     await visit(limiter)
     (waiter,) = visits(limiter, 1, timeout=2)
@@ -155,7 +155,7 @@ async def test_a_pause_that_comes_while_one_waits_makes_it_late() -> None:
 
 
 @virtual
-async def test_who_times_out_in_the_middle_of_the_line_delays_nobody() -> None:
+async def test_timeout_amid_the_queue_delays_nobody() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     inside = asyncio.create_task(visit(limiter, stay=10))
     await turns()
@@ -171,14 +171,14 @@ async def test_who_times_out_in_the_middle_of_the_line_delays_nobody() -> None:
 
 
 @virtual
-async def test_time_is_not_up_inside_the_block() -> None:
+async def test_timeout_does_not_apply_inside_the_block() -> None:
     limiter = RateLimiter("10/s")
     assert await visit(limiter, timeout=1, stay=100) == 0
     assert now() == 100
 
 
 @virtual
-async def test_a_time_out_around_it_is_not_taken_for_its_own() -> None:
+async def test_surrounding_timeout_is_not_mistaken_for_its_own() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     _inside = await limiter.acquire()
     with pytest.raises(TimeoutError) as error:
@@ -211,7 +211,7 @@ async def test_a_time_out_around_it_is_not_taken_for_its_own() -> None:
     ],
 )
 @virtual
-async def test_bad_options_are_refused_by_name(options: Unchecked, error: type[Exception]) -> None:
+async def test_bad_options_raise_by_name(options: Unchecked, error: type[Exception]) -> None:
     limiter = RateLimiter("1/s")
     (name,) = options
     for ask in (limiter.throttle, limiter.throttled):
@@ -226,7 +226,7 @@ async def test_bad_options_are_refused_by_name(options: Unchecked, error: type[E
 
 
 @virtual
-async def test_no_more_wait_than_may() -> None:
+async def test_full_queue_rejects_further_requests() -> None:
     limiter = RateLimiter("1/s", max_queue=2)
     await visit(limiter)
     waiting = visits(limiter, 2)
@@ -243,28 +243,28 @@ async def test_no_more_wait_than_may() -> None:
 
 
 @virtual
-async def test_a_full_queue_is_no_matter_to_who_need_not_wait() -> None:
+async def test_full_queue_grants_requests_that_need_no_wait() -> None:
     limiter = RateLimiter("3/s", max_queue=1)
     assert await asyncio.gather(*visits(limiter, 3)) == [0, 0, 0]
     (waiter,) = visits(limiter, 1)
     await turns()
     waiter.cancel()
     await turns()
-    (waiter,) = visits(limiter, 1)  # the place of who gave up
+    (waiter,) = visits(limiter, 1)  # the place of the waiter that gave up
     assert await waiter == 1
 
 
 @pytest.mark.parametrize("bad", [0, -1])
-def test_a_queue_for_nobody_is_refused(bad: int) -> None:
+def test_queue_of_less_than_one_raises(bad: int) -> None:
     with pytest.raises(ValueError, match="max_queue"):
         RateLimiter("1/s", max_queue=bad)
 
 
-# --- What is told of the wait ---
+# --- The reported wait ---
 
 
 @virtual
-async def test_peek_and_try_acquire_tell_the_wait_behind_those_who_wait() -> None:
+async def test_peek_and_try_acquire_report_queue_wait() -> None:
     limiter = RateLimiter("2/s")
     await limiter.acquire(2)
     for ahead, wait in enumerate([1, 1, 2, 2, 3, 3, 4]):
@@ -279,7 +279,7 @@ async def test_peek_and_try_acquire_tell_the_wait_behind_those_who_wait() -> Non
 
 
 @virtual
-async def test_what_is_told_behind_a_line_is_what_it_takes() -> None:
+async def test_reported_wait_behind_a_queue_is_exact() -> None:
     limiter = RateLimiter("10/s")
     await asyncio.gather(*visits(limiter, 5))
     await asyncio.sleep(0.5)
@@ -287,8 +287,8 @@ async def test_what_is_told_behind_a_line_is_what_it_takes() -> None:
     await asyncio.sleep(0.125)
     visits(limiter, 12)
     await turns()
-    told, asked = (await limiter.peek()).retry_after, now()
-    assert await visit(limiter) - asked == told
+    wait, asked = (await limiter.peek()).retry_after, now()
+    assert await visit(limiter) - asked == wait
 
 
 @virtual
@@ -307,7 +307,7 @@ async def test_peek_and_a_decision_in_a_condition() -> None:
 
 
 @virtual
-async def test_asking_a_closed_limiter_is_told() -> None:
+async def test_peek_and_try_acquire_of_a_closed_limiter() -> None:
     limiter = RateLimiter("1/s")
     await limiter.aclose()
     for ask in (limiter.peek, limiter.try_acquire, limiter.acquire):
@@ -315,11 +315,11 @@ async def test_asking_a_closed_limiter_is_told() -> None:
             await ask()
 
 
-# --- An algorithm that refuses by itself ---
+# --- An algorithm that rejects by itself ---
 
 
 async def outcomes(tasks: list[asyncio.Task[float]]) -> list[float | str]:
-    """Give when each went, or how long it was told to wait, as text."""
+    """Return the time of each grant, or the `retry_after` of its rejection as text."""
     answers: list[float | str] = []
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(answer, ThrottleTimeout):
@@ -331,26 +331,26 @@ async def outcomes(tasks: list[asyncio.Task[float]]) -> list[float | str]:
 
 
 @virtual
-async def test_wait_until_lets_one_go_five_wait_and_four_are_refused() -> None:
+async def test_wait_until_grants_one_queues_five_rejects_four() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(1, 5, 10))
     tasks = visits(limiter, 10)
     await turns()
-    figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
+    statistics = limiter.statistics()
+    assert (statistics.granted, statistics.waiting, statistics.rejected) == (1, 5, 4)
     assert await outcomes(tasks) == [0, 1, 2, 3, 4, 5, "6", "7", "8", "9"]
-    # The refused ones count: the next one at 5 waits until 10.
+    # Rejected requests count: the next one at 5 waits until 10.
     assert (await limiter.peek()).retry_after == 5
     assert await visit(limiter) == 10
 
 
 @virtual
-async def test_wait_until_never_makes_anyone_wait_longer_than_its_limit() -> None:
+async def test_wait_until_bounds_the_reported_wait() -> None:
     limiter = RateLimiter(algorithm=WaitUntil(1, 5, 10))
     answers = await outcomes(visits(limiter, 30))
     assert answers == [0, 1, 2, 3, 4, 5, "6", "7", "8", "9", *["10"] * 20]
 
 
-def test_refused_ones_do_not_hold_up_the_end_of_the_loop() -> None:
+def test_rejected_requests_do_not_delay_the_loop_end() -> None:
     loop = VirtualTimeLoop()
 
     async def main() -> None:
@@ -363,13 +363,13 @@ def test_refused_ones_do_not_hold_up_the_end_of_the_loop() -> None:
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main())
-        assert loop.time() == 0  # and the five who wait have been cancelled, not waited for
+        assert loop.time() == 0  # the five waiters were cancelled, not waited for
     assert loop.is_closed()
 
 
 @virtual
-async def test_in_a_long_line_a_time_out_is_decided_without_walking_the_line() -> None:
-    # 20,000 who had to walk past all before them would take minutes; the test has a time limit.
+async def test_timeout_in_a_long_queue_is_decided_quickly() -> None:
+    # Walking the queue for each of 20,000 would take minutes; the test has a time limit.
     limiter = RateLimiter("1000/s")
     tasks = visits(limiter, 20_000, timeout=100)
     await turns(3)
@@ -379,7 +379,7 @@ async def test_in_a_long_line_a_time_out_is_decided_without_walking_the_line() -
 
 
 @virtual
-async def test_who_comes_while_a_closed_limiter_drains_is_told_at_once() -> None:
+async def test_newcomer_while_draining_is_rejected_at_once() -> None:
     limiter = RateLimiter("1/s")
     waiting = visits(limiter, 3)
     await turns()
@@ -393,14 +393,14 @@ async def test_who_comes_while_a_closed_limiter_drains_is_told_at_once() -> None
 
 
 @virtual
-async def test_who_was_granted_and_is_closed_before_it_goes_is_told() -> None:
+async def test_granted_waiter_closed_before_it_starts_is_rejected() -> None:
     limiter = RateLimiter("1/s")
 
     async def close() -> None:
         await asyncio.sleep(1.0)
         await limiter.aclose()
 
-    # It wakes in the turn in which the second one was granted, and before that one.
+    # Wakes in the turn in which the second request is granted, and before that one.
     closing = asyncio.create_task(close())
     await turns()
     first, second = visits(limiter, 2)

@@ -1,4 +1,4 @@
-"""Limits that change while it runs: also for those who wait."""
+"""Specifies update(): limits that change at run time, also for current waiters."""
 
 import asyncio
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from aiothrottle import Cooldown, CostTooHigh, QueueFull, RateLimiter, TokenBuck
 from aiothrottle.testing import VirtualTimeLoop
 from tests.virtually import counts, now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # arguments of callers without type checks
 
 
 # --- The rate ---
@@ -28,7 +28,7 @@ Unchecked: TypeAlias = Any  # what callers pass who do not check their types
     ],
 )
 @virtual
-async def test_a_new_rate_holds_for_those_who_wait_and_what_was_spent_stays_spent(
+async def test_new_rate_applies_to_waiters_after_spent_tokens(
     to: Unchecked, expected: list[float]
 ) -> None:
     limiter = RateLimiter("2/s")
@@ -39,7 +39,7 @@ async def test_a_new_rate_holds_for_those_who_wait_and_what_was_spent_stays_spen
 
 
 @virtual
-async def test_a_change_to_ten_times_the_rate_is_felt_at_once() -> None:
+async def test_tenfold_rate_applies_at_once() -> None:
     limiter = RateLimiter("1/h")
     waiting = visits(limiter, 10)
     await turns()
@@ -48,7 +48,7 @@ async def test_a_change_to_ten_times_the_rate_is_felt_at_once() -> None:
 
 
 @virtual
-async def test_the_last_of_many_changes_counts() -> None:
+async def test_last_of_many_updates_counts() -> None:
     limiter = RateLimiter("1/s")
     waiting = visits(limiter, 3)
     await turns()
@@ -71,7 +71,7 @@ async def test_burst_and_algorithm_are_kept() -> None:
 
 @pytest.mark.parametrize("after_turns", range(6))
 @virtual
-async def test_a_slower_rate_between_grant_and_start_counts(after_turns: int) -> None:
+async def test_slower_rate_between_grant_and_start_counts(after_turns: int) -> None:
     limiter = RateLimiter("2/s")
     await limiter.acquire(2)
     waiting = visits(limiter, 2)
@@ -79,12 +79,12 @@ async def test_a_slower_rate_between_grant_and_start_counts(after_turns: int) ->
     await turns(after_turns)
     started = sum(waiter.done() for waiter in waiting)
     limiter.update(rate_limit="1/s")
-    went = await asyncio.gather(*waiting)
-    assert went == ([1.0, 1.0] if started == 2 else [1.0, 2.0])
+    starts = await asyncio.gather(*waiting)
+    assert starts == ([1.0, 1.0] if started == 2 else [1.0, 2.0])
 
 
 @virtual
-async def test_a_line_stays_as_short_as_it_was_allowed_to_be() -> None:
+async def test_max_queue_holds_after_an_update() -> None:
     limiter = RateLimiter("1/s", max_queue=1)
     limiter.update(rate_limit="2/s")
     await limiter.acquire(2)
@@ -100,7 +100,7 @@ async def test_a_line_stays_as_short_as_it_was_allowed_to_be() -> None:
 
 @pytest.mark.parametrize("slots", [None, 1])
 @virtual
-async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | None) -> None:
+async def test_waiter_that_no_longer_fits_fails_at_once(slots: int | None) -> None:
     limiter = RateLimiter("10/min", concurrency_limit=slots)
     inside = asyncio.create_task(visit(limiter, 10, stay=10))
     heavy, light = *visits(limiter, 1, cost=8), *visits(limiter, 1, cost=5)
@@ -120,7 +120,7 @@ async def test_a_waiter_that_can_never_go_any_more_is_told_at_once(slots: int | 
 
 
 @virtual
-async def test_a_permit_made_before_and_entered_after_is_told_too() -> None:
+async def test_permit_built_before_the_update_fails_too() -> None:
     limiter = RateLimiter("10/min", concurrency_limit=1)
     permit = limiter.throttle(8)
     limiter.update(rate_limit="5/min")
@@ -143,7 +143,7 @@ async def test_a_permit_made_before_and_entered_after_is_told_too() -> None:
     ],
 )
 @virtual
-async def test_a_new_number_of_slots_holds_for_those_who_wait(
+async def test_new_number_of_slots_applies_to_waiters(
     to: int | None, expected: list[float]
 ) -> None:
     limiter = RateLimiter(concurrency_limit=2)
@@ -155,7 +155,7 @@ async def test_a_new_number_of_slots_holds_for_those_who_wait(
 
 
 @virtual
-async def test_whoever_is_inside_stays_and_their_slots_are_not_given_again() -> None:
+async def test_removed_slots_in_use_are_not_granted_again() -> None:
     limiter = RateLimiter(concurrency_limit=3)
     permits = [await limiter.acquire() for _ in range(3)]
     waiter = asyncio.create_task(visit(limiter))
@@ -170,7 +170,7 @@ async def test_whoever_is_inside_stays_and_their_slots_are_not_given_again() -> 
 
 @pytest.mark.parametrize("up", [2, 3, None])
 @virtual
-async def test_down_and_up_again_no_slot_is_lost_or_won(up: int | None) -> None:
+async def test_lowering_and_raising_slots_keeps_their_number(up: int | None) -> None:
     limiter = RateLimiter(concurrency_limit=3)
     permits = [await limiter.acquire() for _ in range(3)]
     limiter.update(concurrency_limit=1)
@@ -193,7 +193,7 @@ async def test_both_limits_change_in_one_step() -> None:
 
 
 @virtual
-async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_parent() -> None:
+async def test_returned_slot_settles_a_cut_beside_parent() -> None:
     parent = RateLimiter("1/s")
     child = RateLimiter(concurrency_limit=2, parent=parent)
     inside = asyncio.create_task(visit(child, stay=1000))
@@ -210,7 +210,7 @@ async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_
     assert await newcomer == 15
 
 
-# --- Nonsense ---
+# --- Invalid arguments ---
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ async def test_a_slot_taken_back_pays_what_is_owed_also_where_it_waited_for_the_
     ],
 )
 @virtual
-async def test_nonsense_is_refused_while_some_wait_and_changes_nothing(
+async def test_invalid_update_raises_and_changes_nothing(
     nonsense: Unchecked, error: type[Exception]
 ) -> None:
     limiter = RateLimiter("2/s", concurrency_limit=1)
@@ -244,7 +244,7 @@ async def test_nonsense_is_refused_while_some_wait_and_changes_nothing(
 
 
 @virtual
-async def test_a_rate_that_contradicts_the_burst_is_refused_and_changes_nothing() -> None:
+async def test_rate_contradicting_the_burst_raises() -> None:
     limiter = RateLimiter("10/s", burst=5)
     before = repr(limiter)
     with pytest.raises(ValueError, match="burst=5"):
@@ -252,7 +252,7 @@ async def test_a_rate_that_contradicts_the_burst_is_refused_and_changes_nothing(
     assert repr(limiter) == before
 
 
-def test_before_any_loop_runs_it_is_as_if_it_had_been_made_so() -> None:
+def test_update_before_any_loop_equals_construction() -> None:
     limiter = RateLimiter("1/h", concurrency_limit=1)
     limiter.update(rate_limit="3/s", concurrency_limit=2)
 
@@ -264,7 +264,7 @@ def test_before_any_loop_runs_it_is_as_if_it_had_been_made_so() -> None:
 
 
 @virtual
-async def test_no_rate_limit_any_more_whatever_the_algorithm_was() -> None:
+async def test_rate_limit_can_be_removed_with_any_algorithm() -> None:
     for limiter in (
         RateLimiter("1/h", algorithm=TokenBucket),
         RateLimiter("2/h", burst=1),
@@ -276,7 +276,7 @@ async def test_no_rate_limit_any_more_whatever_the_algorithm_was() -> None:
 
 
 @virtual
-async def test_without_a_rate_a_algorithm_with_numbers_of_its_own_stays() -> None:
+async def test_algorithm_with_own_rate_stays_without_rate() -> None:
     limiter = RateLimiter(algorithm=Cooldown(3, 60))
     for _ in range(3):
         assert await limiter.try_acquire()

@@ -58,7 +58,7 @@ def test_an_example_runs_without_arguments(example: str) -> None:
 
 def without_refusals(said: str) -> str:
     """Take those requests off that a server has refused, as a busy machine may be late."""
-    refused = sum(map(int, re.findall(r"(\d+) refused", said)))
+    refused = sum(map(int, re.findall(r"(\d+) throttled", said)))
     return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - refused), said)
 
 
