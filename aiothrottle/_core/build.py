@@ -7,11 +7,11 @@ from aiothrottle._core.chain import Chain, Entry
 from aiothrottle._core.engine import Engine
 from aiothrottle._core.plan import Plan, check_shareable
 from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.checks import check_choice, check_number
+from aiothrottle.checks import check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
-from aiothrottle.stores.fallback import CHOICES, OnStoreError
 from aiothrottle.stores.reserved import Reserved
+from aiothrottle.stores.share_size import OnStoreError, check_share
 from aiothrottle.stores.shared_bucket import SharedBucket
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.shared_semaphore import SharedSemaphore
@@ -33,6 +33,7 @@ class Sharing(NamedTuple):
     max_reservation: float | None
     prefetch: RateLike | None
     on_store_error: OnStoreError
+    local_share: float | None
     #: What all processes share of the slots, if anything.
     slots: SharedConcurrency | None
     #: Whether there is a rate limit.
@@ -58,7 +59,7 @@ def make_entry(
         raise TypeError(f"clock is a function that gives seconds, not {clock!r}")
     if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
-    store, key, max_reservation, prefetch, on_store_error, shared, has_rate = sharing
+    store, key, max_reservation, prefetch, on_store_error, local_share, shared, has_rate = sharing
     _check(sharing, parent)
     if store is not None and key is not None and (has_rate or not shared):
         check_shareable(plan)
@@ -79,6 +80,7 @@ def make_entry(
                 max_reservation=max_reservation,
                 prefetch=_prefetch(prefetch),
                 on_store_error=on_store_error,
+                local_share=local_share,
             )
         )
     elif max_reservation is not None or prefetch is not None:
@@ -92,14 +94,23 @@ def make_entry(
             raise TypeError(
                 f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
             )
-        engine.lease_slots(SharedSemaphore(engine, shared, store, key, on_store_error))
+        engine.lease_slots(
+            SharedSemaphore(
+                engine,
+                shared,
+                store=store,
+                key=key,
+                on_store_error=on_store_error,
+                local_share=local_share,
+            )
+        )
     return engine if parent is None else Chain(engine, parent)
 
 
 def _check(sharing: Sharing, parent: Entry | None) -> None:
     """Refuse what is of no use without a store, or cannot be a record in one."""
     store, on_store_error = sharing.store, sharing.on_store_error
-    check_choice("on_store_error", on_store_error, CHOICES)
+    check_share(on_store_error, sharing.local_share)
     if store is None:
         if on_store_error != "raise":
             raise ValueError("on_store_error says what to do when a store fails: give a store")

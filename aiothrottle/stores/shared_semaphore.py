@@ -37,11 +37,12 @@ from typing import TYPE_CHECKING
 from aiothrottle.errors import StoreUnavailable, twin
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.health import Health
+from aiothrottle.stores.share_size import slots_of_share
 from aiothrottle.stores.slots import Claim, SlotStore
 
 if TYPE_CHECKING:
     from aiothrottle._core.engine import Engine
-    from aiothrottle.stores.fallback import OnStoreError
+    from aiothrottle.stores.share_size import OnStoreError
     from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import Granted
     from aiothrottle.stores.store import Key
@@ -79,6 +80,7 @@ class SharedSemaphore:
         "_key",
         "_letters",
         "_listens",
+        "_local_share",
         "_most_here",
         "_number",
         "_pause",
@@ -96,16 +98,19 @@ class SharedSemaphore:
         self,
         engine: "Engine",
         shared: "SharedConcurrency",
+        *,
         store: SlotStore,
         key: "Key",
-        choice: "OnStoreError",
+        on_store_error: "OnStoreError",
+        local_share: float | None,
     ) -> None:
         #: What the user said.
         self.shared: SharedConcurrency = shared
         self._engine = engine
         self._store = store
         self._key = key
-        self._choice = choice
+        self._choice = on_store_error
+        self._local_share = local_share
         # Whether the store fails, and slots are had, or not, without it.
         self._is_away = False
         # So many there may be meanwhile.
@@ -302,7 +307,7 @@ class SharedSemaphore:
         engine, lease = self._engine, self.shared.lease
         self._heard_at = now = engine.bucket.clock()
         if self._failures:
-            Health.of(self._store).came(now)
+            Health.of(self._store).end_outage(now)
         if self._down_since is not None:
             # The clock may be that of another loop.
             after, self._down_since = max(0.0, now - self._down_since), None
@@ -345,7 +350,7 @@ class SharedSemaphore:
         tries, self._tries = tries + self._tries, []
         if isinstance(error, StoreUnavailable):
             health = Health.of(self._store)
-            health.went(now, self._choice, str(error))
+            health.begin_outage(now, self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now
                 self._engine.report_store(StoreDown(None, error, health.outage), self)
@@ -368,11 +373,21 @@ class SharedSemaphore:
             # Also if it was never heard: for a lease it is tried, and what it may have granted is
             # to be given back.
             self._heard_at = max(self._heard_at, self._engine.bucket.clock())
-            # What each held when the store failed is not more than all may have together.
             held, _ = self._need()
-            here = {"local": self.shared.per_process or max(1, held), "open": _NO_BOUND}
-            self._most_here = here.get(self._choice, 0)
+            self._most_here = self._slots_alone(held)
         self._grant_here()
+
+    def _slots_alone(self, held: int) -> int:
+        """Return how many slots this process may use without the store."""
+        shared = self.shared
+        if self._choice == "open":
+            return _NO_BOUND
+        if self._choice != "local":
+            return 0
+        if self._local_share is not None:
+            return slots_of_share(shared.limit, self._local_share)
+        # What each held when the store failed is not more than all may have together.
+        return shared.per_process or max(1, held)
 
     def _grant_here(self) -> None:
         """Take as many slots as may be had without the store: they count when it is back."""
