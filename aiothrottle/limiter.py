@@ -357,7 +357,7 @@ class RateLimiter:
             self._concurrency_limit = concurrency_limit
             if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 engine.leased.shared = concurrency_limit
-                engine.leased.look()
+                engine.leased.refresh()
         if plan is not None:
             engine.use(plan.algorithm)
             engine.updated = True

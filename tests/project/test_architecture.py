@@ -83,7 +83,12 @@ TABLE = """
     stores.fallback | stores.health stores.local_share stores.share_size stores.spent stores.store algorithms algorithms.capabilities                     |
     stores.failover | events stores.fallback stores.health stores.share_size stores.spent stores.store algorithms errors        | asyncio
     stores.shared_concurrency |                                                    |
-    stores.shared_semaphore | _core.* events stores.health stores.share_size stores.shared_concurrency stores.slots stores.store errors          | asyncio random
+    stores.slot_claims | stores.shared_concurrency stores.slots stores.store             |
+    stores.slot_demand | _core.engine                                         |
+    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots | random
+    stores.slot_tries | errors                                                | asyncio
+    stores.slot_wakeups | stores.slots                                        | random
+    stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
     _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
     _core.build  | _core.* stores.reserved algorithms.capabilities stores.share_size stores.shared_concurrency stores.shared_semaphore stores.shared_bucket stores.slots stores.store rate  |
     limiter      | _core.* events stores.share_size stores.shared_concurrency stores.store permit decision statistics algorithms rate errors | asyncio time
