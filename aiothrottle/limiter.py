@@ -23,7 +23,7 @@ from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
 from aiothrottle.rate import RateLike
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
-from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.share_size import OnStoreError
 from aiothrottle.stores.store import Key, Store
 from aiothrottle.texts import duration, number
 
@@ -78,9 +78,14 @@ class RateLimiter:
             by the prefetched tokens of each. None: a single task that comes again in the same turn
             of the event loop gets tokens for that turn; otherwise none.
         on_store_error: What happens while the store fails. ``"raise"``: all waiters get
-            `StoreUnavailable`. ``"local"``: this process uses its fair share of the limit.
+            `StoreUnavailable`. ``"local"``: this process keeps to its share of the limit.
             ``"open"``: there is no rate limit. ``"closed"``: all wait until the store answers.
             It also holds for the slots of a `SharedConcurrency`.
+        local_share: With ``on_store_error="local"``, the part of the limit that this process may
+            use alone while the store fails, above 0 and at most 1: ``1/8`` for eight equal
+            processes. Of the slots of a `SharedConcurrency` it is rounded down, to 1 at the least.
+            The shares of all processes should add up to 1. None: an equal part for each of the
+            processes that were counted in the store, and the slots that it held.
         clock: Returns the time in seconds; must not go back. On an event loop with its own time
             (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
@@ -109,6 +114,7 @@ class RateLimiter:
         max_reservation: float | None = None,
         prefetch: RateLike | None = None,
         on_store_error: OnStoreError = "raise",
+        local_share: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if positional:
@@ -122,7 +128,9 @@ class RateLimiter:
             clock=clock,
             max_queue=max_queue,
             parent=None if parent is None else entry_of(parent),
-            sharing=Sharing(store, key, max_reservation, prefetch, on_store_error),
+            sharing=Sharing(
+                store, key, max_reservation, prefetch, on_store_error, local_share=local_share
+            ),
         )
         self._adopt(entry)
 

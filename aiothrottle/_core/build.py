@@ -22,11 +22,11 @@ from aiothrottle._core.plan import (
 )
 from aiothrottle.algorithms import Unlimited
 from aiothrottle.algorithms.capabilities import max_wait
-from aiothrottle.checks import check_choice, check_number, check_whole
+from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
-from aiothrottle.stores.fallback import CHOICES, OnStoreError
 from aiothrottle.stores.reserved import Reserved
+from aiothrottle.stores.share_size import OnStoreError, check_share
 from aiothrottle.stores.shared_bucket import SharedBucket
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 from aiothrottle.stores.shared_semaphore import SharedSemaphore
@@ -48,6 +48,7 @@ class Sharing(NamedTuple):
     max_reservation: float | None
     prefetch: RateLike | None
     on_store_error: OnStoreError
+    local_share: float | None
 
 
 def make_entry(
@@ -110,7 +111,7 @@ def _make_engine(
     shares_rate: bool,
 ) -> Engine:
     """Make an engine; with a store it reserves its tokens there, if it shares its rate."""
-    store, key, max_reservation, prefetch, on_store_error = sharing
+    store, key, max_reservation, prefetch, on_store_error, local_share = sharing
     if store is None or key is None or not shares_rate:
         if max_reservation is not None or prefetch is not None:
             raise ValueError(
@@ -135,6 +136,7 @@ def _make_engine(
             max_reservation=max_reservation,
             prefetch=_prefetch(prefetch),
             on_store_error=on_store_error,
+            local_share=local_share,
         )
     )
     return engine
@@ -148,7 +150,16 @@ def _share_slots(engine: Engine, shared: SharedConcurrency, sharing: Sharing) ->
             f"slots are shared through a SlotStore, such as a SwapStore, not {shown(store)}"
         )
     assert key is not None  # `_check` requires it with a store
-    engine.lease_slots(SharedSemaphore(engine, shared, store, key, sharing.on_store_error))
+    engine.lease_slots(
+        SharedSemaphore(
+            engine,
+            shared,
+            store=store,
+            key=key,
+            on_store_error=sharing.on_store_error,
+            local_share=sharing.local_share,
+        )
+    )
 
 
 def _check(
@@ -156,7 +167,7 @@ def _check(
 ) -> None:
     """Reject arguments that need a store without one, and a store that cannot be used."""
     store, on_store_error = sharing.store, sharing.on_store_error
-    check_choice("on_store_error", on_store_error, CHOICES)
+    check_share(on_store_error, sharing.local_share)
     if store is None:
         if on_store_error != "raise":
             raise ValueError("on_store_error says what to do when a store fails: give a store")

@@ -330,7 +330,7 @@ class Engine:
             if self.consumer.task is None or self.queue.others:
                 self.wake()
             elif self.leased is not None:
-                self.leased.look()
+                self.leased.refresh()
         except BaseException:
             self.cancel(waiter)
             raise
@@ -447,7 +447,7 @@ class Engine:
         if affected:
             self.wake()
         if self.leased is not None:
-            self.leased.look()
+            self.leased.refresh()
 
     # ---- after the start -------------------------------------------------------------------------
 
@@ -458,7 +458,7 @@ class Engine:
         self.watch()
         self.dispatcher.slot_released()
         if self.leased is not None:
-            self.leased.freed()
+            self.leased.slot_released()
 
     def release(self, waiter: Waiter) -> None:
         """Release the slot of a request that has started."""
@@ -584,7 +584,7 @@ class Engine:
     def serve(self) -> float | None:
         """Grant to all waiters that may start now. Returns the seconds until the next, if known."""
         if self.leased is not None:
-            self.leased.look()  # while the store fails there may be slots at once
+            self.leased.refresh()  # while the store fails there may be slots at once
         if self.shared is not None:
             # The store is called before the waiters run that are granted now.
             until_call = self.shared.prepare(self.now())

@@ -140,7 +140,7 @@ class Limits:
             self._concurrency_limit = concurrency_limit
             if engine.leased is not None and isinstance(concurrency_limit, SharedConcurrency):
                 engine.leased.shared = concurrency_limit
-                engine.leased.look()
+                engine.leased.refresh()
         if plan is not None:
             engine.use(plan.algorithm)
             self.are_updated = True

@@ -110,11 +110,11 @@ class SharedSlots(Protocol):
         """Whether no slot is leased or wanted, and no call is under way or due."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Report to the store what has changed: waiters, free slots."""
         ...
 
-    def freed(self) -> None:
+    def slot_released(self) -> None:
         """Return a slot that was just released."""
         ...
 
@@ -122,7 +122,7 @@ class SharedSlots(Protocol):
         """Start anew on another loop."""
         ...
 
-    def at_hand(self) -> "AbstractAsyncContextManager[None]":
+    def try_lease(self) -> "AbstractAsyncContextManager[None]":
         """Lease a free slot, if there is one, for a request that does not wait in the queue."""
         ...
 

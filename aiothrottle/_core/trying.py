@@ -59,7 +59,7 @@ async def try_start(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     """
     entry.bind()
     engine = entry.engine
-    async with _slot_at_hand(engine):
+    async with _try_lease(engine):
         if engine.shared is not None:
             return await _try_shared(engine, engine.shared, waiter)
         waiter.at = now = entry.now()
@@ -74,7 +74,7 @@ async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     """Return the verdict of `try_start`, and change nothing."""
     entry.bind()
     engine = entry.engine
-    async with _slot_at_hand(engine):
+    async with _try_lease(engine):
         if engine.shared is not None:
             if _has_room(engine):
                 return await engine.shared.peek(waiter.cost)
@@ -85,9 +85,9 @@ async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
         return entry.verdict(entry.estimate(now, waiter))
 
 
-def _slot_at_hand(engine: Host) -> AbstractAsyncContextManager[None]:
+def _try_lease(engine: Host) -> AbstractAsyncContextManager[None]:
     """Lease a slot for the block, if slots are shared and one is free."""
-    return nullcontext() if engine.leased is None else engine.leased.at_hand()
+    return nullcontext() if engine.leased is None else engine.leased.try_lease()
 
 
 async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:

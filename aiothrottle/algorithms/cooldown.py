@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aiothrottle.algorithms.draining import Draining
-from aiothrottle.algorithms.level import Level
+from aiothrottle.algorithms.level import Level, LevelConstants
 from aiothrottle.rate import Rate
 
 __all__ = ["Cooldown"]
@@ -57,6 +57,10 @@ class Cooldown(Draining):
     def capacity(self) -> float:
         """The tokens that can be taken at once."""
         return self.n
+
+    def constants(self) -> LevelConstants:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike."""
+        return LevelConstants(self._limit, self._period, self.n, own_room=1, brim=self.n)
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Seconds until both stay under the ceiling, one after the other."""

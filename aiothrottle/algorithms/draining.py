@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from aiothrottle.algorithms.capabilities import all_used_now, used
-from aiothrottle.algorithms.level import Level
+from aiothrottle.algorithms.level import Level, LevelConstants
 from aiothrottle.algorithms.protocol import Algorithm
 
 __all__ = ["Draining"]
@@ -34,6 +34,10 @@ class Draining(ABC):
     def delay(self, state: Level, now: float, cost: float) -> float:
         """Seconds until `cost` tokens can be taken: 0.0 is now, infinity is never."""
         return self.delay_behind(state, now, cost, 0.0)
+
+    @abstractmethod
+    def constants(self) -> LevelConstants:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike."""
 
     @abstractmethod
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:

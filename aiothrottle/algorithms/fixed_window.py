@@ -70,6 +70,15 @@ class FixedWindow:
         """The limit, in tokens."""
         return self._limit
 
+    @property
+    def width(self) -> float:
+        """Seconds of a period: a state that counts in others is of no use."""
+        return self._period
+
+    def constants(self) -> tuple[float, float, float]:
+        """Return limit, period and rounding, by which a port decides to the last bit alike."""
+        return self._limit, self._period, self._rounding
+
     def start(self) -> FixedWindowState:
         """Return a count of zero, of no period."""
         return FixedWindowState()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aiothrottle.algorithms.draining import Draining
-from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.level import ROUNDING, Level, LevelConstants
 from aiothrottle.rate import Rate, RateLike, as_rate
 
 __all__ = ["LeakyBucket"]
@@ -57,6 +57,12 @@ class LeakyBucket(Draining):
     def capacity(self) -> float:
         """The limit, in tokens, and at least 1."""
         return max(1, self.rate.limit)
+
+    def constants(self) -> LevelConstants:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike."""
+        return LevelConstants(
+            self._limit, self._period, self.capacity, own_room=0, brim=self._brim, all_or_nothing=1
+        )
 
     def delay_behind(self, state: Level, now: float, cost: float, ahead: float) -> float:
         """Seconds until the token after the `ahead` is due in 2 ms."""

@@ -19,11 +19,11 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from aiothrottle.algorithms.dumps import check_dumped, unpack
 
-__all__ = ["ROUNDING", "Level"]
+__all__ = ["ROUNDING", "Level", "LevelConstants"]
 
 # Tokens. Ten tenths add up to a little less or more than one: no part of a token.
 ROUNDING = 1e-9
@@ -31,6 +31,29 @@ ROUNDING = 1e-9
 _MANY = 32
 _CLOSE = 1 + 1 / _MANY
 _HEAD = struct.Struct("<B3d")
+
+
+class LevelConstants(NamedTuple):
+    """The numbers by which an algorithm with a `Level` decides, for a port in another language.
+
+    The script of `RedisStore` is such a port, and takes them in this order.
+    """
+
+    #: Tokens that drain in `period` seconds.
+    limit: float
+    period: float
+    #: The greatest cost.
+    capacity: float
+    #: 1 if a cost has to fit under the brim itself, 0 if only what was taken before it has to.
+    own_room: float
+    #: The level, in tokens, up to which a cost is admitted.
+    brim: float
+    #: The greatest level: what exceeds it is forgiven.
+    top: float = math.inf
+    #: 1 if there remains the capacity or nothing, 0 if each token counts.
+    all_or_nothing: float = 0
+    #: 1 if only the last cost can be refunded, 0 if earlier ones can.
+    last_only: float = 0
 
 
 @dataclass(slots=True)

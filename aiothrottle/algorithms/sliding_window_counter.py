@@ -89,6 +89,15 @@ class SlidingWindowCounter:
         """The limit, in tokens."""
         return self._limit
 
+    @property
+    def width(self) -> float:
+        """Seconds of a section: a state that counts in others is of no use."""
+        return self._width
+
+    def constants(self) -> tuple[float, float, float, int]:
+        """Return limit, width, rounding and buckets, by which a port decides alike."""
+        return self._limit, self._width, self._rounding, self.buckets
+
     def start(self) -> SlidingWindowCounterState:
         """Return counters of zero.
 

@@ -103,6 +103,10 @@ class SlidingWindowLog:
         """The limit, in tokens."""
         return self._limit
 
+    def constants(self) -> tuple[float, float, float]:
+        """Return limit, period and rounding, by which a port decides to the last bit alike."""
+        return self._limit, self._period, self._rounding
+
     def start(self) -> SlidingWindowLogState:
         """Return an empty log."""
         return SlidingWindowLogState()

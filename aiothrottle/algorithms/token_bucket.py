@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aiothrottle.algorithms.draining import Draining
-from aiothrottle.algorithms.level import ROUNDING, Level
+from aiothrottle.algorithms.level import ROUNDING, Level, LevelConstants
 from aiothrottle.checks import check_number
 from aiothrottle.rate import Rate, RateLike, as_rate
 
@@ -74,6 +74,10 @@ class TokenBucket(Draining):
     def capacity(self) -> float:
         """The burst, in tokens."""
         return self.burst
+
+    def constants(self) -> LevelConstants:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike."""
+        return LevelConstants(self._limit, self._period, self.burst, own_room=1, brim=self.burst)
 
     def start(self) -> Level:
         """Return the state of an empty bucket.

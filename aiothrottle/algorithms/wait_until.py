@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aiothrottle.algorithms.draining import Draining
-from aiothrottle.algorithms.level import Level
+from aiothrottle.algorithms.level import Level, LevelConstants
 from aiothrottle.checks import check_number
 
 __all__ = ["WaitUntil"]
@@ -90,6 +90,17 @@ class WaitUntil(Draining):
     def capacity(self) -> float:
         """The intervals that fit into the limit; a cost of 2 is followed by two of them."""
         return self.limit / self.interval
+
+    def constants(self) -> LevelConstants:
+        """Return the numbers by which a port of the algorithm decides to the last bit alike."""
+        return LevelConstants(
+            *(self._limit, self._period, self.capacity),
+            own_room=0,
+            brim=0,
+            top=self.capacity,
+            all_or_nothing=1,
+            last_only=1,
+        )
 
     @property
     def max_wait(self) -> float:

@@ -1,74 +1,79 @@
-"""What answers while a store is away, and counts what it grants.
+"""What answers while a store fails, and counts what it grants.
 
-Tokens that are given out here bear a mark (`Here`): no store knows their instants.
+Invariant: every instant that is given out here is a `Here`: no store has taken tokens for it.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Self
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.local_share import LocalShare
+from aiothrottle.stores.share_size import OnStoreError, ShareSize
 from aiothrottle.stores.spent import Spent
 from aiothrottle.stores.store import Answer
 
-__all__ = ["CHOICES", "SOON", "Fallback", "Here", "OnStoreError"]
+__all__ = ["SHORTEST_PAUSE", "Fallback", "Here"]
 
-OnStoreError: TypeAlias = Literal["raise", "local", "open", "closed"]
-CHOICES: Final = ("raise", "local", "open", "closed")
-
-#: Seconds after which to ask again, at the least, while the store is away.
-SOON = 0.05
+#: Seconds after which to ask again, at the least, while the store fails.
+SHORTEST_PAUSE = 0.05
 
 
 class Here(float):
-    """An instant of this process's clock: the store knows nothing of it."""
+    """An instant of this process's clock, of which the store knows nothing."""
 
-    __slots__ = ("processes",)
+    __slots__ = ("divisor",)
 
-    #: By so many the cost was multiplied, see `LocalShare`.
-    processes: int
+    #: The cost was multiplied by this, see `LocalShare`.
+    divisor: float
 
-    def __new__(cls, instant: float, processes: int = 1) -> Self:
-        """Give the instant with its mark."""
+    def __new__(cls, instant: float, divisor: float = 1.0) -> Self:
+        """Return the instant with its mark."""
         here = super().__new__(cls, instant)
-        here.processes = processes
+        here.divisor = divisor
         return here
 
 
 class Fallback:
-    """The choice of `on_store_error`, as a store that reserves nothing ahead but by `WaitUntil`."""
+    """The fallback of one limiter: a store that reserves nothing ahead, except with `WaitUntil`.
 
-    __slots__ = ("_choice", "_life", "_share", "spent")
+    Args:
+        choice: What serves: `on_store_error`.
+        health: The health of the store.
+        size: The size of this process's share, for "local".
+    """
 
-    def __init__(self, choice: OnStoreError, life: Health) -> None:
+    __slots__ = ("_choice", "_health", "_share", "_size", "spent")
+
+    def __init__(self, choice: OnStoreError, health: Health, size: ShareSize) -> None:
         self._choice = choice
-        self._life = life
+        self._health = health
+        self._size = size
         self._share: LocalShare | None = None
-        #: What went since the store is away; None while it is not.
+        #: The tokens that were granted since the store fails; None while it does not fail.
         self.spent: Spent | None = None
 
     @property
     def reserves_ahead(self) -> bool:
-        """Whether it gives out what may go only later."""
+        """Whether it grants tokens for later instants."""
         return self._share is not None and self._share.reserves_ahead
 
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
-        """Go by that algorithm from now on."""
+        """Decide by that algorithm from now on."""
         if self._choice == "local":
             if self._share is None:
                 self._share = LocalShare(algorithm)
             self._share.use(algorithm, now)
 
-    def told(self, now: float, answer: Answer, spent: float) -> None:
-        """Hear what the store has said, so as not to know less when it is away."""
+    def note_answer(self, now: float, answer: Answer, spent: float) -> None:
+        """Take in an answer of the store, to know as much when the store fails."""
         if self._share is not None:
-            self._share.told(now, answer, spent)
+            self._share.note_answer(now, answer, spent)
 
-    def begin(self, algorithm: Algorithm[Any]) -> None:
-        """Count what goes, now that the store is away."""
+    def begin_outage(self, algorithm: Algorithm[Any]) -> None:
+        """Count what is granted from now on, as the store fails."""
         full = algorithm.start()
         algorithm.take(full, 0.0, algorithm.capacity)
         self.spent = Spent(algorithm.reset_after(full, 0.0))
@@ -80,8 +85,8 @@ class Fallback:
     def reserve(
         self, algorithm: Algorithm[Any], now: float, costs: Sequence[float], horizon: float
     ) -> Answer:
-        """Let go, in order, as many of the costs as may go now, or within the horizon."""
-        processes, longest = self._life.processes, horizon if self.reserves_ahead else 0.0
+        """Grant, in order, as many of the costs as may start now, or within the horizon."""
+        divisor, longest = self._size.divisor, horizon if self.reserves_ahead else 0.0
         instants: list[float] = []
         for place, cost in enumerate(costs):
             wait = self.wait(now, cost)
@@ -91,18 +96,18 @@ class Fallback:
                     self.record(algorithm, now, math.fsum(costs[place:]))
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
-                self._share.spend(now, cost, processes, longest)
+                self._share.spend(now, cost, divisor, longest)
             if self.spent is not None:
                 self.spent.add(now, cost)
-            instants.append(Here(now + wait, processes))
+            instants.append(Here(now + wait, divisor))
         return self._answer(algorithm, now, tuple(instants), 0.0)
 
     def peek(self, algorithm: Algorithm[Any], now: float, cost: float) -> Answer:
-        """Tell what `reserve` would say."""
+        """Return the answer that `reserve` would give, and spend nothing."""
         return self._answer(algorithm, now, (), self.wait(now, cost))
 
     def record(self, algorithm: Algorithm[Any], now: float, cost: float) -> Answer:
-        """Count what has happened already."""
+        """Count a cost that was spent already."""
         if self._share is not None:
             self._share.record(now, cost)
         if self.spent is not None:
@@ -110,34 +115,34 @@ class Fallback:
         return self._answer(algorithm, now, (), 0.0)
 
     def refund(self, now: float, cost: float, instant: float) -> None:
-        """Give back what was let go here at that instant."""
+        """Give back what was granted here for that instant."""
         if isinstance(instant, Here) and self._share is not None:
-            self._share.refund(now, cost, instant.processes, instant)
+            self._share.refund(now, cost, instant.divisor, instant)
         if self.spent is not None:
-            self.spent.take_back(cost, instant)
+            self.spent.subtract(cost, instant)
 
     def wait(self, now: float, cost: float) -> float:
-        """Seconds after which to ask again for the cost; 0.0 if it may go."""
+        """Seconds after which to ask again for the cost; 0.0 if it may start."""
         if not cost or self._choice == "open":
             return 0.0
-        again = max(SOON, self._life.pause(now))
+        pause = max(SHORTEST_PAUSE, self._health.pause(now))
         if self._share is None:
-            return again
-        wait = self._share.wait(now, cost, self._life.processes)
-        return wait if self._share.reserves_ahead else min(again, wait)
+            return pause
+        wait = self._share.wait(now, cost, self._size.divisor)
+        return wait if self._share.reserves_ahead else min(pause, wait)
 
     def total(self, now: float) -> float:
-        """How much went since the store is away, and still counts."""
+        """Return how many of the tokens granted since the store fails still count."""
         return 0.0 if self.spent is None else self.spent.total(now)
 
-    def most(self, algorithm: Algorithm[Any], now: float) -> float:
-        """How much of that is of any interest to the store: a debt of one process is bounded."""
+    def most_counting(self, algorithm: Algorithm[Any], now: float) -> float:
+        """Return how many of them the store has to count, at the most: a debt is bounded."""
         if self._share is None:
             return algorithm.capacity
-        return self._share.most(now, self._life.processes)
+        return self._share.most_counting(now, self._size.divisor)
 
     def is_forgettable(self, now: float) -> bool:
-        """Tell whether a new one would do the same."""
+        """Return whether a new fallback would answer the same."""
         share = self._share
         return not self.total(now) and (share is None or share.reset_after(now) == 0.0)
 
@@ -146,7 +151,7 @@ class Fallback:
     ) -> Answer:
         remaining, reset_after = 0.0, 0.0
         if self._share is not None:
-            remaining = self._share.remaining(now, self._life.processes)
+            remaining = self._share.remaining(now, self._size.divisor)
             reset_after = self._share.reset_after(now)
         elif self._choice == "open":
             remaining = algorithm.capacity

@@ -200,9 +200,9 @@ def _shape(algorithm: Algorithm[Any]) -> str:
     name = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
     # Their state counts in periods: in those of another length it would be nonsense.
     if isinstance(algorithm, FixedWindow):
-        return f"{name}({float(algorithm._period)!r})"
+        return f"{name}({float(algorithm.width)!r})"
     if isinstance(algorithm, SlidingWindowCounter):
-        return f"{name}({algorithm._width!r},{algorithm.buckets})"
+        return f"{name}({algorithm.width!r},{algorithm.buckets})"
     return name
 
 

@@ -1,9 +1,10 @@
-"""This process's part of a limit, while it cannot ask for what the others spend.
+"""This process's share of a limit, while it cannot ask the store what the others spend.
 
-Strategy. As long as the store answers, the record here is kept no emptier than that of the store,
-as its answers tell, so it knows what all have spent. Without the store every token that goes here
-counts once for each process: the others are taken to do the same. So together they keep within the
-limit, whatever its algorithm, and nobody has to scale one.
+Strategy. While the store answers, the record here is kept no emptier than that of the store, from
+the answers, so it has what all processes have spent. Without the store every token that is granted
+here counts `divisor` times: once for this process and once for each of the others, which are
+assumed to do the same (see `ShareSize`). So together they keep within the limit, whatever its
+algorithm, and no algorithm has to be scaled.
 """
 
 import math
@@ -16,13 +17,16 @@ from aiothrottle.stores.store import Answer
 
 __all__ = ["LocalShare"]
 
+# A token counts as this many times the capacity at the most: each time is a step of its own.
+_MOST_STEPS = 10_000
+
 
 class LocalShare:
-    """A record of what all are known to have spent, and to have spent by what is done here.
+    """A record of what all processes are known to have spent, and assumed to spend.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> share = LocalShare(SlidingWindowLog("10/s"))
-    >>> [share.spend(0.0, 1, processes=4) for _ in range(3)]  # a quarter of ten
+    >>> [share.spend(0.0, 1, divisor=4) for _ in range(3)]  # a quarter of ten
     [0.0, 0.0, 1.0]
     """
 
@@ -33,22 +37,20 @@ class LocalShare:
         self._record = Record(algorithm.start())
 
     def use(self, algorithm: Algorithm[Any], now: float) -> None:
-        """Go on with another algorithm; what was spent stays spent."""
+        """Continue with another algorithm; what was spent stays spent."""
         if algorithm is not self._algorithm:
             self._record.state = inherit(algorithm, self._algorithm, self._record.state, now)
             self._algorithm = algorithm
 
-    def told(self, now: float, answer: Answer, spent: float) -> None:
-        """Hear what the store has said when it let so much go: it knows of all."""
-        if isinstance(
-            self._algorithm, WaitUntil
-        ):  # what is left of it is all or nothing, and tells less
+    def note_answer(self, now: float, answer: Answer, spent: float) -> None:
+        """Take in an answer of the store, which has just granted `spent` tokens to this process."""
+        if isinstance(self._algorithm, WaitUntil):  # its remaining tokens are all or nothing
             unseen = answer.reset_after - self.reset_after(now)
             self._record.record(self._algorithm, now, max(0.0, unseen) / self._algorithm.interval)
             return
         if spent:
             self._record.take(self._algorithm, now, now, now + answer.delays[-1], spent)
-        # Whatever else is missing there the others have spent.
+        # The other processes have spent whatever else is missing there.
         unseen = self._algorithm.remaining(self._record.state, now) - answer.remaining
         if unseen > 0.0:
             self._record.record(self._algorithm, now, unseen)
@@ -58,41 +60,41 @@ class LocalShare:
         """Whether requests are decided when they arrive, not when they start: see `Newcomers`."""
         return isinstance(self._algorithm, WaitUntil)
 
-    def wait(self, now: float, cost: float, processes: int) -> float:
-        """Seconds until the cost may go here."""
-        first = min(cost * processes, self._algorithm.capacity)
+    def wait(self, now: float, cost: float, divisor: float) -> float:
+        """Seconds until the cost may start here."""
+        first = min(cost * divisor, self._algorithm.capacity)
         return self._record.peek(self._algorithm, now, first).retry_after
 
-    def spend(self, now: float, cost: float, processes: int, horizon: float = 0.0) -> float:
-        """Spend the cost if it may go within the horizon. Give the seconds until it may."""
-        wait = self.wait(now, cost, processes)
+    def spend(self, now: float, cost: float, divisor: float, horizon: float = 0.0) -> float:
+        """Spend the cost if it may start within the horizon. Return the seconds until it may."""
+        wait = self.wait(now, cost, divisor)
         if wait <= horizon:
-            rest = cost * processes
+            rest = min(cost * divisor, _MOST_STEPS * self._algorithm.capacity)
             while rest > 0.0:
-                # What is more than ever goes at once goes as soon as it may: so one of eight who
-                # share two per minute goes every four minutes.
+                # What is more than the capacity is taken as soon as it fits: so one of eight
+                # processes that share two per minute starts one request every four minutes.
                 part = min(rest, self._algorithm.capacity)
                 self._record.reserve(self._algorithm, now, [part], math.inf)
                 rest -= part
         return wait
 
     def record(self, now: float, cost: float) -> None:
-        """Count what has happened here, whether it fitted or not."""
+        """Count what was spent here already, whether it fits or not."""
         self._record.record(self._algorithm, now, cost)
 
-    def refund(self, now: float, cost: float, processes: int, instant: float) -> None:
-        """Give back what was spent at the instant, but for what is more than goes at once."""
-        back = min(cost * processes, self._algorithm.capacity)
+    def refund(self, now: float, cost: float, divisor: float, instant: float) -> None:
+        """Give back what was spent at the instant, except what exceeded the capacity."""
+        back = min(cost * divisor, self._algorithm.capacity)
         self._record.refund(self._algorithm, now, back, instant)
 
-    def remaining(self, now: float, processes: int) -> float:
-        """Tokens that may go here now."""
-        return self._record.peek(self._algorithm, now, 0.0).remaining / processes
+    def remaining(self, now: float, divisor: float) -> float:
+        """Tokens that this process may spend now."""
+        return self._record.peek(self._algorithm, now, 0.0).remaining / divisor
 
-    def most(self, now: float, processes: int) -> float:
-        """How much of what was spent here may still count: of a stamp what goes later."""
+    def most_counting(self, now: float, divisor: float) -> float:
+        """Return how many of the tokens spent here can still count, at the most."""
         if isinstance(self._algorithm, WaitUntil):
-            return self.reset_after(now) / self._algorithm.interval / processes
+            return self.reset_after(now) / self._algorithm.interval / divisor
         return self._algorithm.capacity
 
     def reset_after(self, now: float) -> float:

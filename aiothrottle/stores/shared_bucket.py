@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.rate import Rate
-    from aiothrottle.stores.fallback import OnStoreError
     from aiothrottle.stores.reserved import ReservedState
+    from aiothrottle.stores.share_size import OnStoreError
     from aiothrottle.stores.store import Answer, Key, Store
 
 __all__ = ["SharedBucket"]
@@ -50,6 +50,7 @@ class SharedBucket:
         max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
         prefetch: Tokens to reserve before anybody asked, and how long they are kept.
         on_store_error: What serves while the store fails.
+        local_share: This process's share then, with "local"; None: the processes are counted.
     """
 
     __slots__ = (
@@ -71,10 +72,13 @@ class SharedBucket:
         max_reservation: float | None = None,
         prefetch: "Rate | None" = None,
         on_store_error: "OnStoreError" = "raise",
+        local_share: float | None = None,
     ) -> None:
         # A limiter is freed with the last reference to it, so none leads back to the engine.
         self._engine_ref = weakref.ref(engine)
-        self._store = FailoverStore(store, on_store_error, engine.bucket.clock, self._store_changed)
+        self._store = FailoverStore(
+            store, on_store_error, local_share, engine.bucket.clock, self._store_changed
+        )
         self._reserver = Reserver(
             algorithm,
             store=self._store,

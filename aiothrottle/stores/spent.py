@@ -1,4 +1,4 @@
-"""What went lately, and when: as much of it as still counts, in a few portions."""
+"""The tokens that were spent lately, and when: as many as still count, in a few portions."""
 
 import math
 from collections import deque
@@ -21,7 +21,7 @@ class Spent:
 
     >>> spent = Spent(period=60.0)
     >>> spent.add(0.0, 5); spent.add(30.0, 2)
-    >>> spent.total(50.0), spent.pop_over(80.0), spent.total(80.0)
+    >>> spent.total(50.0), spent.pop_expired(80.0), spent.total(80.0)
     (7.0, 5.0, 2.0)
     """
 
@@ -33,42 +33,42 @@ class Spent:
         self._portions: deque[_Portion] = deque()
 
     @property
-    def over_at(self) -> float:
-        """The instant at which the oldest of it no longer counts; infinity if there is nothing."""
+    def expires_at(self) -> float:
+        """The instant at which the oldest tokens count no more; infinity if there are none."""
         return self._portions[0].begin + self._period if self._portions else math.inf
 
     def add(self, now: float, cost: float) -> None:
         """Count the cost."""
-        self.pop_over(now)
+        self.pop_expired(now)
         last = self._portions[-1] if self._portions else None
         if last is not None and now < last.begin + self._width:
             last.cost += cost
         elif cost:
             self._portions.append(_Portion(now, cost))
 
-    def take_back(self, cost: float, instant: float) -> None:
-        """Count the cost off what went at that instant."""
+    def subtract(self, cost: float, instant: float) -> None:
+        """Subtract the cost from what was spent at that instant."""
         for portion in reversed(self._portions):
             if portion.begin <= instant:
                 portion.cost = max(0.0, portion.cost - cost)
                 return
 
     def total(self, now: float) -> float:
-        """How much still counts."""
-        self.pop_over(now)
+        """Return how many tokens still count."""
+        self.pop_expired(now)
         return math.fsum(portion.cost for portion in self._portions)
 
-    def keep(self, most: float) -> float:
-        """Forget the oldest, so that no more than so much is left. Gives how much is."""
+    def cap(self, most: float) -> float:
+        """Forget the oldest tokens beyond `most`. Return how many are kept."""
         kept = 0.0
         for portion in reversed(self._portions):
             portion.cost = min(portion.cost, most - kept)
             kept += portion.cost
         return kept
 
-    def pop_over(self, now: float) -> float:
-        """Forget what no longer counts, and tell how much it was."""
-        over = 0.0
-        while self.over_at <= now:
-            over += self._portions.popleft().cost
-        return over
+    def pop_expired(self, now: float) -> float:
+        """Forget the tokens that count no more, and return how many there were."""
+        expired = 0.0
+        while self.expires_at <= now:
+            expired += self._portions.popleft().cost
+        return expired

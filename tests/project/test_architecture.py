@@ -81,17 +81,23 @@ TABLE = """
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
     permit       | _core.* errors events                                     | asyncio threading
-    stores.process_count | algorithms.timestamps                                     |
+    stores.process_count | algorithms.timestamps stores.store                        | random
     stores.local_share | stores.ledger stores.store algorithms algorithms.capabilities |
+    stores.share_size | stores.process_count stores.store                     |
     stores.health | stores.process_count stores.store algorithms.timestamps errors  | random
     stores.spent |                                                          |
-    stores.fallback | stores.health stores.local_share stores.spent stores.store algorithms algorithms.capabilities                     |
-    stores.failover | events stores.fallback stores.health stores.spent stores.store algorithms errors        | asyncio
+    stores.fallback | stores.health stores.local_share stores.share_size stores.spent stores.store algorithms algorithms.capabilities                     |
+    stores.failover | events stores.fallback stores.health stores.share_size stores.spent stores.store algorithms errors        | asyncio
     stores.shared_concurrency |                                                    |
-    stores.shared_semaphore | _core.* events stores.fallback stores.health stores.shared_concurrency stores.slots stores.store errors          | asyncio random
+    stores.slot_claims | stores.shared_concurrency stores.slots stores.store             |
+    stores.slot_demand | _core.engine                                         |
+    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots | random
+    stores.slot_tries | errors                                                | asyncio
+    stores.slot_wakeups | stores.slots                                        | random
+    stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
     _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
-    _core.build  | _core.* algorithms algorithms.capabilities rate stores.fallback stores.reserved stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
-    limiter      | _core.* events stores.fallback stores.store permit decision statistics algorithms rate errors | asyncio time
+    _core.build  | _core.* algorithms algorithms.capabilities rate stores.reserved stores.share_size stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
+    limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
@@ -111,7 +117,7 @@ TABLE = """
     stores.reserved | algorithms.protocol algorithms.capabilities algorithms.timestamps |
     stores.reserver | _core.* algorithms.* stores.failover stores.reserved stores.batching stores.prefetch stores.store | asyncio weakref
     stores.newcomers | _core.* algorithms algorithms.* errors stores.reserved stores.reserver            | asyncio weakref
-    stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.fallback stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
+    stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.share_size stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis | stores.* algorithms algorithms.capabilities errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_stamp | stores.* algorithms algorithms.*                     |

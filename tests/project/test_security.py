@@ -132,7 +132,7 @@ async def test_no_key_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
 def test_no_word_of_a_store_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     for reason in (FORGED, FORGED * 10_000):
-        Health(MemoryStore()).went(0.0, "local", reason)
+        Health(MemoryStore()).begin_outage(0.0, "local", reason)
     assert len(caplog.messages) == 2
     for message in caplog.messages:
         assert_one_plain_line(message)

@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from aiothrottle import RateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
 from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.stores import Store
-from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.share_size import OnStoreError
 from tests.servers import FaultProxy, Valkey, connect_memcached, memcached, mongodb
 
 Kind: TypeAlias = Literal["valkey", "mongodb", "memcached"]

@@ -4,6 +4,7 @@ On the server nobody counts in windows of time: only who is inside, when all hav
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -16,8 +17,8 @@ from aiothrottle import (
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.share_size import OnStoreError
 from tests.servers import FaultProxy, Valkey
 from tests.sharing import Link, Shared
 from tests.virtually import now, turns, virtual
@@ -26,10 +27,15 @@ GONE = StoreUnavailable("gone")
 
 
 def share(
-    link: Link, choice: OnStoreError, limit: int = 3, per_process: int | None = None
+    link: Link,
+    choice: OnStoreError,
+    limit: int = 3,
+    per_process: int | None = None,
+    local_share: float | None = None,
 ) -> RateLimiter:
     slots = SharedConcurrency(limit, 3.0, per_process)
-    return RateLimiter(concurrency_limit=slots, store=link, key="x", on_store_error=choice)
+    options: dict[str, Any] = {"on_store_error": choice, "local_share": local_share}
+    return RateLimiter(concurrency_limit=slots, store=link, key="x", **options)
 
 
 # Those who came; a permit that nobody refers to any more would be given back.
@@ -98,6 +104,40 @@ async def test_each_process_goes_on_with_what_it_had() -> None:
 async def test_each_process_goes_on_with_what_it_may_have_at_the_most() -> None:
     link = Link(Shared())
     limiter = share(link, "local", per_process=2)
+    link.error = GONE
+    assert await inside(limiter, 5) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "given", "slots"),
+    [
+        (100, 0.25, 25),
+        (100, 0.5, 50),
+        (100, 0.29, 29),  # 0.29 * 100 is below 29
+        (7, 0.5, 3),
+        (3, 0.125, 1),
+        (3, 1, 3),
+    ],
+)
+@virtual
+async def test_given_share_of_slots_is_rounded_down(limit: int, given: float, slots: int) -> None:
+    shared = Shared()
+    links = [Link(shared), Link(shared)]
+    limiter, other = (share(link, "local", limit, local_share=given) for link in links)
+    permit = await other.acquire()
+    for link in links:
+        link.error = GONE
+    assert await inside(limiter, limit + 1) == slots
+    assert await inside(other, limit + 1) == slots - 1  # it holds one slot already
+    permit.release()
+    await turns()
+    assert other.statistics().in_flight == slots
+
+
+@virtual
+async def test_per_process_holds_within_a_given_share() -> None:
+    link = Link(Shared())
+    limiter = share(link, "local", 10, per_process=2, local_share=0.5)
     link.error = GONE
     assert await inside(limiter, 5) == 2
 

@@ -14,15 +14,23 @@ from aiothrottle import (
     KeyedRateLimiter,
     LimiterClosed,
     RateLimiter,
+    SharedConcurrency,
     StoreUnavailable,
     ThrottleTimeout,
 )
-from aiothrottle.algorithms import Algorithm, LeakyBucket, SlidingWindowLog, TokenBucket
+from aiothrottle.algorithms import (
+    Algorithm,
+    FixedWindow,
+    LeakyBucket,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+)
 from aiothrottle.stores import Answer, MemoryStore
-from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.local_share import LocalShare
-from aiothrottle.stores.process_count import ProcessCount
+from aiothrottle.stores.process_count import ProcessCount, ProcessCounter
+from aiothrottle.stores.share_size import OnStoreError, ShareSize
 from aiothrottle.stores.spent import Spent
 from aiothrottle.testing import VirtualTimeLoop
 from aiothrottle.testing.audit import greatest_count
@@ -37,7 +45,7 @@ STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]
 @pytest.fixture(autouse=True)
 def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests say when it is tried again; that pauses differ is a test of its own."""
-    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.0)
+    monkeypatch.setattr("aiothrottle.stores.health._JITTER", 0.0)
 
 
 def limiter_on(
@@ -317,6 +325,42 @@ async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> Non
     assert limiter._engine.is_forgettable()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_swallowed"),
+    [(StoreUnavailable("away"), True), (ValueError("damaged"), True), (OSError("a bug"), False)],
+    ids=["outage", "damaged", "bug"],
+)
+@virtual
+async def test_failed_refund_stays_spent_and_hides_no_bug(
+    error: Exception,
+    is_swallowed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server()
+    limiter = limiter_on(server, "local", "10/min")
+    await fall(limiter, server)
+    await visit(limiter, 6)
+    server.mode = "up"
+    await asyncio.sleep(2.0)
+
+    async def refund(*_: object) -> None:
+        raise error
+
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: problems.append(context.get("exception"))
+    )
+    monkeypatch.setattr(Client, "refund", refund)
+    await asyncio.sleep(70.0)
+    gc.collect()
+    assert problems == ([] if is_swallowed else [error])
+    assert limiter.statistics().store_up is True
+    await rest()
+    await asyncio.sleep(60.0)
+    assert not others()
+    assert limiter._engine.is_forgettable()
+
+
 # ---- trying --------------------------------------------------------------------------------------
 
 
@@ -534,13 +578,93 @@ async def test_an_update_holds_for_what_stands_in_too() -> None:
     await limiter.aclose()
 
 
-def test_wrong_choices_are_refused() -> None:
+def test_wrong_choices_are_rejected() -> None:
     unchecked: Any = RateLimiter
     with pytest.raises(ValueError, match="on_store_error must be one of"):
         unchecked("1/s", on_store_error="ignore", store=Client.__new__(Client))
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter("1/s", on_store_error="local")
     assert RateLimiter("1/s").statistics().store_up is None
+
+
+@pytest.mark.parametrize("limiter", [RateLimiter, KeyedRateLimiter])
+@pytest.mark.parametrize("choice", ["raise", "local"])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, math.nan, math.inf, "x", True])
+def test_local_share_out_of_range_is_rejected(limiter: Any, choice: str, wrong: object) -> None:  # noqa: ANN401
+    options: dict[str, Any] = {"store": MemoryStore(), "key": "k", "on_store_error": choice}
+    is_number = isinstance(wrong, int | float) and not isinstance(wrong, bool)
+    with pytest.raises(ValueError if is_number else TypeError, match="local_share must be"):
+        limiter("1/s", local_share=wrong, **options)
+    slots = SharedConcurrency(4)
+    with pytest.raises((TypeError, ValueError), match="such as 1/8 for 8 processes"):
+        limiter(concurrency_limit=slots, local_share=wrong, **options)
+
+
+@pytest.mark.parametrize("choice", ["raise", "open", "closed"])
+def test_local_share_needs_the_choice_local(choice: OnStoreError) -> None:
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="write on_store_error='local' too"):
+        RateLimiter("1/s", store=store, key="k", on_store_error=choice, local_share=0.5)
+    with pytest.raises(ValueError, match="write on_store_error='local' too"):
+        RateLimiter("1/s", on_store_error=choice, local_share=0.5)
+    with pytest.raises(ValueError, match="give a store"):
+        RateLimiter("1/s", on_store_error="local", local_share=0.5)
+
+
+# ---- a share that the user gives -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", OUTAGES)
+@pytest.mark.parametrize(
+    "algorithm", [SlidingWindowLog, FixedWindow, SlidingWindowCounter, TokenBucket]
+)
+@virtual
+async def test_each_process_uses_exactly_its_given_share(mode: str, algorithm: Any) -> None:  # noqa: ANN401
+    server = Server()
+    server.latency = 0.002
+    shares = (0.25, 0.5)
+    crowds = [
+        Crowd(limiter_on(server, "local", "100/s", algorithm=algorithm, local_share=share))
+        for share in shares
+    ]
+    await asyncio.sleep(2.5)
+    server.mode = mode
+    await asyncio.sleep(22.5)
+    for crowd, share in zip(crowds, shares, strict=True):
+        # In the first seconds of the outage the tokens of the others count as well.
+        assert crowd.count(6.5, 24.5) == 18 * 100 * share
+    server.mode = "up"
+    await asyncio.sleep(8.0)
+    assert sum(crowd.count(28.0, 33.0) for crowd in crowds) >= 0.9 * 5 * 100
+    for crowd in crowds:
+        await crowd.leave()
+
+
+@virtual
+async def test_keyed_limiter_gives_each_key_its_share() -> None:
+    server = Server()
+    server.mode = "refuses"
+    limiter = KeyedRateLimiter(
+        "100/min", store=Client(server), key="k", on_store_error="local", local_share=0.25
+    )
+    for key in ("a", "b"):
+        assert [bool(await limiter.try_acquire(key)) for _ in range(30)].count(True) == 25
+    await limiter.aclose()
+
+
+@virtual
+async def test_processes_are_counted_only_without_a_given_share() -> None:
+    server = Server()
+    clients = [Client(server) for _ in range(3)]
+    limiters = [
+        limiter_on(server, "local", local_share=0.25),
+        *(RateLimiter("20/s", store=each, key="k", on_store_error="local") for each in clients),
+    ]
+    crowds = [Crowd(limiter) for limiter in limiters]
+    await asyncio.sleep(20.0)
+    assert {Health.of(client).counter.processes for client in clients} == {3}
+    for crowd in crowds:
+        await crowd.leave()
 
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -567,6 +691,15 @@ def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -
     assert least * 80 - processes <= went * processes <= per_second * 80 + burst + processes
 
 
+@pytest.mark.parametrize("algorithm", [SlidingWindowLog("2/s"), TokenBucket("2/s")], ids=repr)
+def test_smallest_share_grants_one_token_at_once(algorithm: Algorithm[Any]) -> None:
+    size = ShareSize(5e-324, ProcessCounter())
+    share = LocalShare(algorithm)
+    assert share.spend(0.0, 0.0, size.divisor) == 0.0
+    assert share.spend(0.0, 1.0, size.divisor) == 0.0
+    assert 5_000 <= share.wait(0.0, 1.0, size.divisor) <= 10_000
+
+
 def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
     assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
@@ -575,7 +708,7 @@ def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
 
 def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
-    share.told(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
+    share.note_answer(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
     assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
     assert share.wait(0.4, 5.0, 1) == 0.0
     assert share.wait(0.4, 6.0, 1) == pytest.approx(1.0)
@@ -601,13 +734,13 @@ async def test_processes_that_are_gone_are_not_counted_for_long() -> None:
         *(RateLimiter("20/s", store=store, key="k", on_store_error="local") for store in stores)
     )
     await asyncio.sleep(15.0)
-    assert {Health.of(store).processes for store in stores} == {5}
+    assert {Health.of(store).counter.processes for store in stores} == {5}
     counts = sum(at == 0 for at, _ in server.asked)
     assert counts < 50
     for task in crowd.tasks[0::5]:
         task.cancel()
     await asyncio.sleep(45.0)
-    assert {Health.of(store).processes for store in stores[1:]} == {4}
+    assert {Health.of(store).counter.processes for store in stores[1:]} == {4}
     await crowd.leave()
 
 
@@ -616,19 +749,19 @@ def test_what_was_spent_is_forgotten_in_portions() -> None:
     for second in range(64):
         spent.add(float(second), 1.0)
     assert spent.total(63.0) == 33.0
-    spent.take_back(1.0, 63.0)
-    assert spent.keep(10.0) == 10.0
+    spent.subtract(1.0, 63.0)
+    assert spent.cap(10.0) == 10.0
     assert spent.total(63.0) == 10.0
-    assert spent.pop_over(200.0) == 10.0
+    assert spent.pop_expired(200.0) == 10.0
     assert spent.total(200.0) == 0.0
 
 
 def test_processes_do_not_all_try_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiothrottle.stores.health._SPREAD", 0.25)
+    monkeypatch.setattr("aiothrottle.stores.health._JITTER", 0.25)
     pauses: set[float] = set()
     for _ in range(20):
         health = Health(MemoryStore())
-        health.failed(0.0, StoreUnavailable("no"))
+        health.call_failed(0.0, StoreUnavailable("no"))
         pauses.add(health.pause(0.0))
     assert len(pauses) == 20
     assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625

@@ -19,7 +19,7 @@ from aiothrottle.events import Event, StoreDown, StoreUp
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
 from aiothrottle.stores import Answer, Claim, Granted, Key, MemoryStore
-from aiothrottle.stores.fallback import OnStoreError
+from aiothrottle.stores.share_size import OnStoreError
 from tests.failing import Client, Server
 from tests.sharing import Link, Shared
 from tests.virtually import now, virtual

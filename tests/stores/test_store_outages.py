@@ -16,9 +16,9 @@ import pytest
 from redis.asyncio import Redis
 
 from aiothrottle import RateLimiter
-from aiothrottle.stores.fallback import OnStoreError
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.share_size import OnStoreError
 from aiothrottle.testing.audit import greatest_count
 from tests.servers import Cluster, FaultProxy, Sentinels, Valkey
 from tests.stores.test_store_faults import FakedClock
@@ -72,7 +72,9 @@ class Crew:
     async def meet(self) -> None:
         """Wait until each knows how many they are."""
         await self.until(
-            lambda: all(Health.of(store).processes == len(self.stores) for store in self.stores)
+            lambda: all(
+                Health.of(store).counter.processes == len(self.stores) for store in self.stores
+            )
         )
 
     async def leave(self) -> None:

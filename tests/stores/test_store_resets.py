@@ -22,9 +22,9 @@ from valkey.asyncio import Valkey as ValkeyClient
 from aiothrottle import KeyedRateLimiter, SharedConcurrency, StoreUnavailable, ThrottleTimeout
 from aiothrottle.algorithms import Algorithm, SlidingWindowLog, TokenBucket, WaitUntil
 from aiothrottle.stores import SlotStore
-from aiothrottle.stores.fallback import CHOICES, OnStoreError
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
+from aiothrottle.stores.share_size import CHOICES, OnStoreError
 from tests.servers import FaultProxy, Process, Valkey, memcached, mongodb, need_emcache
 
 Calls: TypeAlias = Sequence[Coroutine[Any, Any, None]]

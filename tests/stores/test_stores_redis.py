@@ -412,7 +412,7 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
             await store.record(repr(algorithm), algorithm, 0.5)
             await store.peek(repr(algorithm), algorithm)
             await store.clear(repr(algorithm))
-        await Health.of(own := RedisStore(client)).sign(own)
+        await Health.of(own := RedisStore(client)).counter.register(own)
         await admin.execute_command(*slots.split())
         limiters = [
             RateLimiter(
