@@ -52,7 +52,7 @@ class CaseInsensitiveDict(dict[str, str]):
 def message(pairs: Pairs) -> Message:
     made = Message()
     for name, value in pairs:
-        made[name] = value  # adds a line, and replaces none
+        made[name] = value  # adds a line, and does not replace one
     return made
 
 
