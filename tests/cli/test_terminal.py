@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of the commands: one last line, and nothing left of it."""
+"""The commands on a terminal: one last line, and no trace of it at the end."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ if sys.platform == "win32":
 from tests.screen import CTRL_C, at_terminal, rows_of
 
 
-def test_the_screen_of_these_tests_wraps_as_terminals_do() -> None:
+def test_screen_of_these_tests_wraps_like_a_terminal() -> None:
     assert rows_of("abc\rx\ny", 3) == ["xbc", "y"]
     assert rows_of("abcd\rx", 3) == ["abc", "x"]
     assert rows_of("abc\r   \r", 3) == [""]
