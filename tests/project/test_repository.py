@@ -1,4 +1,4 @@
-"""What may stand in no file, as it would be true on one machine only, and what must be there."""
+"""Every file: no text that is true on one machine only, and no replaced words."""
 
 import re
 import subprocess
@@ -43,11 +43,11 @@ def test_no_file_names_a_machine_or_an_index() -> None:
 
 
 @pytest.mark.parametrize("text", ["/" + "home/me/x", "https://py" + "pi.org/x", "index" + "-url="])
-def test_such_names_are_seen(text: str) -> None:
+def test_unwanted_name_is_found(text: str) -> None:
     assert complaints(text)
 
 
-def test_the_lock_file_is_not_committed() -> None:
+def test_lock_file_is_not_committed() -> None:
     ignored = ROOT / ".gitignore"
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
