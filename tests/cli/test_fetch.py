@@ -266,7 +266,7 @@ def test_timeout_is_a_failure(out: Path) -> None:
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
-def test_bodies_go_to_files_and_the_index_names_them(tmp_path: Path) -> None:
+def test_bodies_are_files_named_by_the_index(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "pages"
     handler = answering(
         root={"body": b"<p>", "content_type": "text/html"},

@@ -415,7 +415,7 @@ def test_another_origin_gets_harmless_headers_only(location: str, status: int) -
 
 
 @pytest.mark.parametrize("location", ["y", "//a/y", "http://a:80/y", "HTTP://A/y"])
-def test_the_same_origin_gets_all_headers(location: str) -> None:
+def test_same_origin_gets_all_headers(location: str) -> None:
     first = Request("GET", URL("http://a/x"), {**PRIVATE, **HARMLESS})
     request = redirected(first, 307, location)
     assert request is not None
@@ -425,7 +425,7 @@ def test_the_same_origin_gets_all_headers(location: str) -> None:
 @pytest.mark.parametrize(
     ("status", "method"), [(307, "POST"), (308, "POST"), (301, "PUT"), (302, "PATCH")]
 )
-def test_a_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
+def test_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
     first = Request(method, URL("http://a/x"), {}, b"secret")
     with pytest.raises(ValueError, match=r"to http://b:81, another origin: the body is not sent"):
         redirected(first, status, "http://me:secret@b:81/y")

@@ -76,7 +76,7 @@ def test_sigterm_finishes_and_writes_like_ctrl_c(tmp_path: Path) -> None:
     assert urls_of(out) == [str(server.url)]
 
 
-def test_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
+def test_live_page_shows_and_ends_with_the_run(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     options = ["--dashboard", "--per-host", "5/min", "--per-host-concurrency", "5"]
     with background(handler=slowly) as server:
@@ -102,7 +102,7 @@ def test_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds another process")
-def test_live_page_is_served_though_others_open_many_connections() -> None:
+def test_live_page_is_served_despite_many_connections() -> None:
     """With 256 file descriptors, in place of 900 connections and the usual 1024."""
     with (
         background("1/d", refusal="silence") as server,
@@ -143,7 +143,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in messages
 
 
-def test_ctrl_c_does_not_wait_for_a_silent_pipe() -> None:
+def test_ctrl_c_ignores_a_silent_pipe() -> None:
     with background() as server, start("fetch", "-") as fetch:
         assert fetch.stdin is not None
         assert fetch.stdout is not None
@@ -323,7 +323,7 @@ def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:
         assert f"{url}: {error}" in messages
 
 
-def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
+def test_password_in_the_list_is_never_shown(tmp_path: Path) -> None:
     urls, out = tmp_path / "urls.txt", tmp_path / "out.jsonl"
     urls.write_text("me:Zq7Kx3@127.0.0.1\nhttp://me:Zq7/Kx3@127.0.0.1/\n")
     with start("fetch", "-i", str(urls), "-o", str(out)) as fetch:

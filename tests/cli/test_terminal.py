@@ -70,7 +70,7 @@ def test_ctrl_c_leaves_no_trace_on_the_screen(tmp_path: Path, columns: int, at: 
     assert "2 fetched, 0" in shown
 
 
-def test_ctrl_c_twice_leaves_no_trace_on_the_screen(tmp_path: Path) -> None:
+def test_ctrl_c_twice_leaves_no_trace(tmp_path: Path) -> None:
     with background("1/d", refusal="silence") as server:
         urls = [f"{server.url}{number}" for number in range(5)]
         with at_terminal("fetch", *urls, "-o", str(tmp_path / "out"), columns=60) as screen:
@@ -86,7 +86,7 @@ def test_ctrl_c_twice_leaves_no_trace_on_the_screen(tmp_path: Path) -> None:
     assert not [row for row in screen.rows if "^C" in row]
 
 
-def test_ctrl_c_leaves_no_trace_of_the_demo_on_the_screen() -> None:
+def test_ctrl_c_leaves_no_trace_of_the_demo() -> None:
     with at_terminal("demo", "--rate", "1/min", columns=60) as screen:
         screen.wait(lambda: "no limiter: " in screen.written)
         screen.press(CTRL_C)

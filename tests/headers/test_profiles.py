@@ -96,7 +96,7 @@ def test_unreadable_item_keeps_its_position() -> None:
         ("", None),
     ],
 )
-def test_a_profile_is_chosen_by_host(host: str, name: str | None) -> None:
+def test_profile_is_chosen_by_host(host: str, name: str | None) -> None:
     profile = profile_for(host)
     assert (profile.name if profile else None) == name
 

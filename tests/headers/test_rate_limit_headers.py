@@ -26,7 +26,7 @@ LINES = [("x-ratelimit-limit", "10"), ("X-RateLimit-Remaining", "4")]
     ],
     ids=lambda headers: type(headers).__name__,
 )
-def test_headers_may_be_a_multidict_a_mapping_or_pairs(
+def test_headers_may_be_multidict_mapping_or_pairs(
     headers: Mapping[str, str] | Iterable[tuple[str, str]],
 ) -> None:
     limits = parse_rate_limit(200, headers, NOW)
@@ -52,7 +52,7 @@ def test_naive_now_is_rejected_with_the_remedy() -> None:
         ({"headers": {3: "3"}}, "headers must be str, got 3"),
     ],
 )
-def test_argument_of_a_wrong_type_names_the_right_one(wrong: dict[str, Any], named: str) -> None:
+def test_argument_of_wrong_type_names_the_right_one(wrong: dict[str, Any], named: str) -> None:
     right: dict[str, Any] = {"status": 200, "headers": {}, "now": NOW}
     with pytest.raises(TypeError, match=named):
         parse_rate_limit(**right | wrong)

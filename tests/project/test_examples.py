@@ -147,7 +147,7 @@ async def test_crawler_skips_a_site_without_readable_rules(status: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
-async def test_ctrl_c_ends_the_crawler_without_losing_a_line() -> None:
+async def test_ctrl_c_ends_the_crawler_cleanly() -> None:
     pages = linked_pages(15)
 
     async def site(request: web.Request) -> web.StreamResponse:

@@ -65,7 +65,7 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 
 
 @virtual
-async def test_a_call_alone_is_sent_at_once_without_a_task() -> None:
+async def test_single_call_is_sent_without_a_task() -> None:
     server = await Server().ready()
     before = asyncio.all_tasks()
     asking = asyncio.create_task(server.calls.ask("a"))
@@ -306,7 +306,7 @@ async def test_timeout_reports_the_drivers_reason() -> None:
 
 
 @virtual
-async def test_system_error_is_added_when_the_driver_omits_it() -> None:
+async def test_system_error_omitted_by_the_driver_is_added() -> None:
     server = await Server().ready()
     for text, reported in (
         ("Error 111 connecting to h:1.", "Error 111 connecting to h:1.: [Errno 111] refused"),
@@ -321,7 +321,7 @@ async def test_system_error_is_added_when_the_driver_omits_it() -> None:
 
 
 @virtual
-async def test_error_handled_by_the_caller_is_not_the_reason() -> None:
+async def test_handled_error_of_the_caller_is_no_reason() -> None:
     server = await Server().ready()
     server.error = TimeoutError()
     try:
@@ -406,7 +406,7 @@ async def test_swept_dispatchers_leave_nobody_waiting(step: int) -> None:
     assert await asyncio.gather(*server.ask(*range(3))) == list(range(3))
 
 
-def test_a_loop_that_ends_with_calls_under_way_leaves_no_task() -> None:
+def test_closed_loop_leaves_no_task_of_its_calls() -> None:
     async def main() -> None:
         server = await Server().ready()
         server.ask(*range(100))
@@ -416,7 +416,7 @@ def test_a_loop_that_ends_with_calls_under_way_leaves_no_task() -> None:
         runner.run(main())
 
 
-def test_a_second_loop_begins_anew() -> None:
+def test_second_loop_starts_empty() -> None:
     server = Server()
 
     async def abandon() -> None:

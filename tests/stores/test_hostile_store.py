@@ -77,7 +77,7 @@ def test_impossible_times_are_damage(
 
 
 @every_algorithm
-def test_a_torn_record_is_damage_or_of_another_algorithm(algorithm: Algorithm[Any]) -> None:
+def test_truncated_record_is_damage_or_another_algorithm(algorithm: Algorithm[Any]) -> None:
     whole = written(algorithm)
     for length in range(len(whole)):
         if isinstance(algorithm, SlidingWindowLog) and len(whole) - length in {8, 16, 24}:

@@ -99,7 +99,7 @@ async def test_server_version_is_queried_once(server: Valkey) -> None:
         assert after - before == 2  # the store's, and the first one here
 
 
-async def test_a_lost_script_is_sent_once_for_a_batch(server: Valkey) -> None:
+async def test_lost_script_is_sent_once_per_batch(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
         store, algorithm = RedisStore(client), TokenBucket("10/s")
         await store.peek("one", algorithm)
@@ -110,7 +110,7 @@ async def test_a_lost_script_is_sent_once_for_a_batch(server: Valkey) -> None:
         assert server.command("INFO", "commandstats")["cmdstat_script|load"]["calls"] <= 5
 
 
-async def test_a_bad_record_fails_no_other_key(server: Valkey) -> None:
+async def test_bad_record_fails_no_other_key(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
         store, algorithm = RedisStore(client, "bad"), TokenBucket("10/s")
         await client.set("{bad:7}", b"something else")

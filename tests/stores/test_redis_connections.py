@@ -44,7 +44,7 @@ async def is_returned(client: Any) -> None:  # noqa: ANN401
         await client.ping()
 
 
-async def test_other_users_of_the_pool_are_served_between_calls(valkey: Valkey) -> None:
+async def test_pool_serves_other_users_between_calls(valkey: Valkey) -> None:
     async with one_connection(valkey.port) as client:
         limiter = RateLimiter(algorithm=PLENTY, store=RedisStore(client), key="k")
         stop, begun = False, asyncio.Event()

@@ -158,7 +158,7 @@ async def test_thousand_waiters_need_few_calls() -> None:
 
 
 @virtual
-async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
+async def test_memory_store_follows_the_time_of_its_loop() -> None:
     async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
         await asyncio.gather(*visits(limiter, 30))
     assert 2.0 <= now() <= 2.1
@@ -198,7 +198,7 @@ async def test_small_limit_is_shared_by_single_reservations() -> None:
 
 
 @virtual
-async def test_four_limiters_of_one_key_use_all_of_the_limit() -> None:
+async def test_four_limiters_of_one_key_use_the_limit() -> None:
     store = Watched(latency=0.002)
     limiters = [RateLimiter("2000/s", store=store, key="k") for _ in range(4)]
     await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 2000)))
@@ -237,7 +237,7 @@ async def test_late_answer_grants_nobody_too_early() -> None:
 
 
 @virtual
-async def test_idle_limiter_makes_no_calls_and_has_no_tasks() -> None:
+async def test_idle_limiter_has_no_calls_and_tasks() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     assert store.calls.total() == 0
@@ -821,7 +821,7 @@ async def test_update_changes_the_calls_and_keeps_the_record() -> None:
 
 
 @virtual
-async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
+async def test_each_key_has_its_own_record() -> None:
     store = Watched()
     keyed = KeyedRateLimiter("1/10s", store=store, key="mail")
     other = KeyedRateLimiter("1/10s", store=store, key="mail")
@@ -836,7 +836,7 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
     await keyed.aclose()
 
 
-async def test_key_of_any_type_names_its_record_by_its_text() -> None:
+async def test_key_of_any_type_is_stored_as_text() -> None:
     store = MemoryStore()
     keyed = KeyedRateLimiter("1/h", store=store, key="mail")
     assert await keyed.try_acquire(7)
@@ -1024,7 +1024,7 @@ asyncio.run(main())
 """
 
 
-async def test_processes_on_a_server_key_use_exactly_the_limit(valkey: Valkey) -> None:
+async def test_processes_on_a_server_key_use_the_limit(valkey: Valkey) -> None:
     processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", WORKER, str(valkey.port)),

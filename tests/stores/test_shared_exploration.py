@@ -251,5 +251,5 @@ def test_all_promises_hold_with_rejections(share: int) -> None:
 # A single waiter waited for ever: the store task first had something to refund, which a sweep of
 # all tasks had prevented, and then found the limiter paused.
 @pytest.mark.parametrize("number", [1089, 4420, 5558])
-def test_the_stories_that_once_broke_a_promise(number: int) -> None:
+def test_fixed_stories_keep_all_promises(number: int) -> None:
     run_story(number)

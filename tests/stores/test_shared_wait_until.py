@@ -34,7 +34,7 @@ def limiter_on(store: Store, algorithm: WaitUntil = ALGORITHM, **options: Unchec
 
 
 @virtual
-async def test_requests_at_once_are_one_call_and_rejected_ones_count() -> None:
+async def test_simultaneous_requests_are_one_call_rejected_ones_count() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 10)
@@ -280,7 +280,7 @@ async def test_priority_decides_the_order_not_the_rejections() -> None:
 
 
 @virtual
-async def test_granted_by_priority_during_the_call_is_not_rejected() -> None:
+async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 6)
@@ -347,7 +347,7 @@ async def test_drain_serves_all_waiters() -> None:
 
 
 @virtual
-async def test_arrival_in_a_pause_is_decided_when_it_ends() -> None:
+async def test_arrival_in_a_pause_is_decided_after_it() -> None:
     store = Watched()
     limiter = limiter_on(store)
     limiter.pause(2)
@@ -385,7 +385,7 @@ async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
 
 
 @virtual
-async def test_waiter_without_a_slot_is_granted_later_at_the_interval() -> None:
+async def test_waiter_without_a_slot_keeps_the_interval() -> None:
     store = Watched()
     limiter = limiter_on(store, concurrency_limit=1)
     other = limiter_on(store)

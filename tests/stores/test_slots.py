@@ -141,7 +141,7 @@ async def test_idle_limiter_makes_no_calls() -> None:
 
 
 @virtual
-async def test_slots_of_a_dead_process_expire_with_the_lease() -> None:
+async def test_slots_of_dead_process_expire_with_lease() -> None:
     shared = Shared()
     dying, living = Link(shared), Link(shared, wakes=False)
     first, other = share(dying, 2), share(living, 2)
@@ -273,7 +273,7 @@ async def test_drain_serves_all_waiters() -> None:
 
 
 @virtual
-async def test_store_error_is_raised_in_waiters_and_retried_later() -> None:
+async def test_store_error_is_raised_in_all_waiters() -> None:
     link = Link(Shared())
     link.error = StoreUnavailable("unreachable")
     limiter = share(link, 5)
@@ -404,7 +404,7 @@ def test_closed_loop_leaves_no_task(seconds: float) -> None:
 
 
 @virtual
-async def test_peek_and_try_acquire_count_the_slots_of_all() -> None:
+async def test_peek_and_try_acquire_count_all_slots() -> None:
     shared = Shared()
     limiter, other = share(Link(shared), 1), share(Link(shared), 1)
     assert await limiter.peek()
@@ -422,7 +422,7 @@ async def test_peek_and_try_acquire_count_the_slots_of_all() -> None:
 
 
 @virtual
-async def test_the_rate_is_shared_as_well() -> None:
+async def test_rate_is_shared_as_well() -> None:
     link = Link(Shared())
     limiters = [
         RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
@@ -447,7 +447,7 @@ async def test_the_rate_is_shared_as_well() -> None:
 
 
 @virtual
-async def test_cancelled_while_waiting_for_the_rate_returns_its_slot() -> None:
+async def test_waiter_cancelled_for_the_rate_returns_its_slot() -> None:
     link = Link(Shared())
     limiter = RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
     await limiter.record(10)

@@ -68,7 +68,7 @@ async def test_four_processes_keep_the_limit_together(valkey: Valkey) -> None:
     assert all(valkey.command("HGET", key, ".taken") == b"0" for key in leases)
 
 
-async def test_slots_of_a_killed_process_expire_with_the_lease(
+async def test_slots_of_killed_process_expire_with_lease(
     valkey: Valkey, limiter: RateLimiter
 ) -> None:
     worker = await start(valkey, 2 * LIMIT, lease=0.5, seconds=1000)

@@ -85,7 +85,7 @@ class Workers:
 
 
 @virtual
-async def test_raise_fails_waiters_and_retries_no_more_than_needed() -> None:
+async def test_raise_fails_waiters_with_few_retries() -> None:
     server = Server()
     limiter = limiter_on(server, "raise")
     await visit(limiter)
@@ -335,7 +335,7 @@ async def test_retry_intervals_grow_up_to_a_bound() -> None:
 
 
 @virtual
-async def test_outage_of_an_hour_ends_like_one_of_a_second() -> None:
+async def test_long_outage_ends_like_a_short_one() -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     server.mode = "refuses"
@@ -348,7 +348,7 @@ async def test_outage_of_an_hour_ends_like_one_of_a_second() -> None:
 
 
 @virtual
-async def test_keys_of_one_store_share_retries_and_one_log_line(
+async def test_keys_of_one_store_share_retries_and_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -566,7 +566,7 @@ def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -
     assert least * 80 - processes <= granted * processes <= per_second * 80 + burst + processes
 
 
-def test_heavy_cost_is_granted_when_the_shares_cover_it() -> None:
+def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
     assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
     assert share.wait(0.5, 1.0, 4) == 1.5

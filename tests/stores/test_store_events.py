@@ -39,7 +39,7 @@ def of_the_store(events: list[Event]) -> list[StoreDown | StoreUp]:
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_each_outage_is_reported_once_with_error_and_duration(
+async def test_outage_is_reported_once_with_error_and_duration(
     choice: OnStoreError,
 ) -> None:
     server = Server()
@@ -118,7 +118,7 @@ async def test_metrics_and_dashboard_show_the_outage() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_recovery_is_reported_though_the_failed_limiter_is_idle(
+async def test_recovery_is_reported_for_idle_limiters(
     choice: OnStoreError, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -142,7 +142,7 @@ async def test_recovery_is_reported_though_the_failed_limiter_is_idle(
 
 
 @virtual
-async def test_switch_to_local_exceeds_the_limit_by_one_share() -> None:
+async def test_switch_to_local_exceeds_limit_by_one_share() -> None:
     """The true bound: less than twice the limit, in the period of the switch."""
     server = Server()
     busy, quiet = (
@@ -174,7 +174,7 @@ async def test_switch_to_local_exceeds_the_limit_by_one_share() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_outage_of_shared_slots_is_reported_once_with_its_end(
+async def test_outage_of_shared_slots_is_reported_once(
     choice: OnStoreError,
 ) -> None:
     link = Link(Shared())

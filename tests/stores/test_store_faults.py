@@ -63,7 +63,7 @@ async def cancel_in_the_midst(proxy: FaultProxy, store: RedisStore) -> None:
 
 
 @pytest.mark.parametrize("mode", ["blackhole", "drop reply", "cut", "reset"])
-async def test_failed_call_raises_in_time_and_the_next_works(valkey: Valkey, mode: str) -> None:
+async def test_failed_call_raises_in_time_next_call_works(valkey: Valkey, mode: str) -> None:
     async with through_proxy(valkey) as (proxy, store):
         proxy.mode = mode
         begin = time.monotonic()
@@ -225,7 +225,7 @@ async def test_migrated_hash_slot_keeps_its_records() -> None:
         cluster.stop()
 
 
-async def test_server_clock_jump_grants_at_most_one_limit_more() -> None:
+async def test_server_clock_jump_grants_one_more_limit() -> None:
     """Back by 20 s: nobody waits for it, nothing is minted. On by 30 s: that much has passed."""
     clock = FakedClock()
     try:

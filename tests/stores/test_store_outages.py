@@ -151,7 +151,7 @@ async def test_every_fault_of_the_network(valkey: Valkey, choice: OnStoreError) 
             group.create_task(through(mode, database), name=mode)
 
 
-async def test_a_slow_network_is_no_outage(valkey: Valkey) -> None:
+async def test_slow_network_is_no_outage(valkey: Valkey) -> None:
     async with FaultProxy(valkey.port) as proxy:
         proxy.delay = 0.1
         async with Redis(port=proxy.port) as one, Redis(port=proxy.port) as other:
@@ -220,7 +220,7 @@ async def test_flushed_scripts_are_no_outage(valkey: Valkey) -> None:
     assert greatest_count(crew.granted_at, PERIOD) <= LIMIT
 
 
-async def test_a_failover_by_sentinel() -> None:
+async def test_failover_by_sentinel() -> None:
     servers = Sentinels()
     try:
 

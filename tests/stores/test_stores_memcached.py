@@ -36,7 +36,7 @@ async def client(server: Process) -> "AsyncIterator[Client]":
 
 
 @pytest.mark.parametrize("check", TRUE_OF_ALL, ids=lambda check: check.__name__)
-async def test_the_contract(client: "Client", check: Check) -> None:
+async def test_store_keeps_the_contract(client: "Client", check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
 

@@ -48,7 +48,7 @@ async def client(uri: str) -> AsyncIterator[AsyncMongoClient[Any]]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_the_contract(client: AsyncMongoClient[Any], check: Check) -> None:
+async def test_store_keeps_the_contract(client: AsyncMongoClient[Any], check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MongoStore(client, "aiothrottle_test", clock=clock, timeout=5), clock)
 
@@ -67,7 +67,7 @@ class Recorded(CommandListener):
     def failed(self, event: CommandFailedEvent) -> None: ...
 
 
-async def test_wait_until_is_one_call_on_the_servers_clock(
+async def test_wait_until_is_one_call_on_server_clock(
     client: AsyncMongoClient[Any], uri: str
 ) -> None:
     recorded, algorithm = Recorded(), WaitUntil(1000, 5000, 10_000)
@@ -131,7 +131,7 @@ async def test_concurrent_first_calls_get_one_instant_each(
     assert gaps == pytest.approx([100.0] * 19)
 
 
-async def test_wait_until_and_another_algorithm_are_not_mixed_up(
+async def test_wait_until_and_other_algorithms_are_not_mixed(
     client: AsyncMongoClient[Any],
 ) -> None:
     store = MongoStore(client, "aiothrottle_test", timeout=5)
@@ -186,7 +186,7 @@ async def test_record_has_its_expiry_on_the_server(client: AsyncMongoClient[Any]
     assert 3500 < expires - time.time() < 3700
 
 
-async def test_slow_call_is_given_up_and_the_next_works(
+async def test_slow_call_is_given_up_next_call_works(
     client: AsyncMongoClient[Any],
 ) -> None:
     store = MongoStore(client, "aiothrottle_test")

@@ -58,7 +58,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_the_contract(server: Server, check: Check) -> None:
+async def test_store_keeps_the_contract(server: Server, check: Check) -> None:
     async with server.connect() as client:
         clock = ManualClock()
         prefix = check.__name__
@@ -139,7 +139,7 @@ class Life:
         return "reserve", (costs,), {"horizon": horizon}
 
 
-async def test_script_decides_as_the_python_to_the_last_bit(valkey: Valkey) -> None:
+async def test_script_decides_as_python_to_the_last_bit(valkey: Valkey) -> None:
     dice = random.Random(DECISIONS)
     clock = ManualClock()
     decisions, record = 0, 0
@@ -256,7 +256,7 @@ async def test_script_lost_by_the_server_is_resent(valkey: Valkey) -> None:
             assert (await store.reserve("key", SlidingWindowLog(10), [1])).remaining == remaining
 
 
-async def test_cost_of_a_decision_is_independent_of_the_window(valkey: Valkey) -> None:
+async def test_decision_costs_the_same_for_any_window(valkey: Valkey) -> None:
     """Counted in commands of the script, by the server's own count."""
 
     async def commands_of(limit: int) -> int:
@@ -481,7 +481,7 @@ async def test_pipeline_rejects_algorithms_unknown_to_the_script(valkey: Valkey)
 # ---- many at once --------------------------------------------------------------------------------
 
 
-async def test_concurrent_calls_for_one_key_get_exactly_the_limit(server: Server) -> None:
+async def test_concurrent_calls_for_a_key_get_the_limit(server: Server) -> None:
     """On the server's clock, for a real second, with reservations."""
     window = SlidingWindowLog("200/s")
 

@@ -107,7 +107,7 @@ async def test_recovered_store_serves_all_waiters_in_one_call() -> None:
 
 
 @virtual
-async def test_long_outage_reports_no_more_than_the_current_instant() -> None:
+async def test_long_outage_reports_only_the_current_instant() -> None:
     server, limiter = await outage_after_one()
     for _ in range(30):
         await visit(limiter)

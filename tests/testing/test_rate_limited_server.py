@@ -100,7 +100,7 @@ def test_fixed_window_is_its_definition(
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.03])
-def test_instant_at_an_edge_belongs_to_the_next_window(phase: float) -> None:
+def test_instant_at_an_edge_starts_a_window(phase: float) -> None:
     edges = [n * 0.1 - phase for n in range(1, 2000)]
     before = [math.nextafter(edge, -math.inf) for edge in edges]
     assert admitted(FixedWindow(1, 0.1, phase), edges) == edges
@@ -358,7 +358,7 @@ async def test_throttled_request_takes_no_slot(session: aiohttp.ClientSession) -
         assert (server.audit.refused, server.audit.greatest_concurrency) == (1, 2)
 
 
-async def test_a_large_body_that_nobody_reads_keeps_its_exchange_open(
+async def test_unread_large_body_keeps_its_exchange_open(
     session: aiohttp.ClientSession,
 ) -> None:
     size = 2**26
@@ -373,7 +373,7 @@ async def test_a_large_body_that_nobody_reads_keeps_its_exchange_open(
         assert await statuses(session, server, 1) == [200]
 
 
-async def test_slot_of_a_disconnected_client_is_free_at_once(
+async def test_slot_of_disconnected_client_is_free_at_once(
     session: aiohttp.ClientSession,
 ) -> None:
     gate = Gate()

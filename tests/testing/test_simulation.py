@@ -83,13 +83,13 @@ def test_token_bucket_holds_its_burst() -> None:
     assert simulate(bucket(burst=20), small, jitter=0.0, workers=100).refused > 0
 
 
-def test_bucket_uses_all_of_a_bucket_in_the_long_run() -> None:
+def test_bucket_client_uses_all_of_a_bucket_server() -> None:
     outcome = simulate(bucket(), BUCKET, jitter=0.0, workers=100)
     assert outcome.sent == 20 + 20 * 60 - 1
     assert outcome.utilisation == 1.0
 
 
-def test_rate_below_one_is_one_request_per_longer_period() -> None:
+def test_rate_below_one_is_a_longer_period() -> None:
     assert Server("0.5/s").period == 2.0
     outcome = simulate(lambda: RateLimiter("0.5/s"), "0.5/s", jitter=0.0, workers=3)
     assert (outcome.sent, outcome.refused, outcome.greatest_count) == (30, 0, 1)
@@ -117,7 +117,7 @@ def test_travel_time_is_bounded_by_latency_and_jitter() -> None:
     assert 0.015 < max(instants) <= 0.02
 
 
-def test_phase_of_a_fixed_window_depends_on_the_seed() -> None:
+def test_phase_of_fixed_window_depends_on_seed() -> None:
     def throttled(server: Server) -> set[int]:
         return {simulate(bucket(), server, seconds=3, seed=seed).refused for seed in range(8)}
 
@@ -227,7 +227,7 @@ def test_slot_is_held_until_the_answer() -> None:
 # --- Demand ---
 
 
-def test_random_demand_is_met_as_long_as_it_is_below_the_limit() -> None:
+def test_random_demand_below_the_limit_is_met() -> None:
     outcome = simulate(window(guard=0.01), WINDOW, demand=15, seconds=100)
     assert outcome.refused == 0
     assert outcome.sent == pytest.approx(1500, rel=0.1)
@@ -295,7 +295,7 @@ def test_outcome_without_requests_has_no_waits() -> None:
     assert outcome.greatest_count == 0
 
 
-def test_outcome_is_a_value_that_prints_in_a_line() -> None:
+def test_outcome_is_a_value_with_short_repr() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     assert str(outcome) == (
         "1200 sent, 0.00% refused, 100.0% used, waited 0.885 s (p99 0.9 s), "
