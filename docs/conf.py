@@ -25,7 +25,7 @@ html_title = f"aiothrottle {release}"
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# In the docstrings a name stands in single backticks, for whoever reads the source.
+# In the docstrings names are in single backticks, for readers of the source.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

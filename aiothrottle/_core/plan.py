@@ -166,7 +166,8 @@ def check_shareable(plan: Plan) -> None:
         )
     if plan.rate or plan.guard:
         raise ValueError(
-            "an adaptive rate or guard is measured in one process: with a store, give fixed ones"
+            "an adaptive rate or guard is measured in one process: "
+            "a store needs a fixed rate and guard"
         )
     if max_wait(plan.algorithm) < math.inf and not isinstance(plan.algorithm, WaitUntil):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A small explicit-state model checker: every state that can be reached, and what holds in each."""
+"""A small explicit-state model checker: every reachable state, and the properties of each."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -8,13 +8,13 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Step(NamedTuple, Generic[State]):
-    """One thing that can happen.
+    """One possible event.
 
     Attributes:
-        name: What it is.
-        state: What is the case then.
-        progress: Whether the machine does it by itself, sooner or later. What only the world does,
-            such as a newcomer, a cancellation, a crash, may never happen.
+        name: Its description.
+        state: The state after it.
+        progress: Whether the machine takes this step by itself, sooner or later. Steps of the
+            environment, such as a newcomer, a cancellation, a crash, may never happen.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Step(NamedTuple, Generic[State]):
 
 
 class BrokenError(Exception):
-    """A property does not hold; `trace` is a shortest way to where it does not."""
+    """A property does not hold; `trace` is a shortest path to the violation."""
 
     def __init__(self, what: str, trace: list[str]) -> None:
         super().__init__(f"{what}, after: {', '.join(trace) or 'nothing'}")
@@ -36,14 +36,14 @@ def check(
     wrong: Callable[[State], str | None],
     served: Callable[[State], bool],
 ) -> int:
-    """Look at every state that can be reached from `start`; gives how many there are.
+    """Check every state that can be reached from `start`; return their number.
 
     Args:
-        start: How things stand at first.
-        steps: What can happen in a state.
-        wrong: Safety: says what is wrong with a state, or None.
+        start: The initial state.
+        steps: The possible events in a state.
+        wrong: Safety: returns the violation in a state, or None.
         served: Liveness: whether nobody waits any more. It has to become true from every state by
-            steps of progress alone, whichever of them come first: they go in no circle, and end
+            steps of progress alone, in any order: they form no cycle, and end
             only where it is true.
 
     Raises:
@@ -81,7 +81,7 @@ def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> li
 def _circle(
     states: Iterable[State], steps: Callable[[State], Iterable[Step[State]]]
 ) -> State | None:
-    """Give a state that steps of progress lead back to, if there is any: Kahn's algorithm."""
+    """Return a state that steps of progress lead back to, if there is any: Kahn's algorithm."""
     followers: dict[State, list[State]] = {
         state: [step.state for step in steps(state) if step.progress] for state in states
     }

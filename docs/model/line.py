@@ -1,7 +1,7 @@
-"""A model of the line of one limiter: tasks, slots, tokens, a timer, and a clock that ticks.
+"""A model of the queue of one limiter: tasks, slots, tokens, a timer, and a clock that ticks.
 
 The limit is `TOKENS` in any `PERIOD` ticks, and `SLOTS` at once. Instants are kept as ages and
-timers as what is left of them, so there are finitely many states; a tick may come between any two
+timers as their remaining time, so there are finitely many states; a tick may come between any two
 steps, as it does on a machine that is busy.
 """
 
@@ -16,17 +16,17 @@ TOKENS, PERIOD, SLOTS = 2, 3, 2
 
 @dataclass(frozen=True)
 class Design:
-    """What may be left out of the design, to see that it is missed."""
+    """Parts of the design that can be left out, to check that each is needed."""
 
-    #: The token is stamped when its task resumes, and not when it is granted.
+    #: The token gets its timestamp when its task resumes, and not when it is granted.
     stamps_late: bool = True
-    #: Who was granted and then cancelled has the next one looked for.
+    #: A cancellation of a granted waiter wakes the consumer for the next one.
     wakes_after_cancel: bool = True
-    #: A look that ended for want of a slot is repeated when one is free.
+    #: A turn of the consumer that ended for want of a slot is repeated when one is free.
     wakes_after_leaving: bool = True
-    #: A look that ended for want of tokens is repeated when there are some.
+    #: A turn of the consumer that ended for want of tokens is repeated when there are some.
     sets_timer: bool = True
-    #: The slot of who was granted and then cancelled comes back.
+    #: The slot of a waiter cancelled after its grant comes back.
     returns_slot: bool = True
 
 
@@ -38,11 +38,11 @@ class Line:
         waiters: In order; "waiting", "granted", or "cancelled" in one of these before its task ran.
         inside: How many hold a permit.
         spent: Ages of the tokens that the algorithm has taken.
-        seen: Ages of the requests, as an observer outside sees them go.
-        timer: Ticks until the consumer looks again; None: no timer.
-        looking: Whether the consumer is about to look.
-        starved: Whether the last look ended for want of a slot.
-        newcomers, cancels: How many may still come, and how many may still be cancelled.
+        seen: Ages of the requests, as an observer outside counts them.
+        timer: Ticks until the next turn of the consumer; None: no timer.
+        looking: Whether the consumer is about to take its turn.
+        starved: Whether the last turn ended for want of a slot.
+        newcomers, cancels: How many requests may still arrive, and how many may still be cancelled.
     """
 
     waiters: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Line:
 
     @property
     def resuming(self) -> int:
-        """How many were granted, and have not run yet."""
+        """How many are granted and have not run yet."""
         return sum(waiter in {"granted", "granted, cancelled"} for waiter in self.waiters)
 
 
@@ -66,7 +66,7 @@ Next: TypeAlias = Iterator[Step[Line]]
 
 
 def steps(design: Design) -> Callable[[Line], Next]:
-    """Give what can happen in a state."""
+    """Return the possible events in a state."""
 
     def all_steps(line: Line) -> Next:
         if line.newcomers:
@@ -90,7 +90,7 @@ def _come(line: Line) -> Line:
     line = replace(line, newcomers=line.newcomers - 1)
     if not line.waiters and line.free and len(line.spent) < TOKENS:
         return _enter(replace(line, free=line.free - 1, spent=(*line.spent, 0)))
-    # Who finds a line joins it; who finds none starts a consumer.
+    # A newcomer joins the queue if there is one; otherwise it starts a consumer.
     looking = line.looking or not line.waiters
     return replace(line, waiters=(*line.waiters, "waiting"), looking=looking)
 
@@ -110,7 +110,7 @@ def _cancel(line: Line) -> Next:
 def _look(line: Line, design: Design) -> Line:
     line = replace(line, looking=False, timer=None, starved=False)
     if line.resuming:
-        return line  # the last of them has it look again
+        return line  # the last of them wakes the consumer
     for place, waiter in enumerate(line.waiters):
         if waiter != "waiting":
             continue
@@ -136,7 +136,7 @@ def _run(line: Line, design: Design) -> Next:
                 after = _enter(replace(line, waiters=rest))
             elif len(line.spent) < TOKENS:
                 after = _enter(replace(line, waiters=rest, spent=(*line.spent, 0)))
-            else:  # something came in between: back in line
+            else:  # overtaken meanwhile: back to the queue
                 waiters = _put(line.waiters, place, "waiting")
                 after = replace(line, waiters=waiters, free=line.free + 1, looking=True)
             if last and line.timer is None:
@@ -183,5 +183,5 @@ def wrong(line: Line) -> str | None:
 
 
 def served(line: Line) -> bool:
-    """Liveness: nobody is left in line."""
+    """Liveness: the queue is empty."""
     return not line.waiters

@@ -1,7 +1,7 @@
 """A model of two processes that share a limit through a store, each reserving ahead.
 
 The limit is `TOKENS` in any `PERIOD` ticks of the store's clock. A call may take `JOURNEY` ticks,
-and a slot may be used `PATIENCE` ticks late; so an observer who counts requests, and not instants,
+and a reservation may be used `PATIENCE` ticks late; so an observer that counts requests
 may see them in periods that are shorter by both: that is what a `guard` is for. Instants are kept
 relative to now, so there are finitely many states.
 """
@@ -14,39 +14,39 @@ from docs.model.check import Step
 
 TOKENS, PERIOD, HORIZON = 2, 5, 2
 JOURNEY, PATIENCE = 1, 1
-# So much is asked for in one call.
+# At most so many are reserved in one call.
 BATCH = 2
 
 
 @dataclass(frozen=True)
 class Design:
-    """What may be left out of the design, to see that it is missed."""
+    """Parts of the design that can be left out, to check that each is needed."""
 
-    #: A slot that nobody used in time goes back, and is not used later.
+    #: A reservation not used in time goes back, and is not used later.
     gives_back_the_late: bool = True
-    #: No instant is further away than the horizon, so what a crash takes is soon over.
+    #: No instant is further away than the horizon, which bounds the loss by a crash.
     has_horizon: bool = True
-    #: After a call that failed whoever waits asks again.
+    #: After a failed call the process calls again.
     asks_again: bool = True
 
 
 class Slot(NamedTuple):
-    """What is reserved, in ticks from now: when it may be used here, and the store's instant."""
+    """A reservation, in ticks from now: when it may be used here, and the store's instant."""
 
     ready: int
     instant: int
 
 
 class Process(NamedTuple):
-    """One of them.
+    """One of the processes.
 
     Attributes:
-        waiting: How many are in line.
-        slots: What is reserved, in order.
+        waiting: How many requests are in the queue.
+        slots: The reservations, in order.
         call: "" or "asked", or "answered": the reply is under way.
-        reply: What it says: when they may go, from when it was given, and the instants.
+        reply: Its content: when each request may start, counted from the answer, and the instants.
         age: How many ticks ago the call began.
-        again: Ticks for which it is of no use to ask.
+        again: Ticks until the next call is useful.
     """
 
     waiting: int = 0
@@ -62,11 +62,11 @@ class World(NamedTuple):
     """A state.
 
     Attributes:
-        instants: What the store has let go, in ticks from now; what is over is forgotten.
-        seen: How many ticks ago a request went.
+        instants: The instants that the store granted, in ticks from now; expired ones are dropped.
+        seen: How many ticks ago a request started.
         newcomers: How many requests may still come.
-        mishaps: How much may still go wrong: a process dies, a reply is lost, or a process is too
-            busy to use its slot in time.
+        mishaps: How many faults may still happen: a process dies, a reply is lost, or a process is
+            too busy to use its reservation in time.
     """
 
     processes: tuple[Process, ...] = (Process(), Process())
@@ -80,7 +80,7 @@ Next: TypeAlias = Iterator[Step[World]]
 
 
 def steps(design: Design) -> Callable[[World], Next]:
-    """Give what can happen in a state."""
+    """Return the possible events in a state."""
 
     def all_steps(world: World) -> Next:
         for number, process in enumerate(world.processes):
@@ -94,7 +94,7 @@ def steps(design: Design) -> Callable[[World], Next]:
 
 
 def _pass(world: World) -> Next:
-    """Let a tick pass, if anything changes with it. A process is too late only so often."""
+    """Let a tick pass, if anything changes with it. A process may be late only so often."""
     after = _tick(world)
     late = any(p.waiting and p.slots and p.slots[0].ready <= -PATIENCE for p in world.processes)
     if not late:
@@ -110,7 +110,7 @@ def _spoilt(world: World) -> World:
 
 def _order(changed: tuple[World, Process], number: int) -> World:
     world, process = changed
-    # Which of them is A makes no difference: half as many states.
+    # The names of the processes make no difference: half as many states.
     processes = sorted((process, world.processes[1 - number]))
     return world._replace(processes=tuple(processes))
 
@@ -152,7 +152,7 @@ def _decide(world: World, process: Process, missing: int, design: Design) -> tup
 
 
 def _first(instants: tuple[int, ...]) -> int:
-    """When the next one may go: after all others, so that nobody is overtaken."""
+    """Return when the next request may start: after all others, so that none is overtaken."""
     latest = max(0, *instants, 0)
     if len(instants) < TOKENS:
         return latest
@@ -160,9 +160,9 @@ def _first(instants: tuple[int, ...]) -> int:
 
 
 def _read(process: Process) -> Process:
-    # Delays count from now, which is later than when they were given: nobody goes too early.
+    # Delays count from now, which is later than the answer: no request starts too early.
     slots = tuple(sorted((*process.slots, *process.reply)))
-    # Not before the time at which what is next may be within the horizon.
+    # Not before the next instant may be within the horizon.
     again = max(1, process.refused - HORIZON) if process.refused else 0
     return Process(process.waiting, slots, again=again)
 
@@ -181,7 +181,7 @@ def _use(world: World, process: Process, design: Design) -> Iterator[Step[tuple[
 
 
 def _give_back(world: World, process: Process) -> tuple[World, Process]:
-    """Forget a slot; the store forgets its instant, if it has not yet."""
+    """Drop a reservation; the store drops its instant, if it has not yet."""
     instants = list(world.instants)
     if process.slots[0].instant in instants:
         instants.remove(process.slots[0].instant)
@@ -207,7 +207,7 @@ def _tick(world: World) -> World:
 
 
 def _aged(slot: Slot) -> Slot:
-    # What is over is over, however long ago.
+    # Expired instants are all alike, however long ago.
     return Slot(max(slot.ready - 1, -PERIOD), max(slot.instant - 1, -PERIOD))
 
 
@@ -226,5 +226,5 @@ def wrong(world: World) -> str | None:
 
 
 def served(world: World) -> bool:
-    """Liveness: nobody is left in line, and no slot is kept for nobody."""
+    """Liveness: all queues are empty, and no reservation is kept without a waiter."""
     return not any(process.waiting or process.slots for process in world.processes)

@@ -1,4 +1,4 @@
-"""The command line: what a person types, what is printed, and the exit status."""
+"""The command line: its arguments, its output, and its exit status."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from aiothrottle.cli import main
 
 QUICK = ["demo", "--pages", "40", "--rate", "100/s"]
 PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
-# The package that this process tests, installed or not, is the one that the others test.
+# The package under test, installed or not, is the one that the subprocesses run.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
 
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_demo_runs_as_a_module() -> None:
+def test_demo_runs_as_a_module() -> None:
     ended = run("-m", "aiothrottle", *QUICK)
     assert ended.returncode == 0, ended.stderr
     assert "aiothrottle's crawl is complete" in ended.stdout
@@ -38,7 +38,7 @@ def test_installed_command_is_main() -> None:
     assert {command.load() for command in commands} == {main}
 
 
-def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "demo" in capsys.readouterr().out
 
@@ -51,26 +51,26 @@ def test_help_is_no_failure(arguments: list[str], capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("usage: aiothrottle")
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"aiothrottle {aiothrottle.__version__}\n"
 
 
-def test_the_options_reach_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--pages", "7", "--rate", "25/500ms", "--concurrency", "2"]) == 0
     printed = capsys.readouterr().out
     assert "has 7 pages" in printed
     assert "25 requests in any 0.5 s, 2 at once" in printed
 
 
-def test_one_request_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_request_has_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--pages", "2", "--rate", "1/20ms"]) == 0
     assert "1 request in any 0.02 s" in capsys.readouterr().out
 
 
-def test_a_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rate_may_be_a_number_per_second(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--pages", "7", "--rate", "25"]) == 0
     assert "25 requests in any second" in capsys.readouterr().out
 
@@ -101,9 +101,9 @@ def test_invalid_argument_is_rejected_before_the_run(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    printed, said = capsys.readouterr()
+    printed, errors = capsys.readouterr()
     assert printed == ""
-    assert complaint in said
+    assert complaint in errors
 
 
 @pytest.mark.parametrize("command", ["fetch", "probe", "simulate", "demo"])
@@ -113,9 +113,9 @@ def test_unknown_option_prints_usage_of_its_command(
     with pytest.raises(SystemExit) as ended:
         main([command, "--nonsense", *(["http://127.0.0.1/"] if command == "probe" else [])])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: aiothrottle {command} ")
-    assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in said
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"usage: aiothrottle {command} ")
+    assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in errors
 
 
 def test_command_imports_only_what_it_needs() -> None:
@@ -130,7 +130,7 @@ def test_command_imports_only_what_it_needs() -> None:
         assert f"'{other}'" not in loaded
 
 
-def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_matplotlib_error_names_the_package(tmp_path: Path) -> None:
     picture = tmp_path / "crawls.png"
     code = (
         "import sys; sys.modules['matplotlib'] = None; "  # makes its import fail
@@ -143,14 +143,14 @@ def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path: Path) -> None
     assert not picture.exists()
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "CRAWLS.PNG"
     assert main([*QUICK, "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_exit_status_is_that_of_the_demo(
+def test_exit_status_is_that_of_the_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -162,7 +162,7 @@ def test_the_exit_status_is_that_of_the_demo(
 @pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
 def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
     code = (
-        # Whoever started the tests in the background has switched Ctrl-C off for all of them.
+        # A shell that started the tests in the background has switched Ctrl-C off for all of them.
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from aiothrottle.cli import main; sys.exit(main(sys.argv[1:]))"
     )
@@ -174,9 +174,9 @@ def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
         text=True,
     ) as demo:
         assert demo.stdout is not None
-        assert "pages" in demo.stdout.readline()  # it has begun
+        assert "pages" in demo.stdout.readline()  # the demo has begun
         demo.send_signal(signal.SIGINT)
-        _, said = demo.communicate(timeout=30)
+        _, errors = demo.communicate(timeout=30)
     assert demo.returncode == 130
-    assert said.endswith("\nInterrupted.\n")
-    assert "Traceback" not in said
+    assert errors.endswith("\nInterrupted.\n")
+    assert "Traceback" not in errors

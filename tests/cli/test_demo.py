@@ -1,4 +1,4 @@
-"""The demo, as it is: a real server, three real crawls, and what is said about them."""
+"""The demo, unchanged: a real server, three real crawls, and the report on them."""
 
 import dataclasses
 import io
@@ -19,34 +19,34 @@ pytestmark = pytest.mark.slow
 
 # All pages fit into one period.
 QUICK = Terms(rate=Rate(100), pages=40)
-# Three loads. The guard is large: a busy machine must not look like a client that is too fast.
+# Three loads. The guard is large: on a busy machine requests bunch up.
 THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=1.0)
 
 
 class Terminal(io.StringIO):
-    """A screen with a person in front of it."""
+    """A standard error that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """Give the cells of each row of numbers by its name."""
+    """Return the cells of each row of numbers by its name."""
     lines = (line.split("   ") for line in table.splitlines() if "   " in line)
     cells = ([cell.strip() for cell in line if cell.strip()] for line in lines)
     return {name: numbers for name, *numbers in cells}
 
 
-def test_a_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_shows_three_complete_crawls(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_demo(QUICK) == 0
     printed, progress = capsys.readouterr()
     assert progress == ""
     table = rows(printed)
     for name in ("no limiter", "semaphore of 8", "aiothrottle"):
-        pages, seconds, sent, refused, *_ = table[name]
+        pages, seconds, sent, throttled, *_ = table[name]
         assert pages == "40"
         assert float(seconds.removesuffix(" s")) > 0
-        assert int(sent) == 40 + int(refused)
+        assert int(sent) == 40 + int(throttled)
     assert table["the limit"] == ["100", "8"]
     assert "no request was throttled" in printed
 
@@ -57,8 +57,8 @@ def test_only_the_throttled_crawl_keeps_the_limits(
     assert run_demo(THREE_LOADS) == 0
     table = rows(capsys.readouterr().out)
     assert int(table["no limiter"][3]) > 0
-    pages, _, sent, refused, most_in_a_period, most_at_once, used = table["aiothrottle"]
-    assert (pages, sent, refused) == ("60", "60", "0")
+    pages, _, sent, throttled, most_in_a_period, most_at_once, used = table["aiothrottle"]
+    assert (pages, sent, throttled) == ("60", "60", "0")
     assert int(most_in_a_period) <= 20
     assert 1 < int(most_at_once) <= 3
     assert 0 < float(used.removesuffix("%")) <= 100
@@ -111,7 +111,7 @@ def test_terminal_shows_progress_of_the_crawls(
         (21, 2.1),
     ],
 )
-def test_the_least_time_counts_periods_and_places(pages: int, seconds: float) -> None:
+def test_least_time_counts_periods_and_concurrency(pages: int, seconds: float) -> None:
     terms = Terms(rate=Rate(10), concurrency=3, page_time=0.1)
     assert terms.least_time(pages) == pytest.approx(seconds)
 
@@ -126,17 +126,17 @@ def test_used_share_is_least_time_over_time() -> None:
 # ---- the picture -----------------------------------------------------------------------------
 
 
-def crawl_of(*arrivals: float, refused: tuple[float, ...] = ()) -> Panel:
-    """Make a crawl that began at 100 s, took 3 s, and whose requests arrived so long after."""
+def crawl_of(*arrivals: float, throttled: tuple[float, ...] = ()) -> Panel:
+    """Make a crawl that began at 100 s and took 3 s; arrivals are seconds after its start."""
     run = Run("a crawl", Terms(rate=Rate(10, 1.0)), started_at=100.0, seconds=3.0, audit=Audit())
-    for instant in sorted(arrivals + refused):
-        request = RecordedRequest(100.0 + instant, "GET", "/", refused=instant in refused)
+    for instant in sorted(arrivals + throttled):
+        request = RecordedRequest(100.0 + instant, "GET", "/", refused=instant in throttled)
         run.audit.requests.append(request)
     return _panel(run)
 
 
-def test_the_bars_count_every_arrival_once() -> None:
-    panel = crawl_of(0.0, 0.25, 0.75, 2.5, refused=(0.5, 2.625))
+def test_bars_count_every_arrival_once() -> None:
+    panel = crawl_of(0.0, 0.25, 0.75, 2.5, throttled=(0.5, 2.625))
     panel = dataclasses.replace(panel, rate=Rate(10, 5.0))
     assert panel.width == 0.5
     assert panel.bars(refused=False) == [2, 1, 0, 0, 0, 1, 0]
@@ -149,8 +149,8 @@ def test_number_of_bars_is_bounded() -> None:
     assert sum(panel.bars(refused=False)) == 2
 
 
-def test_the_line_is_the_count_of_the_last_period() -> None:
-    panel = crawl_of(0.0, 0.5, 1.0, refused=(2.5,))
+def test_line_is_the_count_of_the_last_period() -> None:
+    panel = crawl_of(0.0, 0.5, 1.0, throttled=(2.5,))
     assert panel.rolling_count() == (
         [0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.5],
         [0, 1, 2, 1, 2, 1, 0, 1],
@@ -158,7 +158,7 @@ def test_the_line_is_the_count_of_the_last_period() -> None:
     assert max(panel.rolling_count()[1]) == greatest_count([0.0, 0.5, 1.0, 2.5], 1.0)
 
 
-def test_a_png_is_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_png_suffix_writes_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "crawls.png"
     assert run_demo(QUICK, picture) == 0
@@ -174,7 +174,7 @@ def test_svg_names_the_crawls(tmp_path: Path) -> None:
     assert run_demo(QUICK, picture) == 0
     content = picture.read_text(encoding="utf-8")
     assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
-    # The letters are drawn; their text stands next to them as comments.
+    # The letters are drawn as paths; their text stands next to them as comments.
     for name in ("no limiter", "semaphore of 8", "aiothrottle"):
         assert f"<!-- {name}: 40 pages in" in content
 

@@ -1,4 +1,4 @@
-"""`aiothrottle fetch` against a server on loopback: what arrives, what is written, what is said."""
+"""`aiothrottle fetch` against a server on loopback: the requests, the records, the messages."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ def by_url(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def answering(**answers: dict[str, Any] | Callable[[web.Request], web.Response]) -> Handler:
-    """Answer a path, "/" being "root", with what stands under its name."""
+    """Answer a path, "/" being "root", with the entry of that name."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         answer = answers[request.path.strip("/") or "root"]
@@ -51,7 +51,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-# ---- what is written -------------------------------------------------------------------------
+# ---- the output ------------------------------------------------------------------------------
 
 
 def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,10 +68,10 @@ def test_every_url_gets_a_record(out: Path, capsys: pytest.CaptureFixture[str]) 
         "waited": 0.0,
         "error": None,
     }
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert printed == ""
-    assert "20 URLs in" in said
-    assert "20 fetched, 0 failed." in said
+    assert "20 URLs in" in messages
+    assert "20 fetched, 0 failed." in messages
 
 
 def test_url_may_follow_an_option(out: Path) -> None:
@@ -96,15 +96,15 @@ def test_run_continues_after_invalid_lines(
     errors = [record["error"] for record in found if record["error"]]
     assert f"{urls}, line 4: is no URL: it does not begin with http:// or https://" in errors
     assert f"{urls}, line 8: is not in UTF-8" in errors
-    said = capsys.readouterr().err
-    assert said.replace("\n", "").isprintable()
-    assert "2 fetched, 4 failed" in said
+    messages = capsys.readouterr().err
+    assert messages.replace("\n", "").isprintable()
+    assert "2 fetched, 4 failed" in messages
 
 
 def test_error_status_is_a_failure_with_its_body(out: Path) -> None:
-    handler = answering(gone={"status": 404, "text": "nothing here"})
+    handler = answering(missing={"status": 404, "text": "nothing here"})
     with background(handler=handler) as server:
-        assert main(["fetch", f"{server.url}gone", "-o", str(out), "-s"]) == 1
+        assert main(["fetch", f"{server.url}missing", "-o", str(out), "-s"]) == 1
     (record,) = records(out)
     assert (record["status"], record["body"], record["error"]) == (404, "nothing here", None)
 
@@ -113,13 +113,13 @@ def test_refused_connection_fails_only_its_url(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with background() as server:
-        gone = str(server.url)
+        unreachable = str(server.url)
     with background() as server:
-        secret = gone.replace("//", "//me:secret@")
+        secret = unreachable.replace("//", "//me:secret@")
         urls = [secret, "http://no-such-host.invalid/", str(server.url)]
         assert main(["fetch", *urls, "-o", str(out), "--retries", "1"]) == 1
     found = by_url(out)
-    record = found[gone.replace("//", "//***@")]
+    record = found[unreachable.replace("//", "//***@")]
     assert (record["status"], record["attempts"]) == (None, 2)
     assert "Cannot connect" in record["error"]
     assert found[str(server.url)]["status"] == 200
@@ -132,17 +132,19 @@ def test_throttled_requests_are_retried_and_counted(
     with background("5/s", refusal="429-seconds") as server:
         urls = [f"{server.url}{n}" for n in range(8)]
         assert main(["fetch", *urls, "-o", str(out), "--concurrency", "8"]) == 0
-        refused = server.audit.refused
-    assert refused > 0
+        throttled = server.audit.refused
+    assert throttled > 0
     found = records(out)
-    assert sum(record["attempts"] for record in found) == 8 + refused
+    assert sum(record["attempts"] for record in found) == 8 + throttled
     assert max(record["waited"] for record in found) > 0.5
-    assert f"{8 + refused} requests, {refused} throttled by the server" in capsys.readouterr().err
+    assert (
+        f"{8 + throttled} requests, {throttled} throttled by the server" in capsys.readouterr().err
+    )
 
 
 def seconds(*arguments: str) -> float:
-    """How long the command takes. A busy machine makes it longer, never shorter: so a rate that
-    is kept shows as a least time, while counts at the server would be moved by the machine."""
+    """The duration of the command. A busy machine makes it longer, never shorter: so a rate that
+    holds shows as a least time, while counts at the server would shift on a busy machine."""
     began = time.perf_counter()
     assert main(["fetch", *arguments]) == 0
     return time.perf_counter() - began
@@ -165,7 +167,7 @@ def test_run_keeps_its_rates(rates: list[str], least: float, out: Path) -> None:
 
 def test_slow_host_delays_no_other_host(out: Path) -> None:
     with background() as slow, background() as fast:
-        # The first host has a long line, before the other one has its turn.
+        # The first host has a long queue, before the other one has its turn.
         urls = [f"{slow.url}{n}" for n in range(60)] + [f"{fast.url}{n}" for n in range(10)]
         limits = ["--per-host", "20/500ms", "--per-host-concurrency", "2", "--concurrency", "4"]
         assert seconds(*urls, "-o", str(out), *limits) >= 1.0
@@ -264,7 +266,7 @@ def test_timeout_is_a_failure(out: Path) -> None:
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
-def test_bodies_go_to_files_and_the_index_names_them(tmp_path: Path) -> None:
+def test_bodies_are_files_named_by_the_index(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "pages"
     handler = answering(
         root={"body": b"<p>", "content_type": "text/html"},
@@ -310,7 +312,7 @@ def test_temporary_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_bytes() == b"mine"
 
 
-# ---- going on --------------------------------------------------------------------------------
+# ---- resuming --------------------------------------------------------------------------------
 
 
 def test_resume_fetches_the_rest_once(
@@ -323,13 +325,13 @@ def test_resume_fetches_the_rest_once(
         run = ["fetch", "-i", str(listed), "-o", str(out), "--resume"]
         assert main(run) == 1
         whole = out.read_bytes()
-        out.write_bytes(whole[:-3])  # torn: its last record is lost
+        out.write_bytes(whole[:-3])  # truncated: its last record is lost
         lost = json.loads(whole.splitlines()[-1])["url"]
         listed.write_text("\n".join([*urls, "no url"]))
         server.audit.clear()
         main(run)
-        again = {f"{server.url.parent}{r.path[1:]}" for r in server.audit.requests}
-        assert again == {*urls[5:]} | ({lost} & {*urls})
+        repeated = {f"{server.url.parent}{r.path[1:]}" for r in server.audit.requests}
+        assert repeated == {*urls[5:]} | ({lost} & {*urls})
     assert sorted(by_url(out)) == sorted([*urls, "no url"])
     assert "5 were done before" in capsys.readouterr().err
 
@@ -341,13 +343,13 @@ def test_records_of_another_list_are_reported(
         for names in (["a", "b", "c"], ["b", "d"]):
             urls = [f"{server.url}{name}" for name in names]
             assert main(["fetch", *urls, "-o", str(out), "--resume"]) == 0
-    said = capsys.readouterr().err
-    assert "1 fetched, 0 failed, 1 were done before.\n" in said
-    assert said.endswith("The output also has 2 records of URLs that are not in this list.\n")
-    assert said.count("The output also has") == 1
+    messages = capsys.readouterr().err
+    assert "1 fetched, 0 failed, 1 were done before.\n" in messages
+    assert messages.endswith("The output also has 2 records of URLs that are not in this list.\n")
+    assert messages.count("The output also has") == 1
 
 
-# ---- what makes no sense ---------------------------------------------------------------------
+# ---- invalid options -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -383,9 +385,9 @@ def test_invalid_options_give_an_error_line(
     with pytest.raises(SystemExit) as ended:
         main(["fetch", *arguments])
     assert ended.value.code == 2
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert printed == ""
-    usage, error = said.strip().split("\n")
+    usage, error = messages.strip().split("\n")
     assert usage == "usage: aiothrottle fetch [options] [URL ...]"
     assert complaint in error
 
@@ -400,11 +402,11 @@ def test_input_as_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--input-file and --output are the same file" in capsys.readouterr().err
 
 
-# ---- what a person sees ----------------------------------------------------------------------
+# ---- the terminal ----------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):
-    """A screen with a person in front of it."""
+    """A standard error that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -432,18 +434,18 @@ def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]
     with background(handler=handler) as server:
         urls = [f"{server.url}a", f"{server.url}b", f"{server.url}{evil}"]
         assert main(["fetch", *urls, "-L", "--save-header", "*"]) == 1
-    printed, said = capsys.readouterr()
-    assert (printed + said).replace("\n", "").isprintable()
-    assert "status 500" in said
+    printed, messages = capsys.readouterr()
+    assert (printed + messages).replace("\n", "").isprintable()
+    assert "status 500" in messages
 
 
 def test_further_failures_are_in_the_output_only(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fetch", *map(str, range(100)), "-o", str(out)]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 10 + 1 + 2
-    assert said[10] == "There are more failures; all of them are in the output."
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 10 + 1 + 2
+    assert messages[10] == "There are more failures; all of them are in the output."
 
 
 def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -455,7 +457,7 @@ def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]
 
 
 class Sink:
-    """An output that forgets."""
+    """An output that keeps nothing."""
 
     def __init__(self) -> None:
         self.done = Done()

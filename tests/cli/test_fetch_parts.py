@@ -1,4 +1,4 @@
-"""What `aiothrottle fetch` is made of, without a network: lines, addresses, names, records."""
+"""The parts of `aiothrottle fetch`, without a network: lines, addresses, names, records."""
 
 import json
 import sys
@@ -69,7 +69,7 @@ def test_blank_lines_and_comments_are_skipped(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b" https://example.org/a ", b"HTTPS://example.org/a\r"])
-def test_a_url_is_read(line: bytes) -> None:
+def test_url_is_read(line: bytes) -> None:
     address = read_address(line)
     assert address is not None
     assert address.url == URL("https://example.org/a")
@@ -162,7 +162,7 @@ def test_printable_text_cannot_move_the_cursor(text: str) -> None:
 # ---- records ---------------------------------------------------------------------------------
 
 
-def test_a_record_is_a_line_of_json() -> None:
+def test_record_is_a_line_of_json() -> None:
     record = Record(url="http://a/", status=200, body=b"caf\xc3\xa9", attempts=2, waited=0.12345)
     assert json.loads(record.line()) == {
         "url": "http://a/",
@@ -175,7 +175,7 @@ def test_a_record_is_a_line_of_json() -> None:
 
 
 def test_full_record_is_a_line_of_json() -> None:
-    said = {
+    fields = {
         "url": 'http://a/"\\\n\x1b\u00e9\ud800',
         "status": None,
         "final_url": 'http://b/"',
@@ -185,8 +185,8 @@ def test_full_record_is_a_line_of_json() -> None:
         "waited": 7654321.0,
         "error": 'no "answer"\n',
     }
-    line = Record(**said).line()  # type: ignore[arg-type]
-    assert list(json.loads(line).items()) == list(said.items())
+    line = Record(**fields).line()  # type: ignore[arg-type]
+    assert list(json.loads(line).items()) == list(fields.items())
     assert line[:-1].decode("ascii").isprintable()
 
 
@@ -415,7 +415,7 @@ def test_another_origin_gets_harmless_headers_only(location: str, status: int) -
 
 
 @pytest.mark.parametrize("location", ["y", "//a/y", "http://a:80/y", "HTTP://A/y"])
-def test_the_same_origin_gets_all_headers(location: str) -> None:
+def test_same_origin_gets_all_headers(location: str) -> None:
     first = Request("GET", URL("http://a/x"), {**PRIVATE, **HARMLESS})
     request = redirected(first, 307, location)
     assert request is not None
@@ -425,7 +425,7 @@ def test_the_same_origin_gets_all_headers(location: str) -> None:
 @pytest.mark.parametrize(
     ("status", "method"), [(307, "POST"), (308, "POST"), (301, "PUT"), (302, "PATCH")]
 )
-def test_a_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
+def test_body_is_not_sent_to_another_origin(status: int, method: str) -> None:
     first = Request(method, URL("http://a/x"), {}, b"secret")
     with pytest.raises(ValueError, match=r"to http://b:81, another origin: the body is not sent"):
         redirected(first, status, "http://me:secret@b:81/y")
@@ -482,21 +482,21 @@ def test_progress_line_omits_unknown_parts() -> None:
     assert progress_line(Tally(), paced((0, 0, 0.0)), None, (0, 0.0), NOON) == "0 done  0.0/s"
 
 
-def test_the_pace_is_that_of_the_last_half_minute() -> None:
+def test_pace_is_that_of_the_last_half_minute() -> None:
     pace = paced((0, 0, 0.0), (100, 0, 0.5), (110, 50, 0.6))
     assert pace.speed == 5.0
     assert pace.left == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize(
-    ("fraction", "told"), [(0.5, "0:10 left"), (0.001, "2:46:30 left"), (0.00005, "2 d 7 h left")]
+    ("fraction", "text"), [(0.5, "0:10 left"), (0.001, "2:46:30 left"), (0.00005, "2 d 7 h left")]
 )
-def test_time_left_is_formatted_as_a_clock(fraction: float, told: str) -> None:
+def test_time_left_is_formatted_as_a_clock(fraction: float, text: str) -> None:
     line = progress_line(Tally(), paced((0, 0, 0.0), (10, 1, fraction)), fraction, (0, 0.0), NOON)
-    assert line.endswith(told)
+    assert line.endswith(text)
 
 
-def test_a_summary_adds_up() -> None:
+def test_summary_adds_up() -> None:
     tally = Tally(requests=7, throttled=2, skipped=4)
     for status in (200, 200, 404, None):
         tally.count(Record(url="", status=status, waited=1.0))
@@ -507,7 +507,7 @@ def test_a_summary_adds_up() -> None:
     ]
 
 
-def test_one_request_is_no_plural() -> None:
+def test_single_request_has_no_plural() -> None:
     tally = Tally(requests=1)
     tally.count(Record(url="", status=200))
     assert list(tally.summary(0.5)) == [
@@ -517,7 +517,7 @@ def test_one_request_is_no_plural() -> None:
 
 
 @pytest.mark.usefixtures("capfd")  # for which the standard output is a file
-def test_only_a_file_that_was_named_can_be_resumed(tmp_path: Path) -> None:
+def test_only_a_named_file_can_be_resumed(tmp_path: Path) -> None:
     named = open_output(tmp_path / "answers.jsonl", resume=False)
     named.close()
     assert named.can_resume

@@ -49,20 +49,20 @@ def until_sent(server: RateLimitedServer, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_ctrl_c_finishes_what_was_sent_and_writes_it(tmp_path: Path) -> None:
+def test_ctrl_c_finishes_and_writes_requests_in_flight(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     with background(handler=slowly) as server:
         urls = listed(tmp_path, server, 100)
         with start("fetch", "-i", str(urls), "-o", str(out), "--rate", "5/min") as fetch:
             until_sent(server, 5)
             fetch.send_signal(signal.SIGINT)
-            _, said = fetch.communicate(timeout=60)
+            _, messages = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
         assert server.audit.sent == 5
     assert len(urls_of(out)) == 5
-    assert "Finishing 5 in flight; press Ctrl-C again to abort." in said
-    assert "5 fetched, 0 failed" in said
-    assert said.endswith("Interrupted: the same with --resume fetches the rest.\n")
+    assert "Finishing 5 in flight; press Ctrl-C again to abort." in messages
+    assert "5 fetched, 0 failed" in messages
+    assert messages.endswith("Interrupted: the same with --resume fetches the rest.\n")
 
 
 def test_sigterm_finishes_and_writes_like_ctrl_c(tmp_path: Path) -> None:
@@ -76,24 +76,24 @@ def test_sigterm_finishes_and_writes_like_ctrl_c(tmp_path: Path) -> None:
     assert urls_of(out) == [str(server.url)]
 
 
-def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
+def test_live_page_shows_and_ends_with_the_run(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     options = ["--dashboard", "--per-host", "5/min", "--per-host-concurrency", "5"]
     with background(handler=slowly) as server:
         urls = listed(tmp_path, server, 100)
         with start("fetch", "-i", str(urls), "-o", str(out), *options) as fetch:
             assert fetch.stderr is not None
-            said = fetch.stderr.readline()
-            assert said.startswith("Live page: http://127.0.0.1:")
+            messages = fetch.stderr.readline()
+            assert messages.startswith("Live page: http://127.0.0.1:")
             until_sent(server, 5)
-            with urllib.request.urlopen(f"{said.split()[-1]}events") as page:
-                told = json.loads(page.readline().removeprefix(b"data: "))
+            with urllib.request.urlopen(f"{messages.split()[-1]}events") as page:
+                state = json.loads(page.readline().removeprefix(b"data: "))
                 fetch.send_signal(signal.SIGINT)
                 rest = page.read()
             fetch.communicate(timeout=60)
         assert fetch.returncode == 130
-    assert told["facts"].keys() == {"URLs done", "failed", "of the list"}
-    total, each = told["limiters"]
+    assert state["facts"].keys() == {"URLs done", "failed", "of the list"}
+    total, each = state["limiters"]
     assert (total["name"], total["granted"], total["slots"]) == ("all requests", 5, 10)
     assert (each["name"], each["granted"]) == ("each host", 5)
     assert [key["name"] for key in each["keys"]] == [server.url.authority]
@@ -102,7 +102,7 @@ def test_the_live_page_shows_the_run_and_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds another process")
-def test_live_page_is_served_though_others_open_many_connections() -> None:
+def test_live_page_is_served_despite_many_connections() -> None:
     """With 256 file descriptors, in place of 900 connections and the usual 1024."""
     with (
         background("1/d", refusal="silence") as server,
@@ -137,13 +137,13 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
             assert "press Ctrl-C again to abort" in fetch.stderr.readline()
             assert fetch.poll() is None, "nine are never answered"
             fetch.send_signal(signal.SIGINT)
-            _, said = fetch.communicate(timeout=60)
+            _, messages = fetch.communicate(timeout=60)
         assert fetch.returncode == 130
     assert len(urls_of(out)) == 1
-    assert "Traceback" not in said
+    assert "Traceback" not in messages
 
 
-def test_ctrl_c_does_not_wait_for_a_silent_pipe() -> None:
+def test_ctrl_c_ignores_a_silent_pipe() -> None:
     with background() as server, start("fetch", "-") as fetch:
         assert fetch.stdin is not None
         assert fetch.stdout is not None
@@ -153,9 +153,9 @@ def test_ctrl_c_does_not_wait_for_a_silent_pipe() -> None:
         fetch.send_signal(signal.SIGINT)
         assert fetch.wait(5) == 130
         fetch.stdin.write(f"{server.url}\n")
-        _, said = fetch.communicate()
-    assert "Traceback" not in said
-    assert "Fatal" not in said
+        _, messages = fetch.communicate()
+    assert "Traceback" not in messages
+    assert "Fatal" not in messages
 
 
 def test_closed_pipe_ends_the_run() -> None:
@@ -207,11 +207,11 @@ def test_ctrl_c_works_with_a_blocked_pipe() -> None:
     assert json.loads(printed)["status"] == 200
 
 
-def test_a_full_disk_ends_the_run() -> None:
+def test_full_disk_ends_the_run() -> None:
     with background() as server, start("fetch", str(server.url), "-o", "/dev/full") as fetch:
-        _, said = fetch.communicate(timeout=60)
+        _, messages = fetch.communicate(timeout=60)
     assert fetch.returncode == 3
-    assert said == "aiothrottle fetch: the output cannot be written: No space left on device\n"
+    assert messages == "aiothrottle fetch: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -231,17 +231,17 @@ def test_resume_after_any_interruption_loses_nothing(
         first = server.audit.sent
         assert first < total
         with start(*run) as fetch:
-            _, said = fetch.communicate(timeout=60)
-        assert fetch.returncode == 0, said
+            _, messages = fetch.communicate(timeout=60)
+        assert fetch.returncode == 0, messages
         sent = Counter(request.path for request in server.audit.requests)
     assert sorted(urls_of(out)) == sorted(urls.read_text().split())
     assert len(sent) == total
-    # Nobody can know of an answer that was not written.
+    # An answer that was not written is unknown to the next run.
     repeated = at_once if number is signal.SIGKILL else 0
     assert sum(sent.values()) <= total + repeated
 
 
-# What has run another program is charged with the memory that it had itself before: so a small one
+# A process that has run another program is charged with its memory before that: so a small one
 # in between.
 MEASURED = f"""
 import resource, subprocess, sys
@@ -251,7 +251,7 @@ print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
-    """Bad lines take the way of all others, but for the network."""
+    """Invalid lines are handled like all others, but for the network."""
     out = tmp_path / "out.jsonl"
     peaks: list[int] = []
     for count in (10_000, 200_000):
@@ -287,7 +287,7 @@ def test_output_can_be_piped_in_a_shell() -> None:
 
 
 def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:
-    """Origins that differ in their port alone, as an API and what else runs on its host may."""
+    """Origins that differ only in their port, like an API and another service on its host."""
     seen: dict[str, tuple[str, dict[str, str], bytes]] = {}
 
     async def note(request: web.Request) -> web.Response:
@@ -308,31 +308,31 @@ def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:
             headers = [word for name in secrets for word in ("-H", f"{name}: secret")]
             run = ["fetch", *urls, "-L", "-o", str(out), *headers, "-H", "Accept: a/b", "-A", "me"]
             with start(*run, "-d", "secret") as fetch:
-                _, said = fetch.communicate(timeout=60)
+                _, messages = fetch.communicate(timeout=60)
     assert fetch.returncode == 1
     assert set(seen) == {"/301", "/302", "/303"}
-    for method, told, body in seen.values():
+    for method, received, body in seen.values():
         assert (method, body) == ("GET", b"")
-        assert (told["accept"], told["user-agent"]) == ("a/b", "me")
-        assert set(told) == {"accept", "accept-encoding", "host", "user-agent"}
+        assert (received["accept"], received["user-agent"]) == ("a/b", "me")
+        assert set(received) == {"accept", "accept-encoding", "host", "user-agent"}
     records = {record["url"]: record for record in map(json.loads, out.read_text().splitlines())}
     for url, status in zip(urls[3:], (307, 308), strict=True):
         place = str(other.url).rstrip("/")
         error = f"redirected ({status}) to {place}, another origin: the body is not sent there"
         assert (records[url]["status"], records[url]["error"]) == (status, error)
-        assert f"{url}: {error}" in said
+        assert f"{url}: {error}" in messages
 
 
-def test_list_line_with_a_password_shows_no_part_of_it(tmp_path: Path) -> None:
+def test_password_in_the_list_is_never_shown(tmp_path: Path) -> None:
     urls, out = tmp_path / "urls.txt", tmp_path / "out.jsonl"
     urls.write_text("me:Zq7Kx3@127.0.0.1\nhttp://me:Zq7/Kx3@127.0.0.1/\n")
     with start("fetch", "-i", str(urls), "-o", str(out)) as fetch:
-        _, said = fetch.communicate(timeout=60)
+        _, messages = fetch.communicate(timeout=60)
     assert fetch.returncode == 1
     assert urls_of(out) == ["***@127.0.0.1", "http://***@127.0.0.1/"]
-    assert "***@127.0.0.1: " in said
+    assert "***@127.0.0.1: " in messages
     for part in ("Zq7", "Kx3"):
-        assert part not in out.read_text() + said
+        assert part not in out.read_text() + messages
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -351,15 +351,15 @@ def test_index_that_is_a_link_is_rejected(
     with background() as server:
         run = ["fetch", str(server.url), "--output-dir", str(pages), *options]
         with start(*run) as fetch:
-            _, said = fetch.communicate(timeout=60)
+            _, messages = fetch.communicate(timeout=60)
         assert fetch.returncode == 2
         assert server.audit.sent == 0
-    assert f"{index} is a symbolic link: remove it, or name another file by --output" in said
+    assert f"{index} is a symbolic link: remove it, or name another file by --output" in messages
     assert precious.exists() is there
     assert not there or precious.read_bytes() == b""
 
 
-def test_output_that_was_named_may_be_a_link(tmp_path: Path) -> None:
+def test_named_output_may_be_a_link(tmp_path: Path) -> None:
     out, link = tmp_path / "out.jsonl", tmp_path / "link"
     link.symlink_to(out)
     with background() as server, start("fetch", str(server.url), "-o", str(link)) as fetch:

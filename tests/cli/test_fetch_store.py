@@ -14,7 +14,7 @@ from tests.servers import Valkey, need_emcache
 
 pytestmark = pytest.mark.slow
 
-# What imports a driver.
+# The modules that import a driver.
 STORES = ("aiothrottle.stores.redis", "aiothrottle.stores.mongo", "aiothrottle.stores.memcached")
 
 
@@ -33,7 +33,7 @@ def test_two_runs_share_a_rate(valkey: Valkey, tmp_path: Path, limit: str) -> No
     assert time.monotonic() - began >= 1.0  # and next to nothing without the store
 
 
-def test_another_key_is_another_rate(valkey: Valkey, tmp_path: Path) -> None:
+def test_other_key_is_another_rate(valkey: Valkey, tmp_path: Path) -> None:
     with background() as server:
         for name in ("one", "other"):
             limits = ["--rate", "1/h", "--store", address(valkey), "--store-key", name]
@@ -59,10 +59,10 @@ def test_run_ends_without_its_store_and_resumes(
         killer.start()
         assert main([*arguments, "--store", address(valkey)]) == 3
         killer.join()
-        said = capsys.readouterr().err
-        assert " fetched, 0 failed" in said
-        assert "the store of the limits fails: " in said
-        assert said.endswith("Broken off: the same with --resume fetches the rest.\n")
+        messages = capsys.readouterr().err
+        assert " fetched, 0 failed" in messages
+        assert "the store of the limits fails: " in messages
+        assert messages.endswith("Broken off: the same with --resume fetches the rest.\n")
         assert 2 <= len(out.read_bytes().splitlines()) < 4
         assert main(arguments) == 0
         assert server.audit.sent == 4
@@ -70,7 +70,7 @@ def test_run_ends_without_its_store_and_resumes(
 
 
 @pytest.mark.parametrize(
-    ("store", "said"),
+    ("store", "error"),
     [
         ("redis://127.0.0.1:1", "redis://127.0.0.1:1: Redis: Error 111"),
         ("redis://:secret@127.0.0.1:1", "redis://127.0.0.1:1: Redis: Error 111"),
@@ -79,7 +79,7 @@ def test_run_ends_without_its_store_and_resumes(
     ],
 )
 def test_missing_store_is_an_error_before_any_request(
-    store: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if store.startswith("memcached"):
         need_emcache()
@@ -89,9 +89,9 @@ def test_missing_store_is_an_error_before_any_request(
             main(["fetch", str(server.url), "-o", str(out), "--rate", "1", "--store", store]) == 2
         )
         assert server.audit.sent == 0
-    told = capsys.readouterr().err
-    assert f"argument --store: {said}" in told
-    assert "secret" not in told
+    messages = capsys.readouterr().err
+    assert f"argument --store: {error}" in messages
+    assert "secret" not in messages
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_missing_store_is_an_error_before_any_request(
         ("redis", "me:ret@127.0.0.1:sec"),
     ],
 )
-def test_no_part_of_a_password_is_printed(scheme: str, rest: str) -> None:
-    """By the command as it is run, with whatever a driver would say of such an address."""
+def test_password_of_a_store_is_never_printed(scheme: str, rest: str) -> None:
+    """By the whole command, with the error of a driver for such an address."""
     store = f"{scheme}://{rest}"
     with start("fetch", "http://127.0.0.1:1/", "--rate", "1", "--store", store) as fetch:
-        printed, said = fetch.communicate(timeout=60)
+        printed, messages = fetch.communicate(timeout=60)
     assert fetch.returncode == 2
     assert printed == ""
-    *_, error = said.splitlines()
+    *_, error = messages.splitlines()
     assert f"argument --store: {scheme}://*** cannot be read: write {scheme}://USER:" in error
     assert "sec" not in error
     assert "ret" not in error
@@ -147,7 +147,7 @@ def test_missing_driver_error_names_the_package(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         (
             ["--store", "nonsense://x", "--rate", "1"],
@@ -168,9 +168,9 @@ def test_missing_driver_error_names_the_package(
     ],
 )
 def test_conflicting_options_are_rejected(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["fetch", "http://127.0.0.1:1/", *options])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert error in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`aiothrottle probe`: what is said first, what is sent, what is found."""
+"""`aiothrottle probe`: its notice, its requests, and its results."""
 
 import io
 import sys
@@ -23,24 +23,24 @@ def saying(status: int = 200, **headers: str) -> Handler:
 
 
 class Person(io.StringIO):
-    """Somebody at a terminal."""
+    """A standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-# ---- what is sent ----------------------------------------------------------------------------
+# ---- the requests ----------------------------------------------------------------------------
 
 
-def test_one_request_is_announced_and_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_request_is_stated_before_it_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     handler = saying(
         RateLimit_Policy='"burst";q=10;w=1, "day";q=5000;w=86400', RateLimit='"burst";r=9;t=1'
     )
     with background(handler=handler) as server:
         assert main(["probe", str(server.url), "--yes"]) == 0
         assert server.audit.sent == 1
-        printed, said = capsys.readouterr()
-        assert said == f"This sends one GET request to {server.url}.\n"
+        printed, messages = capsys.readouterr()
+        assert messages == f"This sends one GET request to {server.url}.\n"
     assert printed == (
         "Status 200.\n"
         "It reports:\n"
@@ -64,16 +64,16 @@ def test_nothing_is_sent_without_terminal_or_yes(
 
 
 @pytest.mark.parametrize(("answer", "sent"), [("y\n", 1), ("YES\n", 1), ("\n", 0), ("", 0)])
-def test_a_person_is_asked(
+def test_user_is_asked_for_consent(
     answer: str, sent: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Person(answer))
     with background() as server:
         assert main(["probe", str(server.url)]) == 1 - sent
         assert server.audit.sent == sent
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert "Go on? [y/N]" in printed
-    assert ("Nothing was sent." in said) is not sent
+    assert ("Nothing was sent." in messages) is not sent
 
 
 def test_limit_is_found_within_max_requests(
@@ -82,8 +82,8 @@ def test_limit_is_found_within_max_requests(
     with background("20/s") as server:
         assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
         assert server.audit.refused == 1
-    printed, said = capsys.readouterr()
-    assert "up to 100 more, one after the other" in said
+    printed, messages = capsys.readouterr()
+    assert "up to 100 more, one after the other" in messages
     assert "It admitted 20 requests in " in printed
     assert printed.endswith('RateLimiter("20/s", guard=0.05)\n')
 
@@ -127,10 +127,10 @@ def test_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> N
     with background() as server:
         url = str(server.url).replace("//", "//me:secret@")
     assert main(["probe", url, "--yes"]) == 1
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert printed == ""
-    assert "aiothrottle probe: Cannot connect to host" in said
-    assert "secret" not in said
+    assert "aiothrottle probe: Cannot connect to host" in messages
+    assert "secret" not in messages
 
 
 def test_server_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_server_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) 
         (["http://a/", "--concurrency", "2"], "are for --find-limit: give it as well"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_are_rejected(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -161,7 +161,7 @@ def test_what_makes_no_sense_is_refused(
     assert complaint in capsys.readouterr().err
 
 
-# ---- what follows from it --------------------------------------------------------------------
+# ---- the suggestion --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_observed_limit_with_retry_after_is_a_rate(sighting: Sighting, rate: Rat
         assert found.period == pytest.approx(rate.period)
 
 
-def test_the_line_is_python_that_makes_a_limiter() -> None:
+def test_suggested_line_is_python_that_makes_a_limiter() -> None:
     from aiothrottle import RateLimiter
 
     for rates in ([Rate(10)], [Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5)]):
         assert isinstance(eval(limiter_line(rates), {"RateLimiter": RateLimiter}), RateLimiter)
 
 
-def test_a_guard_costs_no_more_than_a_twentieth() -> None:
+def test_guard_costs_at_most_a_twentieth() -> None:
     assert usual_guard([]) == usual_guard([Rate(5, 60)]) == 0.05
     assert usual_guard([Rate(5, 60), Rate(1, 0.1)]) == pytest.approx(0.005)

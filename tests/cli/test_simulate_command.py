@@ -1,4 +1,4 @@
-"""`aiothrottle simulate`: the table, the picture, what is refused."""
+"""`aiothrottle simulate`: the table, the picture, and rejected options."""
 
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -15,7 +15,7 @@ def rows(printed: str) -> dict[str, list[str]]:
     return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines[2:]}
 
 
-def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(QUICK) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
@@ -28,7 +28,7 @@ def test_a_guard_is_compared_with_none(capsys: pytest.CaptureFixture[str]) -> No
     assert guarded[1] == "0.00 %"
 
 
-def test_several_periods_are_watched(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_periods_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--rate", "10/min", "--guard", "0"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
@@ -56,27 +56,27 @@ def test_algorithms_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_the_options_reach_the_world(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     server = ["--rate", "50/500ms", "--server-algorithm", "token-bucket", "--server-burst", "5"]
     clients = ["--clients", "2", "--client-rate", "10/s", "--burst", "3", "--demand", "5"]
     others = ["--jitter", "0", "--latency", "0.01", "--seed", "3", "--retry-after", "exact"]
     assert main([*QUICK, *server, *clients, *others, "--guard", "0"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("A token bucket holding 5 of 50 in 0.5 s, 2 clients, jitter 0 s")
-    (sent, refused, *_) = rows(printed)["sliding-window-log, guard 0 s"]
+    (sent, throttled, *_) = rows(printed)["sliding-window-log, guard 0 s"]
     assert 50 < int(sent) < 150, "two clients, five a second, ten seconds"
-    assert refused == "0.00 %"
+    assert throttled == "0.00 %"
 
 
-def test_clients_who_know_nothing_of_each_other_are_refused(
+def test_independent_clients_are_throttled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*QUICK, "--clients", "3", "--guard", "0.05"]) == 0
-    ((_, refused, *_),) = rows(capsys.readouterr().out).values()
-    assert float(refused.removesuffix(" %")) > 20
+    ((_, throttled, *_),) = rows(capsys.readouterr().out).values()
+    assert float(throttled.removesuffix(" %")) > 20
 
 
-def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "simulated.svg"
     assert (
@@ -100,14 +100,14 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"The picture is in {picture}." in capsys.readouterr().out
 
 
-def test_a_picture_that_cannot_be_written_is_a_failure(
+def test_unwritable_picture_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     assert main([*QUICK, "--plot", str(tmp_path / f"{'x' * 300}.png")]) == 1
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert rows(printed)
-    assert "The picture cannot be written" in said
+    assert "The picture cannot be written" in messages
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_a_picture_that_cannot_be_written_is_a_failure(
         (["--plot", "a.gif"], "--plot: must be a file name in .png or .svg"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_are_rejected(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["simulate", *arguments])
     assert ended.value.code == 2
-    printed, said = capsys.readouterr()
+    printed, messages = capsys.readouterr()
     assert printed == ""
-    assert complaint in said
+    assert complaint in messages

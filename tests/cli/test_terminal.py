@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of the commands: one last line, and nothing left of it."""
+"""The commands on a terminal: one last line, and no trace of it at the end."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ if sys.platform == "win32":
 from tests.screen import CTRL_C, at_terminal, rows_of
 
 
-def test_the_screen_of_these_tests_wraps_as_terminals_do() -> None:
+def test_screen_of_these_tests_wraps_like_a_terminal() -> None:
     assert rows_of("abc\rx\ny", 3) == ["xbc", "y"]
     assert rows_of("abcd\rx", 3) == ["abc", "x"]
     assert rows_of("abc\r   \r", 3) == [""]
@@ -70,7 +70,7 @@ def test_ctrl_c_leaves_no_trace_on_the_screen(tmp_path: Path, columns: int, at: 
     assert "2 fetched, 0" in shown
 
 
-def test_ctrl_c_twice_leaves_no_trace_on_the_screen(tmp_path: Path) -> None:
+def test_ctrl_c_twice_leaves_no_trace(tmp_path: Path) -> None:
     with background("1/d", refusal="silence") as server:
         urls = [f"{server.url}{number}" for number in range(5)]
         with at_terminal("fetch", *urls, "-o", str(tmp_path / "out"), columns=60) as screen:
@@ -86,7 +86,7 @@ def test_ctrl_c_twice_leaves_no_trace_on_the_screen(tmp_path: Path) -> None:
     assert not [row for row in screen.rows if "^C" in row]
 
 
-def test_ctrl_c_leaves_no_trace_of_the_demo_on_the_screen() -> None:
+def test_ctrl_c_leaves_no_trace_of_the_demo() -> None:
     with at_terminal("demo", "--rate", "1/min", columns=60) as screen:
         screen.wait(lambda: "no limiter: " in screen.written)
         screen.press(CTRL_C)

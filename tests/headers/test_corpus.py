@@ -13,15 +13,15 @@ from aiothrottle.headers import ServerLimits, parse_http_date, parse_rate_limit,
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 POLICY = ("name", "quota", "window", "remaining", "reset_after")
-# What a case does not tell is not to be found.
+# A field that a case omits must not be found.
 NOTHING: dict[str, Any] = ServerLimits()._asdict() | {"policies": []}
-TOLD = ("throttled", "retry_after", "limit", "remaining", "reset_after", "window", "policies")
+REPORTED = ("throttled", "retry_after", "limit", "remaining", "reset_after", "window", "policies")
 
 
 def cases(file: str) -> list[dict[str, Any]]:
     read: list[dict[str, Any]] = json.loads((CORPUS / file).read_text(encoding="utf-8"))
     for case in read:
-        case["expect"] = {key: NOTHING[key] for key in TOLD} | case["expect"]
+        case["expect"] = {key: NOTHING[key] for key in REPORTED} | case["expect"]
         for policy in case["expect"]["policies"]:
             policy.update(dict.fromkeys(POLICY) | policy)
     return read
@@ -54,15 +54,15 @@ def agrees(found: object, wanted: object) -> bool:
 
 
 def same_policies(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> bool:
-    left = list(wanted)
+    unmatched = list(wanted)
     for policy in found:
-        for other in left:
+        for other in unmatched:
             if all(agrees(policy[key], other[key]) for key in POLICY):
-                left.remove(other)
+                unmatched.remove(other)
                 break
         else:
             return False
-    return not left
+    return not unmatched
 
 
 def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -72,14 +72,14 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     )
 
 
-def as_told(limits: ServerLimits) -> dict[str, Any]:
-    told = limits._asdict() | {"policies": [policy._asdict() for policy in limits.policies]}
-    return {key: told[key] for key in TOLD}
+def reported(limits: ServerLimits) -> dict[str, Any]:
+    fields = limits._asdict() | {"policies": [policy._asdict() for policy in limits.policies]}
+    return {key: fields[key] for key in REPORTED}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_corpus_response_gives_its_expected_limits(case: dict[str, Any]) -> None:
-    found = as_told(parse(case))
+    found = reported(parse(case))
     wanted: list[dict[str, Any]] = [case["expect"]]
     wanted += [{**case["expect"], **other} for other in case.get("alt_expect", [])]
     assert any(same(found, readings) for readings in wanted), found
@@ -92,7 +92,7 @@ def test_order_and_case_of_headers_do_not_matter() -> None:
             (chance.choice([str.upper, str.swapcase])(name), text) for name, text in case["headers"]
         ]
         chance.shuffle(lines)
-        assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
+        assert same(reported(parse({**case, "headers": lines})), reported(parse(case))), case["id"]
 
 
 def test_local_clock_does_not_matter_with_a_date() -> None:
@@ -101,14 +101,16 @@ def test_local_clock_does_not_matter_with_a_date() -> None:
         if len(dates) == 1 and parse_http_date(dates[0]):
             for wrong in (timedelta(days=-400), timedelta(hours=1), timedelta(days=400)):
                 now = (datetime.fromisoformat(case["now"]) + wrong).isoformat()
-                assert same(as_told(parse({**case, "now": now})), as_told(parse(case))), case["id"]
+                assert same(reported(parse({**case, "now": now})), reported(parse(case))), case[
+                    "id"
+                ]
 
 
 def test_other_headers_do_not_matter() -> None:
     others = [["X-Limit", "3"], ["Remaining", "0"], ["Reset", "5"], ["X-RateLimit-Note", "7"]]
     for case in CASES:
         lines = [*others, *case["headers"], *others]
-        assert same(as_told(parse({**case, "headers": lines})), as_told(parse(case))), case["id"]
+        assert same(reported(parse({**case, "headers": lines})), reported(parse(case))), case["id"]
 
 
 def test_corpus_is_complete() -> None:

@@ -12,7 +12,7 @@ MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 @pytest.mark.parametrize(("number", "month"), list(enumerate(MONTHS, 1)))
 def test_every_month_in_each_form(number: int, month: str) -> None:
-    moment = datetime(2026, number, 7, 8, 9, 10, tzinfo=UTC)
+    date = datetime(2026, number, 7, 8, 9, 10, tzinfo=UTC)
     for text in (
         f"Sun, 07 {month} 2026 08:09:10 GMT",
         f"Sunday, 07-{month}-26 08:09:10 GMT",
@@ -21,7 +21,7 @@ def test_every_month_in_each_form(number: int, month: str) -> None:
         f"2026-{number:02}-07T08:09:10Z",
         f"2026-{number:02}-07 08:09:10",
     ):
-        assert parse_http_date(text, NOW) == moment, text
+        assert parse_http_date(text, NOW) == date, text
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_every_month_in_each_form(number: int, month: str) -> None:
     ],
 )  # fmt: skip
 def test_every_zone_that_has_a_name(zone: str, hours: int) -> None:
-    moment = parse_http_date(f"06 Nov 1994 08:49:37 {zone}")
-    assert moment == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC) - timedelta(hours=hours)
+    date = parse_http_date(f"06 Nov 1994 08:49:37 {zone}")
+    assert date == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC) - timedelta(hours=hours)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_every_zone_that_has_a_name(zone: str, hours: int) -> None:
     ],
 )
 def test_offset_is_subtracted(offset: str, ahead: timedelta | None) -> None:
-    moment = parse_http_date(f"Sun, 06 Nov 1994 08:49:37 {offset}")
+    date = parse_http_date(f"Sun, 06 Nov 1994 08:49:37 {offset}")
     local = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
-    assert moment == (None if ahead is None else local - ahead)
+    assert date == (None if ahead is None else local - ahead)
 
 
 def test_leap_second_is_a_second() -> None:
@@ -65,8 +65,8 @@ def test_leap_second_is_a_second() -> None:
     [("5", 500_000), ("000001", 1), ("123456", 123_456), ("9999999", 999_999)],
 )
 def test_fractions_down_to_a_microsecond(fraction: str, microseconds: int) -> None:
-    moment = parse_date(f"2026-11-20T12:00:00.{fraction}Z")
-    assert moment == NOW + timedelta(microseconds=microseconds)
+    date = parse_date(f"2026-11-20T12:00:00.{fraction}Z")
+    assert date == NOW + timedelta(microseconds=microseconds)
 
 
 def test_seconds_may_be_missing() -> None:
@@ -75,8 +75,8 @@ def test_seconds_may_be_missing() -> None:
 
 @pytest.mark.parametrize(("year", "full"), [("68", 2068), ("69", 1969), ("99", 1999), ("00", 2000)])
 def test_two_digit_year_without_now_follows_unix(year: str, full: int) -> None:
-    moment = parse_http_date(f"Sunday, 06-Nov-{year} 08:49:37 GMT")
-    assert moment == datetime(full, 11, 6, 8, 49, 37, tzinfo=UTC)
+    date = parse_http_date(f"Sunday, 06-Nov-{year} 08:49:37 GMT")
+    assert date == datetime(full, 11, 6, 8, 49, 37, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_two_digit_year_without_now_follows_unix(year: str, full: int) -> None:
     ],
 )
 def test_two_digit_year_with_now_follows_rfc_9110(now: datetime, text: str, year: int) -> None:
-    moment = parse_http_date(text, now)
-    assert moment is not None
-    assert moment.year == year
+    date = parse_http_date(text, now)
+    assert date is not None
+    assert date.year == year
 
 
 def test_now_counts_in_its_own_zone() -> None:

@@ -21,47 +21,47 @@ DAY = 86400
 
 def both(*lines: tuple[str, str]) -> ServerLimits:
     """Read them in either order, which makes no difference."""
-    said = read(*lines)
-    assert said == read(*reversed(lines))
-    return said
+    limits = read(*lines)
+    assert limits == read(*reversed(lines))
+    return limits
 
 
 def test_missing_field_comes_from_the_other_family() -> None:
-    said = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10"))
-    assert (said.limit, said.remaining) == (10, 5)
-    said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Window", "60"))
-    assert (said.limit, said.window) == (10, 60)
-    said = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10, 10;w=1, 50;w=60"))
-    assert said.policies == (Policy(None, 10, 1.0, 5), Policy(None, 50, 60.0))
+    limits = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10"))
+    assert (limits.limit, limits.remaining) == (10, 5)
+    limits = both(("RateLimit-Limit", "10"), ("X-RateLimit-Window", "60"))
+    assert (limits.limit, limits.window) == (10, 60)
+    limits = both(("RateLimit-Remaining", "5"), ("X-RateLimit-Limit", "10, 10;w=1, 50;w=60"))
+    assert limits.policies == (Policy(None, 10, 1.0, 5), Policy(None, 50, 60.0))
 
 
 def test_first_family_takes_precedence() -> None:
-    said = both(("RateLimit-Limit", "10"), ("X-RateLimit-Limit", "20"))
-    assert said.limit == 10
-    said = both(
+    limits = both(("RateLimit-Limit", "10"), ("X-RateLimit-Limit", "20"))
+    assert limits.limit == 10
+    limits = both(
         ("RateLimit-Limit", "10"),
         ("RateLimit-Window", "1"),
         ("X-RateLimit-Limit", "10"),
         ("X-RateLimit-Window", "60"),
     )
-    assert said.window == 1
-    said = both(("RateLimit-Limit", "10, 10;w=1"), ("X-RateLimit-Limit", "10, 10;w=60"))
-    assert [policy.window for policy in said.policies] == [1.0]
+    assert limits.window == 1
+    limits = both(("RateLimit-Limit", "10, 10;w=1"), ("X-RateLimit-Limit", "10, 10;w=60"))
+    assert [policy.window for policy in limits.policies] == [1.0]
 
 
 def test_lowest_remainder_and_latest_reset_count() -> None:
     def of(first: tuple[int, int], second: tuple[int, int]) -> tuple[float | None, float | None]:
-        said = both(
+        limits = both(
             ("RateLimit-Remaining", str(first[0])),
             ("RateLimit-Reset", str(first[1])),
             ("X-RateLimit-Remaining", str(second[0])),
             ("X-RateLimit-Reset", str(second[1])),
         )
-        return said.remaining, said.reset_after
+        return limits.remaining, limits.reset_after
 
     assert of((5, 10), (4, 20)) == (4, 20)
     assert of((4, 20), (5, 10)) == (4, 20)
-    # One that was rounded is the same one: the family believed most has it more exactly.
+    # A rounded reset is the same one: the family with the highest precedence has it more exactly.
     assert of((5, 10), (5, 12)) == (5, 10)
     assert of((5, 10), (5, 13)) == (5, 13)
 
@@ -75,11 +75,11 @@ def test_named_limit_has_its_first_window() -> None:
 
 
 def test_only_a_negative_limit_discards_other_fields() -> None:
-    left = ("X-RateLimit-Remaining-Search", "5")
-    assert read(("X-RateLimit-Limit-Search", "unlimited"), left).policies == (
+    remaining = ("X-RateLimit-Remaining-Search", "5")
+    assert read(("X-RateLimit-Limit-Search", "unlimited"), remaining).policies == (
         Policy("search", remaining=5),
     )
-    assert read(("X-RateLimit-Limit-Search", "-1"), left).policies == ()
+    assert read(("X-RateLimit-Limit-Search", "-1"), remaining).policies == ()
 
 
 def test_profile_windows_fill_only_missing_windows() -> None:
@@ -89,13 +89,13 @@ def test_profile_windows_fill_only_missing_windows() -> None:
         Policy("cycle", 5, 600.0),
         Policy("search", 6),
     )
-    said = read(("X-RateLimit-Limit-Cycle", "5;w=60"), profile=profile)
-    assert said.policies == (Policy("cycle", 5, 60.0),)
+    limits = read(("X-RateLimit-Limit-Cycle", "5;w=60"), profile=profile)
+    assert limits.policies == (Policy("cycle", 5, 60.0),)
 
 
 def test_fraction_of_a_request_is_rounded_down() -> None:
-    said = read(("X-RateLimit-Limit", "10.5"), ("X-RateLimit-Remaining", "4.5"))
-    assert (said.limit, said.remaining) == (10, 4)
+    limits = read(("X-RateLimit-Limit", "10.5"), ("X-RateLimit-Remaining", "4.5"))
+    assert (limits.limit, limits.remaining) == (10, 4)
 
 
 # --- structured fields ---
@@ -118,14 +118,14 @@ def test_tighter_of_two_partitions_counts_in_any_order(one: str, other: str) -> 
 
 
 def test_reset_of_zero_differs_from_none() -> None:
-    said = read(("RateLimit", '"a";r=5;t=0, "a";r=5'))
-    assert said.policies == (Policy("a", remaining=5, reset_after=0.0),)
+    limits = read(("RateLimit", '"a";r=5;t=0, "a";r=5'))
+    assert limits.policies == (Policy("a", remaining=5, reset_after=0.0),)
 
 
 def test_invalid_item_leaves_later_items_intact() -> None:
     # Section 3.1 of draft 10 has the parameter "q" be a non-negative integer.
-    said = read(("RateLimit-Policy", '"a";q=x, "b";q=-1, "c";q=5;w=60'), ("RateLimit", '"c";r=3'))
-    assert said.policies == (Policy("c", 5, 60.0, 3),)
+    limits = read(("RateLimit-Policy", '"a";q=x, "b";q=-1, "c";q=5;w=60'), ("RateLimit", '"c";r=3'))
+    assert limits.policies == (Policy("c", 5, 60.0, 3),)
 
 
 @pytest.mark.parametrize("policy", ["5;w=60", "5;Window=60", "5;W=60"])
@@ -184,9 +184,9 @@ def test_two_digit_year_is_at_most_50_ahead() -> None:
     now = datetime(2080, 6, 1, tzinfo=UTC)
     for year, meant in (("30", 2030), ("29", 2129), ("79", 2079), ("81", 2081)):
         for month in ("Jan", "Nov"):
-            moment = parse_http_date(f"Sunday, 06-{month}-{year} 08:49:37 GMT", now)
-            assert moment is not None
-            assert moment.year == meant, (year, month)
+            date = parse_http_date(f"Sunday, 06-{month}-{year} 08:49:37 GMT", now)
+            assert date is not None
+            assert date.year == meant, (year, month)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class CaseInsensitiveDict(dict[str, str]):
 def message(pairs: Pairs) -> Message:
     made = Message()
     for name, value in pairs:
-        made[name] = value  # adds a line, and replaces none
+        made[name] = value  # adds a line, and does not replace one
     return made
 
 
@@ -145,7 +145,7 @@ async def test_aiohttp_headers_are_parsed(reset: str, profile: Profile | None) -
 
 
 @each_unit
-async def test_a_session_reports_the_quota(reset: str, profile: Profile | None) -> None:
+async def test_session_reports_the_quota(reset: str, profile: Profile | None) -> None:
     events: list[Event] = []
     limiter = RateLimiter("1000/s")
     limiter.observe(events.append)
@@ -161,7 +161,7 @@ async def test_a_session_reports_the_quota(reset: str, profile: Profile | None) 
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 @each_unit
-async def test_a_transport_reports_the_quota(
+async def test_transport_reports_the_quota(
     reset: str, profile: Profile | None, library: ModuleType
 ) -> None:
     events: list[Event] = []

@@ -58,7 +58,7 @@ def test_zero_wait_counts_except_throttle_seconds() -> None:
 
 def test_timestamps_in_bodies_use_the_clock_beside_them() -> None:
     body = '{{"data":{{"serverTime":{},"retryAfter":{}}}}}'
-    # An instant that has passed is no wait; and no wait is ever longer than the cap.
+    # A past instant means no wait; and no wait is ever longer than the cap.
     assert read(status=429, body=body.format(EPOCH * 1000, EPOCH * 1000 - 5)).retry_after == 0
     assert read(status=429, body=body.format(0, 10**16)).retry_after == 2**31
     # A short number is a wait, whatever stands beside it.
@@ -86,8 +86,8 @@ def test_codes_match_whole_values_under_their_key(body: str, throttled: bool) ->
 
 def test_nested_headers_are_texts_or_whole_numbers() -> None:
     inner = '{"X-RateLimit-Limit":[50],"X-RateLimit-Remaining":4,"X-RateLimit-Reset":null}'
-    said = read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}')
-    assert (said.limit, said.remaining, said.reset_after) == (None, 4, None)
+    limits = read(status=429, body=f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}')
+    assert (limits.limit, limits.remaining, limits.reset_after) == (None, 4, None)
     assert read(status=429, body='{"error":{"metadata":{"headers":[1]}}}').limit is None
     assert read(status=429, body='{"error":{"metadata":5}}').limit is None
 
@@ -101,13 +101,13 @@ def test_nested_date_is_ignored() -> None:
 
 
 def test_remainder_belongs_to_single_listed_limit() -> None:
-    left = ("X-RateLimit-Remaining", "3")
+    remaining = ("X-RateLimit-Remaining", "3")
     one, two = ("RateLimit-Policy", "10;w=60"), ("RateLimit-Policy", "10;w=60, 100;w=3600")
-    said = read(one, ("RateLimit-Remaining", "3"))
-    assert (said.limit, said.remaining, said.window) == (10, 3, 60)
-    said = read(two, ("RateLimit-Remaining", "3"))
-    assert (said.limit, said.remaining, said.window) == (None, 3, None)
-    assert read(left).limit is None
+    limits = read(one, ("RateLimit-Remaining", "3"))
+    assert (limits.limit, limits.remaining, limits.window) == (10, 3, 60)
+    limits = read(two, ("RateLimit-Remaining", "3"))
+    assert (limits.limit, limits.remaining, limits.window) == (None, 3, None)
+    assert read(remaining).limit is None
 
 
 def test_latest_reset_binds_without_remainder() -> None:
@@ -127,7 +127,7 @@ def test_limit_with_lowest_remaining_share_binds() -> None:
     assert first(Policy("a", 100, remaining=50), Policy("b", 10, remaining=5)) == "b"  # fewer
     assert first(Policy("a", None, remaining=1), Policy("b", 10, remaining=5)) == "b"
     assert first(Policy("a", None, remaining=0), Policy("b", 10, remaining=1)) == "a"
-    # Of two that are used up the one that is so for longer; one that does not say is none.
+    # Of two exhausted limits the one with the longer reset binds; a missing reset counts as none.
     used_up = Policy("a", 10, remaining=0, reset_after=3.0)
     assert first(used_up, used_up._replace(name="b", reset_after=4.0)) == "b"
     assert first(used_up._replace(reset_after=None), used_up._replace(name="b")) == "b"
@@ -138,11 +138,11 @@ def test_common_and_profile_limits_merge_by_name() -> None:
         "Acme", limits=(Limit("day", "Acme-Day", "Acme-Left", reset="Acme-Reset", window=86400),)
     )
     lines = [("X-RateLimit-Limit-Day", "5"), ("Acme-Left", "4"), ("Acme-Reset", "7")]
-    said = read(*lines, profile=profile)
-    assert said.policies == (Policy("day", 5, 86400.0, 4, 7.0),)
-    # What everybody reads comes first.
-    said = read(*lines, ("X-RateLimit-Remaining-Day", "2"), ("Acme-Day", "9"), profile=profile)
-    assert said.policies == (Policy("day", 5, 86400.0, 2, 7.0),)
+    limits = read(*lines, profile=profile)
+    assert limits.policies == (Policy("day", 5, 86400.0, 4, 7.0),)
+    # The common headers come first.
+    limits = read(*lines, ("X-RateLimit-Remaining-Day", "2"), ("Acme-Day", "9"), profile=profile)
+    assert limits.policies == (Policy("day", 5, 86400.0, 2, 7.0),)
 
 
 # --- what a profile reads ---
@@ -182,7 +182,7 @@ def test_name_with_a_missing_value_is_empty() -> None:
 
 
 def test_braces_in_a_value_are_not_expanded() -> None:
-    """A server could let each word name the next one twice: 600 bytes made gigabytes."""
+    """A server could let each item name the next one twice: 600 bytes made gigabytes."""
     words = {"a": "{b}{b}", "b": "{a}{a}"}
     assert fill_template("{a}", words.get) == "{b}{b}"
     members: dict[str, object] = {name: f"{{{chr(ord(name) + 1)}}}" * 21 for name in "abcde"}
@@ -211,8 +211,8 @@ def acme(text: str, row: Json = JSON, *, status: int = 200) -> ServerLimits:
 
 
 def test_json_object_gives_a_limit() -> None:
-    said = acme('{"x":{"kind":"k","limits":{"max":9,"used":2,"spent":3,"reset":5,"window":60}}}')
-    assert said.policies == (Policy("k x", 9, 60.0, 6, 5.0),)
+    limits = acme('{"x":{"kind":"k","limits":{"max":9,"used":2,"spent":3,"reset":5,"window":60}}}')
+    assert limits.policies == (Policy("k x", 9, 60.0, 6, 5.0),)
     assert acme('[{"kind":"k","limits":{"left":3}}]').policies == (Policy("k 0", remaining=3),)
     assert acme('{"x":{"limits":{"left":3}}}').policies == (Policy(remaining=3),)
     assert acme('{"x":{"kind":"k","limits":{}}}').policies == ()
@@ -246,15 +246,15 @@ def test_throttled_request_waits_for_its_cost() -> None:
     text = '{{"cost":{},"left":{},"rate":{}}}'
     assert acme(text.format(50, 20, 10), row, status=429).retry_after == 3
     assert acme(text.format(50, 20, 10), row).retry_after is None
-    for cost, left, rate in ((50, 50, 10), (0, 0, 10), (50, 20, 0), (50, "null", 10)):
-        assert acme(text.format(cost, left, rate), row, status=429).retry_after is None
+    for cost, remaining, rate in ((50, 50, 10), (0, 0, 10), (50, 20, 0), (50, "null", 10)):
+        assert acme(text.format(cost, remaining, rate), row, status=429).retry_after is None
     assert acme(text.format(1e18, 0, 1), row, status=429).retry_after == 2**31
 
 
 def test_items_take_windows_and_names_by_position() -> None:
     row = Items("acme", r"(?P<used>\d+)", name=("second", "day"), window=(1, 86400), remaining=7)
-    said = read(("Acme", "3, 40, 500"), profile=Profile("Acme", limits=(row,)))
-    assert said.policies == (
+    limits = read(("Acme", "3, 40, 500"), profile=Profile("Acme", limits=(row,)))
+    assert limits.policies == (
         Policy("second", None, 1.0, 7),
         Policy("day", None, 86400.0, 7),
     )
@@ -299,7 +299,7 @@ def test_which_headers_can_be_about_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "has_effect"),
     [
         ({}, False),
         ({"note": "nothing to be read"}, False),
@@ -309,8 +309,10 @@ def test_which_headers_can_be_about_limits() -> None:
         ({"windows": (("day", 86400.0),)}, True),
     ],
 )
-def test_profile_without_rules_has_no_effect(arguments: Mapping[str, Any], says: bool) -> None:
-    assert Profile("Acme", **arguments).has_effect == says
+def test_profile_without_rules_has_no_effect(
+    arguments: Mapping[str, Any], has_effect: bool
+) -> None:
+    assert Profile("Acme", **arguments).has_effect == has_effect
 
 
 @pytest.mark.parametrize(
@@ -332,14 +334,14 @@ def test_xml_mark_counts_only_in_an_error() -> None:
 
 
 def test_used_up_limit_without_reset_binds_first() -> None:
-    silent, told = Policy("silent", 10, remaining=0), Policy("told", 10, None, 0, 0.0)
-    assert binding([silent, told]) == told
+    silent, reported = Policy("silent", 10, remaining=0), Policy("reported", 10, None, 0, 0.0)
+    assert binding([silent, reported]) == reported
 
 
 # ---- more than any honest server sends -------------------------------------------------------
 
 
-def test_line_that_is_too_long_hides_no_others() -> None:
+def test_too_long_line_hides_no_others() -> None:
     trio = [("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "3")]
     found = read(("X-RateLimit-Policy", "1," * 20_000), *trio)
     assert (found.limit, found.remaining) == (10, 3)
@@ -353,14 +355,14 @@ def test_lines_beyond_the_sum_count_as_empty() -> None:
         read(("X-RateLimit-Limit", "x" * 16_384), (name, "1"))  # nothing raises
 
 
-def test_only_so_many_items_of_a_list_count() -> None:
+def test_number_of_list_items_is_bounded() -> None:
     assert read(("Retry-After", "1, " * 63 + "5, 9")).retry_after == 5
     windows = [f"{quota};w={quota}" for quota in range(1, 100)]
     found = read(("X-RateLimit-Limit", ", ".join(["1", *windows])))
     assert [policy.quota for policy in found.policies] == list(range(1, 64))
 
 
-def test_only_so_many_policies_are_reported() -> None:
+def test_number_of_policies_is_bounded() -> None:
     policies = ",".join(f'"a{number}";q=1' for number in range(1000))
     assert len(read(("RateLimit-Policy", policies)).policies) == 256
 

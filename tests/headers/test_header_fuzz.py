@@ -1,6 +1,6 @@
 """Any input from a server: no exception, only sound limits, and linear time.
 
-`tests/fuzz_headers.py` does the same guided by coverage, for any length of time.
+`tests/fuzz_headers.py` does the same, guided by coverage, for any length of time.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tests.headers.test_corpus import CASES
 from tests.reading import NOW
 from tests.soundness import assert_seconds, check
 
-# Every name and every value of the corpus and of the profiles is a piece to play with.
+# Every name and every value of the corpus and of the profiles is a piece to combine.
 ROWS = [row for profile in PROFILES.values() for row in profile.limits]
 NAMES = sorted(
     {name for case in CASES for name, _ in case["headers"]}
@@ -107,16 +107,16 @@ def test_any_response_gives_sound_limits(
     body: str | bytes | None,
     profile: Profile | None,
 ) -> None:
-    said = parse_rate_limit(status, headers, now, body, profile)
-    check(said)
-    assert said == parse_rate_limit(status, headers, now, body, profile)
+    limits = parse_rate_limit(status, headers, now, body, profile)
+    check(limits)
+    assert limits == parse_rate_limit(status, headers, now, body, profile)
 
 
 @given(VALUE, st.datetimes(timezones=st.just(UTC)))
 def test_any_single_value_gives_sound_limits(value: str, now: datetime) -> None:
     assert_seconds(parse_retry_after(value, now))
-    moment = parse_http_date(value, now)
-    assert moment is None or moment.tzinfo is not None
+    date = parse_http_date(value, now)
+    assert date is None or date.tzinfo is not None
 
 
 # ---- time ------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def seconds_for(work: Callable[[], object]) -> float:
 
 
 def assert_linear(work: Callable[[int], Callable[[], object]]) -> None:
-    """Of 25 times as much time in proportion is 25 times, and that of its square 625 times.
+    """25 times the length may take 25 times the time if linear, and 625 times if quadratic.
 
     Caches, and neighbours on a busy machine, make it more than 25. Clocks of processor time may
     tick in hundredths of a second; the square of 20,000 steps takes longer than that.
@@ -211,7 +211,7 @@ def test_many_lines_take_linear_time(name: str, profile: Profile | None) -> None
     numbers = itertools.count()
 
     def work(length: int) -> Callable[[], object]:
-        # Other names each time: what is remembered of a few is another matter.
+        # Other names each time: the cache of names is tested elsewhere.
         lines = length // 50
         return lambda: parse_rate_limit(
             429, [(name.format(next(numbers)), "1;w=1") for _ in range(lines)], NOW, None, profile

@@ -153,7 +153,7 @@ def test_reset_is_parsed_by_its_value(name: str, value: str, seconds: float | No
 
 
 def test_latest_reset_and_lowest_numbers_count() -> None:
-    said = read(
+    limits = read(
         ("X-RateLimit-Limit", "50"),
         ("X-RateLimit-Limit", "40"),
         ("X-RateLimit-Limit", "?"),
@@ -163,11 +163,11 @@ def test_latest_reset_and_lowest_numbers_count() -> None:
         ("X-RateLimit-Reset", "90"),
         ("X-RateLimit-Reset", "?"),
     )
-    assert (said.limit, said.remaining, said.reset_after) == (40, 3, 90)
+    assert (limits.limit, limits.remaining, limits.reset_after) == (40, 3, 90)
 
 
 @pytest.mark.parametrize(
-    ("text", "moment"),
+    ("text", "date"),
     [
         ("Sun, 06 Nov 1994 08:49:37 GMT", (1994, 11, 6, 8, 49, 37)),
         ("Sunday, 06-Nov-94 08:49:37 GMT", (1994, 11, 6, 8, 49, 37)),
@@ -184,8 +184,8 @@ def test_latest_reset_and_lowest_numbers_count() -> None:
         ("Saturday, 20-Nov-76 12:00:01 GMT", (1976, 11, 20, 12, 0, 1)),
     ],
 )
-def test_date_in_any_form(text: str, moment: tuple[int, int, int, int, int, int]) -> None:
-    assert parse_http_date(text, NOW) == datetime(*moment, tzinfo=UTC)
+def test_date_in_any_form(text: str, date: tuple[int, int, int, int, int, int]) -> None:
+    assert parse_http_date(text, NOW) == datetime(*date, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_two_digit_year_around_a_new_century() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stamps", "seconds"),
+    ("dates", "seconds"),
     [
         ([], 60),  # by our clock
         ([("Date", "Fri, 20 Nov 2026 11:59:00 GMT")], 120),
@@ -232,10 +232,10 @@ def test_two_digit_year_around_a_new_century() -> None:
     ],
 )
 def test_timestamp_counts_from_the_server_clock(
-    stamps: list[tuple[str, str]], seconds: float
+    dates: list[tuple[str, str]], seconds: float
 ) -> None:
-    said = read(*stamps, ("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT"))
-    assert said.retry_after == seconds
+    limits = read(*dates, ("Retry-After", "Fri, 20 Nov 2026 12:01:00 GMT"))
+    assert limits.retry_after == seconds
 
 
 def test_cached_response_reports_only_its_wait() -> None:

@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
         # The past is now.
         ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
         ("Fri, 20 Nov 2026 11:59:59 GMT", 0.0),
-        # What nobody can read.
+        # Not parseable.
         ("", None),
         ("-1", None),
         ("soon", None),

@@ -1,7 +1,7 @@
 """Time grows in proportion to the length of foreign text: every expression, header and body field.
 
-What is tested is found by introspection: the expressions of all modules and profiles, and the names
-in the tables of `aiothrottle.headers`. What is added there is tested without a line here.
+The subjects are found by introspection: the expressions of all modules and profiles, and the names
+in the tables of `aiothrottle.headers`. Additions there are tested without a line here.
 """
 
 import ast
@@ -29,11 +29,11 @@ Work: TypeAlias = Callable[[str], object]
 
 KILO = 1024
 LENGTHS = [KILO << doubling for doubling in range(7)]  # 1, 2, 4, ... 64 kB
-# Seconds of processor time. What takes so little for 8 kB is not quadratic: no machine takes 33
+# Seconds of processor time. What takes less for 8 kB is not quadratic: no machine executes 33
 # million steps in that time.
 QUICK = 0.001
 MOST = 0.25
-# Of eight times the length linear time is 8 times as much, and quadratic time 64 times.
+# For eight times the length, linear time is 8 times as much, and quadratic time 64 times.
 GROWTH = 24
 
 UNITS = [
@@ -46,7 +46,7 @@ PREFIXES = ["", '"', '1;a="', '{"a":{"a":"']
 
 
 class Text(NamedTuple):
-    """A text of any length: the beginning, what is repeated, the end."""
+    """A text of any length: the beginning, the repeated part, the end."""
 
     beginning: str
     unit: str
@@ -68,7 +68,7 @@ def seconds_for(work: Work, text: str, *, runs: int = 1) -> float:
 
 
 def assert_linear(work: Work, text: Text) -> None:
-    """Compare what takes its time at all, at all lengths; a busy machine is asked again."""
+    """Compare the times at all lengths, unless negligible; on a busy machine measure twice."""
     if seconds_for(work, text.of(8 * KILO)) < QUICK:
         return
     for runs in (1, 5):
@@ -108,7 +108,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def expressions() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
-    """Give all expressions by name, with the methods by which their modules use them."""
+    """Return all expressions by name, with the methods that their modules call on them."""
     found: dict[str, tuple[re.Pattern[str], frozenset[str]]] = {}
     for module in modules():
         uses = uses_in(ast.parse(inspect.getsource(module)))
@@ -137,7 +137,7 @@ def patterns_in(value: object) -> Iterator[re.Pattern[str]]:
 
 
 def uses_in(tree: ast.Module) -> dict[str, set[str]]:
-    """Tell by which methods the variables of a module are used, also in a loop over one."""
+    """Return the methods called on the variables of a module, also in a loop over one."""
     loops: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.comprehension):
@@ -186,7 +186,7 @@ def pieces_of(tree: Any, variant: int) -> list[str]:  # noqa: ANN401 - it has no
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
                 least, most, body = value
                 pieces += [CUT] * (most > 100) + pieces_of(body, variant) * max(1, least)
-            case "ASSERT":  # of what stands ahead only what it repeats
+            case "ASSERT":  # of a lookahead only the repeated part
                 inside = pieces_of(value[1], variant)
                 pieces += inside if value[0] < 0 else [CUT] * (CUT in inside)
             case "ASSERT_NOT" | "AT" | "GROUPREF":
@@ -197,7 +197,7 @@ def pieces_of(tree: Any, variant: int) -> list[str]:  # noqa: ANN401 - it has no
 
 
 def fits(char: str, choices: list[tuple[Any, Any]]) -> bool:
-    """Tell whether a set of characters, such as [^a-z], has the character."""
+    """Return whether a set of characters, such as [^a-z], has the character."""
     negated, found = False, False
     for kind, value in choices:
         match str(kind):
@@ -215,7 +215,7 @@ def fits(char: str, choices: list[tuple[Any, Any]]) -> bool:
 
 
 def hostile_to(pattern: re.Pattern[str]) -> Iterator[Text]:
-    """Give texts that match up to some repetition, go on for long, and end in what fits not."""
+    """Return texts that match up to a repetition, continue for long, and end in a mismatch."""
     seen: set[tuple[str, str]] = set()
     for pieces in samples(pattern.pattern, pattern.flags & ~re.UNICODE):
         cuts = [0, *(place for place, piece in enumerate(pieces) if piece is CUT)]
@@ -258,7 +258,7 @@ def words_in(value: object) -> Iterator[str]:
 
 
 def headers_of_all() -> list[str]:
-    """Give the names that are read of everybody: words of the tables, alone and with a prefix."""
+    """Return the names read from every server: words of the tables, alone and with a prefix."""
     words: set[str] = set()
     for found in pkgutil.iter_modules(aiothrottle.headers.__path__, "aiothrottle.headers."):
         if ".vendor" not in found.name:
@@ -302,7 +302,7 @@ def check_header(name: str, profile: Profile | None) -> None:
 
 # ---- bodies ----------------------------------------------------------------------------------
 
-# Where a body has its text: in it all, or in some part of JSON.
+# The places of text in a body: all of it, or some part of JSON.
 BODIES = [
     *("{}", "[{}", '{{"error":["{}"]}}', '{{"error":{}', "throttled: {}", "<Error><Code>{}"),
     *('[{}"a"]', '{{{}"a":"a"}}', '{{"error":{{"metadata":{{"headers":{{{}"age":"1"}}}}}}}}'),
@@ -412,7 +412,7 @@ def test_everything_is_found() -> None:
 
 
 def test_no_expression_is_hidden_in_a_function() -> None:
-    """Only what is compiled at the top of a module is found."""
+    """Only expressions compiled at the top of a module are found."""
     for module in modules():
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             match node:
@@ -425,7 +425,7 @@ def test_no_expression_is_hidden_in_a_function() -> None:
 # ---- one response ----------------------------------------------------------------------------
 
 
-def test_sixty_hostile_lines_take_well_under_a_tenth_of_a_second() -> None:
+def test_sixty_hostile_lines_are_parsed_quickly() -> None:
     """As many as aiohttp takes, each of 8 kB: of one name, or of all."""
     values = [Text(beginning, unit).of(8000) for beginning in PREFIXES for unit in UNITS]
     cases: list[tuple[str, Profile | None]] = [(name, None) for name in HEADERS]
@@ -437,7 +437,7 @@ def test_sixty_hostile_lines_take_well_under_a_tenth_of_a_second() -> None:
         check_response([(name, value) for name in HEADERS[::5][:60]], None)
 
 
-def test_sixty_long_names_take_well_under_a_tenth_of_a_second() -> None:
+def test_sixty_long_names_are_parsed_quickly() -> None:
     names = [f"x-ratelimit-{'a-' * 4000}{number}" for number in range(60)]
     check_response([(name, "1") for name in names], PROFILES["Binance"])
     quotas = ServerQuotas("at once", (), 60)

@@ -36,7 +36,7 @@ def acme(*lines: tuple[str, str], status: int = 200) -> ServerLimits:
 
 
 def test_own_profile_reads_each_kind_of_header() -> None:
-    said = acme(
+    limits = acme(
         ("acme-max", "10"),
         ("ACME-LEFT", "4"),
         ("Acme-Reset", "1500"),
@@ -47,14 +47,14 @@ def test_own_profile_reads_each_kind_of_header() -> None:
         ("Acme-Json", '{"x":{"kind":"k","left":{"n":7,"wait":4}}}'),
         ("X-RateLimit-Limit-Hour", "5"),
     )
-    assert set(said.policies) == {
+    assert set(limits.policies) == {
         Policy("minute", 10, 60.0, 4, 1.5),
         Policy("day", 100, 86400.0, 0, None),
         Policy("of user", 9, None, 6, None),
         Policy("k-x", None, None, 7, None),
         Policy("hour", 5, 3600.0),
     }
-    assert (said.limit, said.remaining, said.retry_after) == (100, 0, 4)
+    assert (limits.limit, limits.remaining, limits.retry_after) == (100, 0, 4)
 
 
 def test_profile_sets_throttled_statuses_and_milliseconds() -> None:
@@ -77,8 +77,8 @@ def test_part_of_a_broken_item_is_ignored(value: str) -> None:
 
 def test_unreadable_item_keeps_its_position() -> None:
     item = Items("places", r"(?P<limit>\d+)|[^,]+", name=("first", "second", "third"))
-    said = read(("Places", "1,many,3"), profile=Profile("Places", limits=(item,)))
-    assert said.policies == (Policy("first", 1), Policy("third", 3))
+    limits = read(("Places", "1,many,3"), profile=Profile("Places", limits=(item,)))
+    assert limits.policies == (Policy("first", 1), Policy("third", 3))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_unreadable_item_keeps_its_position() -> None:
         ("", None),
     ],
 )
-def test_a_profile_is_chosen_by_host(host: str, name: str | None) -> None:
+def test_profile_is_chosen_by_host(host: str, name: str | None) -> None:
     profile = profile_for(host)
     assert (profile.name if profile else None) == name
 
@@ -232,15 +232,15 @@ VENDORS: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_vendor_responses_missing_from_the_corpus(vendor: str) -> None:
     lines, wanted = VENDORS[vendor]
-    said = read(*lines, profile=PROFILES[vendor])
-    found = {key: getattr(said, key) for key in wanted}
-    assert same(found, wanted), said
+    limits = read(*lines, profile=PROFILES[vendor])
+    found = {key: getattr(limits, key) for key in wanted}
+    assert same(found, wanted), limits
 
 
 def test_policy_names_come_from_the_vendor() -> None:
     def names(vendor: str) -> set[str | None]:
-        said = read(*VENDORS[vendor][0], profile=PROFILES[vendor])
-        return {policy.name for policy in said.policies}
+        limits = read(*VENDORS[vendor][0], profile=PROFILES[vendor])
+        return {policy.name for policy in limits.policies}
 
     assert names("Riot Games") == {"app:1", "app:120", "method:10"}
     assert names("Sentry") == {None, "error"}

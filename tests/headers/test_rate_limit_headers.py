@@ -1,4 +1,4 @@
-"""The rules by which headers are read, one by one; the corpus shows them together."""
+"""Specifies the rules for common headers, one by one; the corpus shows them together."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -26,14 +26,14 @@ LINES = [("x-ratelimit-limit", "10"), ("X-RateLimit-Remaining", "4")]
     ],
     ids=lambda headers: type(headers).__name__,
 )
-def test_headers_may_be_a_multidict_a_mapping_or_pairs(
+def test_headers_may_be_multidict_mapping_or_pairs(
     headers: Mapping[str, str] | Iterable[tuple[str, str]],
 ) -> None:
-    said = parse_rate_limit(200, headers, NOW)
-    assert (said.limit, said.remaining) == (10, 4)
+    limits = parse_rate_limit(200, headers, NOW)
+    assert (limits.limit, limits.remaining) == (10, 4)
 
 
-def test_a_naive_now_is_an_error_that_says_what_to_give() -> None:
+def test_naive_now_is_rejected_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"datetime\.now\(UTC\)"):
         parse_rate_limit(200, {}, datetime(2026, 11, 20))
 
@@ -52,40 +52,38 @@ def test_a_naive_now_is_an_error_that_says_what_to_give() -> None:
         ({"headers": {3: "3"}}, "headers must be str, got 3"),
     ],
 )
-def test_an_argument_of_a_wrong_kind_is_told_with_what_would_be_right(
-    wrong: dict[str, Any], named: str
-) -> None:
+def test_argument_of_wrong_type_names_the_right_one(wrong: dict[str, Any], named: str) -> None:
     right: dict[str, Any] = {"status": 200, "headers": {}, "now": NOW}
     with pytest.raises(TypeError, match=named):
         parse_rate_limit(**right | wrong)
 
 
 @pytest.mark.parametrize("vendor", ["Discord", "discord.com", "DISCORD", "nobody.example"])
-def test_a_profile_may_be_told_by_the_name_or_the_host_of_its_vendor(vendor: str) -> None:
+def test_profile_may_be_named_by_vendor_or_host(vendor: str) -> None:
     for case in CASES:
         arguments = case["status"], case["headers"], NOW, case.get("body")
-        told = parse_rate_limit(*arguments, profile=vendor)
-        assert told == parse_rate_limit(*arguments, profile=profile_for(vendor))
+        found = parse_rate_limit(*arguments, profile=vendor)
+        assert found == parse_rate_limit(*arguments, profile=profile_for(vendor))
 
 
 @pytest.mark.parametrize("status", [200, 404, 429, 500])
-def test_nothing_is_said_where_there_is_nothing(status: int) -> None:
+def test_empty_response_reports_nothing(status: int) -> None:
     assert read(("Server", "nginx"), DATE, status=status) == ServerLimits(status == 429)
 
 
 @pytest.mark.parametrize("name", ["X-Limit-" + "x" * 100, "x-ratelimit-limit-" + "y" * 100])
-def test_a_name_that_is_too_long_is_nobodys(name: str) -> None:
+def test_too_long_name_is_ignored(name: str) -> None:
     assert read((name, "1")) == ServerLimits()
 
 
-def test_a_server_may_use_more_names_than_are_remembered() -> None:
+def test_names_beyond_the_cache_are_parsed() -> None:
     lines = [(f"x-ratelimit-limit-{number}", str(number)) for number in range(3000)]
     names = [policy.name for policy in read(*lines).policies]
     assert names == [str(number) for number in range(256)]  # more than any server has limits
     assert read(*LINES).limit == 10
 
 
-def test_every_case_is_the_same_whatever_the_case_and_the_order() -> None:
+def test_case_and_order_of_headers_do_not_matter() -> None:
     for case in CASES:
         once = {key: None for key, _ in case["headers"]}
         turned = [[name.swapcase(), value] for name, value in case["headers"][::-1]]
@@ -101,7 +99,7 @@ def test_every_case_is_the_same_whatever_the_case_and_the_order() -> None:
                 assert parse(mended).retry_after == parse(case).retry_after, case["id"]
 
 
-def test_a_profile_changes_nothing_of_what_everybody_can_read() -> None:
+def test_profile_changes_no_common_header() -> None:
     for case in CASES:
         profile = profile_for(case["provider"])
         if case["requires"] == "generic" and profile is not None and not profile.windows:
@@ -134,14 +132,16 @@ USED_UP = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "9")]
         (400, [("x-amzn-errortype", "ValidationException")], False),
     ],
 )
-def test_what_is_a_refusal(status: int, lines: list[tuple[str, str]], throttled: bool) -> None:
+def test_throttled_follows_status_and_headers(
+    status: int, lines: list[tuple[str, str]], throttled: bool
+) -> None:
     assert read(*lines, status=status).throttled is throttled
 
 
 @pytest.mark.parametrize("prefix", ["RateLimit-", "rate-limit-", "X-RateLimit-", "x-rate-limit-"])
 def test_every_spelling_of_the_prefix(prefix: str) -> None:
-    said = read((f"{prefix}Limit", "9"), (f"{prefix}Remaining", "3"), (f"{prefix}Reset", "2"))
-    assert said == ServerLimits(limit=9, remaining=3, reset_after=2.0)
+    limits = read((f"{prefix}Limit", "9"), (f"{prefix}Remaining", "3"), (f"{prefix}Reset", "2"))
+    assert limits == ServerLimits(limit=9, remaining=3, reset_after=2.0)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_every_spelling_of_the_prefix(prefix: str) -> None:
     ],
 )
 def test_counts(limit: str, remaining: str, found: tuple[float | None, float | None]) -> None:
-    said = read(("X-RateLimit-Limit", limit), ("X-RateLimit-Remaining", remaining))
-    assert (said.limit, said.remaining) == found
+    limits = read(("X-RateLimit-Limit", limit), ("X-RateLimit-Remaining", remaining))
+    assert (limits.limit, limits.remaining) == found
 
 
-def test_of_several_families_the_more_believed_gives_the_limit_and_the_stricter_the_rest() -> None:
-    said = read(
+def test_families_are_merged_by_precedence_and_strictness() -> None:
+    limits = read(
         ("X-Rate-Limit-Limit", "9"),
         ("X-Rate-Limit-Reset", "100"),
         ("RateLimit-Limit", "50"),
@@ -178,10 +178,10 @@ def test_of_several_families_the_more_believed_gives_the_limit_and_the_stricter_
         ("X-RateLimit-Remaining", "2"),
         ("X-RateLimit-Reset", "11.5"),
     )
-    assert (said.limit, said.remaining, said.reset_after) == (50, 2, 100)
+    assert (limits.limit, limits.remaining, limits.reset_after) == (50, 2, 100)
 
 
-def test_a_reset_that_was_rounded_twice_is_the_first() -> None:
+def test_rounded_reset_equals_the_exact_one() -> None:
     assert read(("RateLimit-Reset", "10"), ("X-RateLimit-Reset", "12")).reset_after == 10
 
 
@@ -194,7 +194,7 @@ def test_a_reset_that_was_rounded_twice_is_the_first() -> None:
         ([("X-RateLimit-Next", "2026-11-20T12:01:00Z"), ("X-RateLimit-Reset", "5")], 5),
     ],
 )
-def test_other_words_for_reset(lines: list[tuple[str, str]], seconds: float) -> None:
+def test_other_names_of_reset(lines: list[tuple[str, str]], seconds: float) -> None:
     assert read(*lines).reset_after == seconds
 
 
@@ -212,17 +212,15 @@ def test_other_words_for_reset(lines: list[tuple[str, str]], seconds: float) -> 
         ("Period", "9" * 30, None),
     ],
 )
-def test_the_window_may_be_in_a_header_beside(name: str, value: str, seconds: float | None) -> None:
-    said = read(("X-RateLimit-Limit", "5"), (f"X-RateLimit-{name}", value))
-    assert (said.limit, said.window) == (5, seconds)
+def test_separate_header_gives_the_window(name: str, value: str, seconds: float | None) -> None:
+    limits = read(("X-RateLimit-Limit", "5"), (f"X-RateLimit-{name}", value))
+    assert (limits.limit, limits.window) == (5, seconds)
 
 
 @pytest.mark.parametrize(("remaining", "limit"), [("598.0", 600), ("0", None), ("?", None)])
-def test_what_was_used_gives_the_limit_while_something_remains(
-    remaining: str, limit: float | None
-) -> None:
-    said = read(("x-ratelimit-used", "2"), ("x-ratelimit-remaining", remaining))
-    assert said.limit == limit
+def test_used_and_remaining_give_the_limit(remaining: str, limit: float | None) -> None:
+    limits = read(("x-ratelimit-used", "2"), ("x-ratelimit-remaining", remaining))
+    assert limits.limit == limit
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_what_was_used_gives_the_limit_while_something_remains(
         ),
     ],
 )  # fmt: skip
-def test_the_name_may_be_on_either_side(
+def test_name_may_precede_or_follow_the_field(
     limit: str, remaining: str, reset: str, name: str, window: float | None
 ) -> None:
     lines = [(limit, "10"), (remaining, "4")] + ([(reset, "7")] if reset else [])
@@ -257,19 +255,19 @@ def test_the_name_may_be_on_either_side(
     )
 
 
-def test_the_least_part_that_is_left_binds() -> None:
-    said = read(
+def test_smallest_remaining_share_binds() -> None:
+    limits = read(
         ("x-ratelimit-limit-a", "100"),
         ("x-ratelimit-remaining-a", "50"),
         ("x-ratelimit-limit-b", "10"),
         ("x-ratelimit-remaining-b", "4"),
         ("x-ratelimit-remaining-c", "1"),  # of an unknown quota
     )
-    assert (said.limit, said.remaining) == (10, 4)
+    assert (limits.limit, limits.remaining) == (10, 4)
 
 
-def test_nothing_left_binds_whatever_the_quota_and_the_longest_of_these() -> None:
-    said = read(
+def test_exhausted_limit_with_the_longest_reset_binds() -> None:
+    limits = read(
         ("x-ratelimit-limit-a", "100"),
         ("x-ratelimit-remaining-a", "1"),
         ("x-ratelimit-remaining-b", "0"),
@@ -277,56 +275,56 @@ def test_nothing_left_binds_whatever_the_quota_and_the_longest_of_these() -> Non
         ("x-ratelimit-remaining-c", "0"),
         ("x-ratelimit-reset-c", "50"),
     )
-    assert (said.limit, said.remaining, said.reset_after) == (None, 0, 50)
+    assert (limits.limit, limits.remaining, limits.reset_after) == (None, 0, 50)
 
 
-def test_without_any_remainder_the_longest_reset_binds() -> None:
-    said = read(
+def test_longest_reset_binds_without_remainders() -> None:
+    limits = read(
         ("x-ratelimit-limit-a", "5"), ("x-ratelimit-reset-a", "9"), ("x-ratelimit-reset-b", "8")
     )
-    assert (said.limit, said.reset_after) == (5, 9)
+    assert (limits.limit, limits.reset_after) == (5, 9)
 
 
-def test_limits_alone_do_not_bind() -> None:
-    said = read(("x-ratelimit-limit-a", "5"), ("x-ratelimit-limit-b", "0.5"))
-    assert said.limit is None
-    assert said.policies == (Policy("a", 5), Policy("b", 0.5))
+def test_limits_without_remainders_do_not_bind() -> None:
+    limits = read(("x-ratelimit-limit-a", "5"), ("x-ratelimit-limit-b", "0.5"))
+    assert limits.limit is None
+    assert limits.policies == (Policy("a", 5), Policy("b", 0.5))
 
 
-def test_minus_one_stands_for_no_limit() -> None:
+def test_minus_one_means_no_limit() -> None:
     placeholder = [(f"x-ratelimit-{field}-tokens", "-1") for field in ("limit", "remaining")]
     assert read(*placeholder, ("x-ratelimit-reset-tokens", "0")) == ServerLimits()
 
 
-def test_a_window_said_for_one_name() -> None:
-    said = read(
+def test_window_of_a_named_limit() -> None:
+    limits = read(
         ("x-ratelimit-limit-tokens", "9"),
         ("x-ratelimit-remaining-tokens", "5"),
         ("x-ratelimit-renewalperiod-tokens", "60"),
     )
-    assert said.window == 60
+    assert limits.window == 60
 
 
-def test_a_trio_finds_itself_among_the_named() -> None:
+def test_unnamed_fields_match_their_named_limit() -> None:
     trio = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "2"), ("RateLimit-Reset", "1")]
     second = [("X-RateLimit-Limit-Second", "5"), ("X-RateLimit-Remaining-Second", "2")]
     hour = [("X-RateLimit-Limit-Hour", "5"), ("X-RateLimit-Remaining-Hour", "3")]
-    said = read(*hour, *trio, *second)
-    assert (said.limit, said.remaining, said.reset_after, said.window) == (5, 2, 1, 1)
-    assert Policy("second", 5, 1.0, 2, 1.0) in said.policies
+    limits = read(*hour, *trio, *second)
+    assert (limits.limit, limits.remaining, limits.reset_after, limits.window) == (5, 2, 1, 1)
+    assert Policy("second", 5, 1.0, 2, 1.0) in limits.policies
 
 
-def test_a_reset_without_numbers_is_that_of_the_named_limit_which_has_none() -> None:
+def test_bare_reset_completes_the_named_limit_without_one() -> None:
     named = [("x-ratelimit-limit-a", "9"), ("x-ratelimit-remaining-a", "2")]
-    said = read(*named, ("x-ratelimit-reset", "30"))
-    assert (said.limit, said.remaining, said.reset_after) == (9, 2, 30)
+    limits = read(*named, ("x-ratelimit-reset", "30"))
+    assert (limits.limit, limits.remaining, limits.reset_after) == (9, 2, 30)
     assert read(*named, ("x-ratelimit-reset-a", "5"), ("x-ratelimit-reset", "30")).reset_after == 5
 
 
-def test_words_worth_keeping() -> None:
-    said = read(("X-RateLimit-Scope", "shared"), ("RateLimit-Reason", "jira-burst-based"))
-    assert (said.scope, said.reason) == ("shared", "jira-burst-based")
-    assert said == ServerLimits(scope="shared", reason="jira-burst-based")
+def test_scope_and_reason_are_reported() -> None:
+    limits = read(("X-RateLimit-Scope", "shared"), ("RateLimit-Reason", "jira-burst-based"))
+    assert (limits.scope, limits.reason) == ("shared", "jira-burst-based")
+    assert limits == ServerLimits(scope="shared", reason="jira-burst-based")
     assert read(("X-RateLimit-Resource", "core")).scope is None
     assert read(("X-RateLimit-Global", "true")).scope == "global"
     assert read(("Stripe-Rate-Limited-Reason", "global-rate")).reason == "global-rate"

@@ -1,4 +1,4 @@
-"""What only the body of a response says."""
+"""Specifies the limits and waits that only a body reports."""
 
 import pytest
 
@@ -31,7 +31,7 @@ from tests.reading import EPOCH, read
         (403, "x" * 40_000 + "secondary rate limit" + "x" * 100_000),
     ],
 )
-def test_a_body_bears_the_mark_of_a_refusal(status: int, body: str) -> None:
+def test_body_marks_a_throttled_response(status: int, body: str) -> None:
     assert read(status=status, body=body).throttled
     assert read(status=status, body=body.encode()).throttled
     assert not read(status=413, body=body).throttled
@@ -57,7 +57,7 @@ def test_a_body_bears_the_mark_of_a_refusal(status: int, body: str) -> None:
         (500, '{"retry_after":"soon"}'),
     ],
 )
-def test_another_body_says_nothing(status: int, body: str) -> None:
+def test_other_body_reports_nothing(status: int, body: str) -> None:
     assert read(status=status, body=body) == ServerLimits()
 
 
@@ -77,12 +77,12 @@ def test_another_body_says_nothing(status: int, body: str) -> None:
         ('{"retry_after":1e300}', 2**31),
     ],
 )
-def test_the_wait_may_be_in_the_body(body: str, seconds: float) -> None:
+def test_body_may_have_the_wait(body: str, seconds: float) -> None:
     assert read(status=429, body=body).retry_after == seconds
     assert read(("Retry-After", "7"), status=429, body=body).retry_after == 7
 
 
-def test_headers_inside_of_a_body_fill_what_is_missing_outside() -> None:
+def test_headers_inside_a_body_fill_missing_fields() -> None:
     inner = '{"X-RateLimit-Limit":"50","X-RateLimit-Remaining":0,"X-RateLimit-Reset":"9"}'
     body = f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}'
     assert read(status=429, body=body) == ServerLimits(True, None, 50, 0, 9.0)

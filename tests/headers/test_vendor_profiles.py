@@ -1,6 +1,6 @@
 """profiles.toml: each entry is well-formed and dated, and becomes a `Profile`; the page lists it.
 
-After a change of the file the table of docs/headers.md is written anew by
+After a change of the file, rewrite the table of docs/headers.md with
 
     python -m tests.headers.test_vendor_profiles
 """
@@ -25,7 +25,7 @@ Table: TypeAlias = dict[str, Any]
 TEXT = files("aiothrottle.headers").joinpath("profiles.toml").read_text(encoding="utf-8")
 ENTRIES: list[Table] = tomllib.loads(TEXT)["profile"]
 
-# ---- what may stand in an entry --------------------------------------------------------------
+# ---- the fields of an entry ------------------------------------------------------------------
 
 
 def is_text(value: object) -> bool:
@@ -132,7 +132,7 @@ JSON_KEYS: Kinds = {
 
 
 def complaints(entry: Table) -> Iterator[str]:
-    """Say what is wrong with an entry of the file."""
+    """Return the complaint about an entry of the file."""
     yield from _complaints(entry, PROFILE_KEYS, "name", "source", "date")
     for row in entry.get("limits", []):
         if "item" in row:
@@ -229,7 +229,7 @@ def test_entries_are_in_alphabetical_order() -> None:
     assert names == list(PROFILES)
 
 
-# ---- what becomes of an entry ----------------------------------------------------------------
+# ---- the profile of an entry -----------------------------------------------------------------
 
 ACME = """
 name = "Acme"

@@ -1,4 +1,4 @@
-"""The live page over real HTTP on loopback: what it shows, to whom, and how it ends."""
+"""The live page over real HTTP on loopback: its contents, its access rules, and its end."""
 
 import asyncio
 import json
@@ -33,11 +33,11 @@ async def streaming(url: str) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
         assert response.status == 200
         assert response.content_type == "text/event-stream"
 
-        async def told() -> Any:  # noqa: ANN401 - JSON
+        async def received() -> Any:  # noqa: ANN401 - JSON
             text = (await response.content.readuntil(b"\n\n")).decode()
             return "end" if text.startswith("event: end\n") else json.loads(text[6:])
 
-        yield told
+        yield received
 
 
 async def status(url: str, **headers: str) -> int:
@@ -46,10 +46,10 @@ async def status(url: str, **headers: str) -> int:
         return response.status
 
 
-# ---- what it shows -----------------------------------------------------------------------------
+# ---- contents ----------------------------------------------------------------------------------
 
 
-async def test_the_page_is_served_and_asks_nobody_else() -> None:
+async def test_page_is_served_and_loads_nothing_else() -> None:
     async with serve(RateLimiter(10)) as url, aiohttp.ClientSession() as session:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
         for path, name in FILES.items():
@@ -66,11 +66,11 @@ async def test_the_page_is_served_and_asks_nobody_else() -> None:
             assert response.status == 405
 
 
-async def test_the_stream_tells_how_things_stand() -> None:
+async def test_stream_reports_the_current_state() -> None:
     limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=4)
     facts = {"URLs done": "7"}
-    async with serve(limiter, facts=lambda: facts) as url, streaming(url) as told:
-        first = await told()
+    async with serve(limiter, facts=lambda: facts) as url, streaming(url) as received:
+        first = await received()
         assert first["facts"] == {"URLs done": "7"}
         (before,) = first["limiters"]
         assert before == {
@@ -95,7 +95,7 @@ async def test_the_stream_tells_how_things_stand() -> None:
         report_retry(permit, 2, 0.1)
         permit.report_throttled(retry_after=60)
         await limiter.try_acquire()
-        second = await told()
+        second = await received()
         (after,) = second["limiters"]
         assert second["at"] > first["at"]
         counts = {"granted": 1, "tokens": 2, "inFlight": 1, "rejected": 1}
@@ -106,17 +106,17 @@ async def test_the_stream_tells_how_things_stand() -> None:
         assert pause["reason"] == "the server throttled a request and asked for a pause"
 
 
-async def test_several_limiters_and_their_keys_are_told_apart() -> None:
+async def test_limiters_and_their_keys_are_shown_separately() -> None:
     parent = RateLimiter(1000)
     keyed = KeyedRateLimiter(100, parent=parent)
     shown: Shown = {"all": parent, "hosts": keyed, "found": RateLimiter(AdaptiveRate(7, 1, 100))}
-    async with serve(shown) as url, streaming(url) as told:
+    async with serve(shown) as url, streaming(url) as received:
         await keyed.acquire("b.example.org")
         await keyed.acquire("a.example.org")
         await keyed.acquire("a.example.org")
         keyed.pause("b.example.org", 60)
-        await told()
-        everything, hosts, found = (await told())["limiters"]
+        await received()
+        everything, hosts, found = (await received())["limiters"]
     assert everything["granted"] == hosts["granted"] == 3
     assert [key["name"] for key in hosts["keys"]] == ["a.example.org", "b.example.org"]
     assert [key["granted"] for key in hosts["keys"]] == [2, 1]
@@ -126,20 +126,20 @@ async def test_several_limiters_and_their_keys_are_told_apart() -> None:
 
 
 @virtual
-async def test_what_may_be_a_secret_is_not_shown() -> None:
+async def test_possible_secrets_are_not_shown() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("hosts", keyed, None, now)
     for key in ("sk-live-1234", ("user", "password"), "https://me:pw@example.org/", "localhost"):
         await keyed.acquire(key)
     keyed.pause("sk-live-1234", 5)
-    told = json.dumps(feed.snapshot())
+    shown = json.dumps(feed.snapshot())
     names = [key["name"] for key in feed.snapshot()["keys"] or ()]
     assert names == ["key 1", "key 2", "key 3", "localhost"]
-    assert not re.search(r"live|user|password|pw", told)
+    assert not re.search(r"live|user|password|pw", shown)
 
 
 @virtual
-async def test_a_label_of_ones_own_names_the_keys() -> None:
+async def test_custom_label_names_the_keys() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("accounts", keyed, lambda key: f"account {key}", now)
     await keyed.acquire(7)
@@ -155,12 +155,12 @@ async def test_label_that_fails_costs_only_its_row() -> None:
 
     feed = Feed("accounts", keyed, label, now)
     await keyed.acquire(7)
-    told = feed.snapshot()
-    assert (told["granted"], told["keys"]) == (1, [])
+    shown = feed.snapshot()
+    assert (shown["granted"], shown["keys"]) == (1, [])
 
 
 @virtual
-async def test_of_many_keys_the_last_ones_are_kept_and_none_is_made_anew() -> None:
+async def test_latest_keys_are_shown_and_none_is_made() -> None:
     keyed = KeyedRateLimiter(100)
     feed = Feed("hosts", keyed, None, now)
     for number in range(1000):
@@ -176,10 +176,10 @@ async def test_of_many_keys_the_last_ones_are_kept_and_none_is_made_anew() -> No
     await asyncio.sleep(1000.0)
     assert len(keyed) == 0
     feed.snapshot()
-    assert len(keyed) == 0, "to look at a key that is forgotten makes none"
+    assert len(keyed) == 0, "a snapshot makes no forgotten key anew"
 
 
-# ---- to whom -----------------------------------------------------------------------------------
+# ---- access ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ async def test_of_many_keys_the_last_ones_are_kept_and_none_is_made_anew() -> No
         ("", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
     ],
 )
-async def test_only_this_machine_and_no_other_site_is_answered(
+async def test_only_this_machine_and_origin_are_answered(
     path: str, headers: dict[str, str], expected: int
 ) -> None:
     async with serve(RateLimiter(10)) as url:
         assert await status(url + path, **headers) == expected
 
 
-async def test_it_says_when_others_can_read_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_public_address_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     async with serve(RateLimiter(10)):
         assert caplog.messages == []
     async with serve(RateLimiter(10), host="0.0.0.0") as url:
@@ -227,7 +227,7 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
     with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         async with serve({"good": limiter, "bad": "10/s"}):  # type: ignore[dict-item]
             pass
-    for name, value, told in (
+    for name, value, message in (
         ("host", None, "such as '127.0.0.1', got None"),
         ("port", "8321", "such as 8321, got '8321'"),
         ("port", True, "such as 8321, got True"),
@@ -236,7 +236,7 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
         ("label", "host", "label must be a function or None"),
     ):
         arguments: dict[str, Any] = {name: value}
-        with pytest.raises((TypeError, ValueError), match=told):
+        with pytest.raises((TypeError, ValueError), match=message):
             async with serve(limiter, **arguments):
                 pass
     async with serve(RateLimiter(1)) as url:
@@ -247,10 +247,10 @@ async def test_wrong_arguments_are_named_and_leave_nothing() -> None:
     assert not limiter._engine.observers.listeners
 
 
-# ---- how it ends -------------------------------------------------------------------------------
+# ---- the end -----------------------------------------------------------------------------------
 
 
-async def test_it_ends_though_pages_are_open_and_tells_them() -> None:
+async def test_server_ends_and_notifies_open_pages() -> None:
     limiter = RateLimiter(10)
     async with aiohttp.ClientSession() as session:
         async with serve(limiter) as url:
@@ -263,7 +263,7 @@ async def test_it_ends_though_pages_are_open_and_tells_them() -> None:
         await status(url)
 
 
-async def test_it_ends_though_a_page_reads_nothing() -> None:
+async def test_server_ends_though_a_page_reads_nothing() -> None:
     limiter = RateLimiter(10)
     long = {"fact": "x" * 10_000_000}  # more than the sockets take
     async with serve(limiter, facts=lambda: long) as url:
@@ -276,7 +276,7 @@ async def test_it_ends_though_a_page_reads_nothing() -> None:
     assert not limiter._engine.observers.listeners
 
 
-async def test_it_ends_when_its_owner_is_cancelled() -> None:
+async def test_server_ends_when_its_owner_is_cancelled() -> None:
     limiter = RateLimiter(10)
     opened = asyncio.get_running_loop().create_future()
 
@@ -286,12 +286,12 @@ async def test_it_ends_when_its_owner_is_cancelled() -> None:
             await asyncio.Event().wait()
 
     owner = asyncio.create_task(own())
-    async with streaming(await opened) as told:
-        await told()
+    async with streaming(await opened) as received:
+        await received()
         owner.cancel()
         with pytest.raises(asyncio.CancelledError):
             await owner
-        while await told() != "end":
+        while await received() != "end":
             pass
     assert not limiter._engine.observers.listeners
 
@@ -305,7 +305,7 @@ STREAM = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @asynccontextmanager
 async def connecting(url: str) -> AsyncGenerator[Callable[[bytes], Awaitable[socket.socket]]]:
-    """Give a function that connects, and sends; closes all that is open at the end."""
+    """Return a function that connects and sends; closes all connections at the end."""
     port = int(url.rstrip("/").rpartition(":")[2])
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
@@ -321,7 +321,7 @@ async def connecting(url: str) -> AsyncGenerator[Callable[[bytes], Awaitable[soc
 
 
 async def until_closed(opened: socket.socket) -> int:
-    """Return how many bytes still came."""
+    """Return how many more bytes arrive."""
     loop = asyncio.get_running_loop()
     count = 0
     with suppress(ConnectionError):
@@ -332,7 +332,7 @@ async def until_closed(opened: socket.socket) -> int:
 
 
 def is_open(opened: socket.socket) -> bool:
-    """Tell whether the server has not closed it; what came is read."""
+    """Return whether the server keeps it open; reads what has arrived."""
     try:
         while opened.recv(1 << 16):
             pass
@@ -372,19 +372,23 @@ async def test_dripping_head_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_stream_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_PATIENCE", 0.2)
-    async with serve(RateLimiter(10)) as url, streaming(url) as told:
+    async with serve(RateLimiter(10)) as url, streaming(url) as received:
         for _ in range(3):
-            assert (await told())["limiters"]
+            assert (await received())["limiters"]
 
 
 async def test_many_half_open_requests_leave_room() -> None:
-    async with serve(RateLimiter(10)) as url, connecting(url) as connect, streaming(url) as told:
-        await told()
+    async with (
+        serve(RateLimiter(10)) as url,
+        connecting(url) as connect,
+        streaming(url) as received,
+    ):
+        await received()
         half = [await connect(HALF) for _ in range(300)]
         assert await status(url) == 200
         assert await status(url + "events") == 200
-        await told()
-        await told()
+        await received()
+        await received()
         still = [is_open(each) for each in half]
     assert 80 <= sum(still) <= 100
     assert not any(still[:200]), "the longest idle are closed first"
@@ -408,10 +412,10 @@ async def test_longest_idle_connection_is_closed_first(monkeypatch: pytest.Monke
 async def test_unread_streams_leave_room() -> None:
     async with serve(RateLimiter(10)) as url, connecting(url) as connect:
         unread = [await connect(STREAM) for _ in range(20)]
-        async with streaming(url) as told:
-            assert (await told())["limiters"]
+        async with streaming(url) as received:
+            assert (await received())["limiters"]
             await until_closed(unread[0])
-            await told()
+            await received()
             assert [is_open(each) for each in unread] == [False] + [True] * 19
 
 
@@ -458,7 +462,7 @@ async def test_unread_stream_is_closed_and_buffers_little(
     assert caplog.messages == []
 
 
-async def test_page_that_is_closed_leaves_room_at_once() -> None:
+async def test_closed_page_leaves_room_at_once() -> None:
     async with serve(RateLimiter(10)) as url, connecting(url) as connect:
         first = await connect(STREAM)
         for _ in range(40):
@@ -467,22 +471,22 @@ async def test_page_that_is_closed_leaves_room_at_once() -> None:
         assert is_open(first)
 
 
-async def test_nothing_is_logged_of_pages_that_come_and_go(
+async def test_connecting_and_closing_pages_log_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     async with serve(RateLimiter(10)) as url:
-        async with streaming(url) as told:
-            await told()
+        async with streaming(url) as received:
+            await received()
         await asyncio.sleep(0.6)  # it writes once more
     assert caplog.messages == []
 
 
-# ---- how it looks ------------------------------------------------------------------------------
+# ---- appearance --------------------------------------------------------------------------------
 
 
 def luminance(colour: str) -> float:
-    """Give the relative luminance of WCAG 2.2."""
+    """Return the relative luminance of WCAG 2.2."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -490,7 +494,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_pair_of_colours_has_contrast_in_light_and_dark() -> None:
+def test_every_pair_of_colours_has_enough_contrast() -> None:
     css = (FOLDER / "page.css").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
@@ -504,7 +508,7 @@ def test_every_pair_of_colours_has_contrast_in_light_and_dark() -> None:
                 assert (high + 0.05) / (low + 0.05) >= 4.5, (name, behind)
 
 
-# Each element whose text is cut, or that lies over one that it does not contain.
+# Each element with clipped text, or that overlaps one that it does not contain.
 MISPLACED = """
 (() => {
   const wrong = [];
@@ -559,7 +563,7 @@ needs_browser = pytest.mark.skipif(
 @needs_browser
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_in_a_browser_nothing_is_cut_and_nothing_overlaps(width: int, scheme: str) -> None:
+async def test_browser_shows_nothing_clipped_or_overlapping(width: int, scheme: str) -> None:
     async with shown_page() as (tab, _):
         await tab.show(width=width, scheme=scheme)
         assert await tab.evaluate(MISPLACED) == []
@@ -570,7 +574,7 @@ async def test_in_a_browser_nothing_is_cut_and_nothing_overlaps(width: int, sche
 
 
 @needs_browser
-async def test_in_a_browser_it_updates_by_itself_and_shows_the_end() -> None:
+async def test_browser_page_updates_and_shows_the_end() -> None:
     async with shown_page() as (tab, keyed):
         assert await tab.evaluate("document.getElementById('state').textContent") == "live"
         for _ in range(40):
@@ -582,7 +586,7 @@ async def test_in_a_browser_it_updates_by_itself_and_shows_the_end() -> None:
         await tab.until(f"{row}.children[4].textContent === '40'")
         keyed.pause("new.example.org", 600)
         await tab.until(f"{row}.children[7].textContent.startsWith('for 10 min')")
-        # The one thing that is read out.
+        # The only element that a screen reader reads out.
         news = "document.getElementById('news').textContent"
         await tab.until(f"{news} === 'new.example.org is paused for 10 min 0 s'")
         roles = await tab.evaluate(f"[...{row}.children].map((cell) => cell.getAttribute('role'))")
@@ -591,7 +595,7 @@ async def test_in_a_browser_it_updates_by_itself_and_shows_the_end() -> None:
 
 
 @needs_browser
-async def test_in_a_browser_a_store_that_is_away_is_told() -> None:
+async def test_browser_page_reports_an_outage() -> None:
     limiter = RateLimiter(10)
     async with open_tab() as tab, serve(limiter) as url:
         await tab.open(url)
@@ -611,7 +615,7 @@ async def test_in_a_browser_a_store_that_is_away_is_told() -> None:
 
 
 @needs_browser
-async def test_in_a_browser_the_end_is_told() -> None:
+async def test_browser_page_reports_the_end() -> None:
     async with open_tab() as tab:
         async with serve(RateLimiter(10)) as url:
             await tab.open(url)
@@ -621,7 +625,7 @@ async def test_in_a_browser_the_end_is_told() -> None:
 
 
 @needs_browser
-async def test_in_a_browser_a_name_is_text_and_no_markup() -> None:
+async def test_browser_shows_names_as_text_not_markup() -> None:
     limiter = RateLimiter(10)
     name = "<img src=x onerror=alert(1)>"
     async with open_tab() as tab, serve({name: limiter}, facts=lambda: {name: name}) as url:

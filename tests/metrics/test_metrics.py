@@ -1,4 +1,4 @@
-"""What Prometheus and OpenTelemetry are given, held against what the limiter did."""
+"""Metrics of Prometheus and OpenTelemetry agree with what the limiter did."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def prometheus() -> Prometheus:
 
 
 async def live(limiter: RateLimiter) -> list[Permit]:
-    """Have everything happen that is counted. Gives those that stay in flight."""
+    """Cause every event that is counted. Returns the permits still in flight."""
     async with limiter.throttle() as first:
         kept = [await limiter.acquire(0.5)]
         assert not (await limiter.try_acquire()).allowed
@@ -69,7 +69,7 @@ async def live(limiter: RateLimiter) -> list[Permit]:
 
 
 @virtual
-async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> None:
+async def test_prometheus_counts_every_event(prometheus: Prometheus) -> None:
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     prometheus.metrics.watch(limiter, "api")
     _kept = await live(limiter)
@@ -90,7 +90,7 @@ async def test_prometheus_is_given_all_that_happened(prometheus: Prometheus) -> 
 
 
 @virtual
-async def test_gauges_say_how_it_stands_when_prometheus_asks(prometheus: Prometheus) -> None:
+async def test_gauges_are_current_at_a_scrape(prometheus: Prometheus) -> None:
     limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=2)
     prometheus.metrics.watch(limiter, "api")
     assert prometheus("concurrency_limit", limiter="api") == 2
@@ -109,7 +109,7 @@ async def test_gauges_say_how_it_stands_when_prometheus_asks(prometheus: Prometh
 
 
 @virtual
-async def test_a_store_that_was_heard_of_has_a_gauge(prometheus: Prometheus) -> None:
+async def test_store_has_a_gauge_after_its_first_event(prometheus: Prometheus) -> None:
     limiter = RateLimiter(10)
     prometheus.metrics.watch(limiter, "api")
     limiter._engine.observers.emit(StoreDown(None, OSError()))
@@ -119,7 +119,7 @@ async def test_a_store_that_was_heard_of_has_a_gauge(prometheus: Prometheus) -> 
 
 
 @virtual
-async def test_keys_are_not_told_apart_unless_asked_for(prometheus: Prometheus) -> None:
+async def test_keys_have_labels_only_on_request(prometheus: Prometheus) -> None:
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "hosts")
     kept = [await keyed.acquire(f"host-{number}") for number in range(50)]
@@ -129,7 +129,7 @@ async def test_keys_are_not_told_apart_unless_asked_for(prometheus: Prometheus) 
 
 
 @virtual
-async def test_so_many_keys_have_a_label_of_their_own(prometheus: Prometheus) -> None:
+async def test_number_of_key_labels_is_bounded(prometheus: Prometheus) -> None:
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "hosts", keys=2)
     for key in ("a", "b", "c", "a", "d"):
@@ -142,8 +142,8 @@ async def test_so_many_keys_have_a_label_of_their_own(prometheus: Prometheus) ->
 
 
 @virtual
-async def test_keys_that_are_written_alike_share_a_series(prometheus: Prometheus) -> None:
-    # Prometheus refuses all that a program says if one series is in it twice.
+async def test_keys_with_equal_text_share_a_series(prometheus: Prometheus) -> None:
+    # Prometheus rejects a whole scrape with the same series twice.
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "users", keys=3)
     for key in (1, "1", "other", "a", "b", "c"):
@@ -159,21 +159,21 @@ async def test_keys_that_are_written_alike_share_a_series(prometheus: Prometheus
 
 
 @virtual
-async def test_what_is_watched_no_more_is_gone(prometheus: Prometheus) -> None:
+async def test_unwatched_limiter_is_not_reported(prometheus: Prometheus) -> None:
     limiter = RateLimiter(100)
     stop = prometheus.metrics.watch(limiter, "api")
     stop()
     stop()
     assert prometheus("in_flight", limiter="api") is None
     assert not limiter._engine.observers.listeners
-    again = prometheus.metrics.watch(limiter, "api")
+    unwatch = prometheus.metrics.watch(limiter, "api")
     stop()
     assert prometheus("in_flight", limiter="api") == 0, "that was another watch"
-    again()
+    unwatch()
 
 
 @virtual
-async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus) -> None:
+async def test_prometheus_may_scrape_in_its_own_thread(prometheus: Prometheus) -> None:
     keyed = KeyedRateLimiter(100)
     prometheus.metrics.watch(keyed, "hosts", keys=1000)
     done = threading.Event()
@@ -183,7 +183,7 @@ async def test_prometheus_may_ask_in_a_thread_of_its_own(prometheus: Prometheus)
         try:
             while not done.is_set():
                 generate_latest(prometheus.registry)
-        except Exception as error:  # noqa: BLE001 - told in the other thread
+        except Exception as error:  # noqa: BLE001 - raised in the main thread
             failures.append(error)
 
     thread = threading.Thread(target=scrape)
@@ -210,7 +210,7 @@ def rejects_wrong_arguments(watch: Any) -> None:  # noqa: ANN401 - it is called 
 
 
 @pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
-def test_where_the_metrics_go_has_to_be_something_they_can_go_to(kind: Any) -> None:  # noqa: ANN401
+def test_target_of_the_metrics_must_be_valid(kind: Any) -> None:  # noqa: ANN401
     with pytest.raises(TypeError, match=r"registry must be a|meter_provider must be a"):
         kind("http://localhost:9090")
 
@@ -228,7 +228,7 @@ def test_wrong_arguments_are_named(prometheus: Prometheus) -> None:
 
 
 @virtual
-async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
+async def test_grafana_queries_name_existing_metrics(
     prometheus: Prometheus,
 ) -> None:
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
@@ -251,7 +251,7 @@ async def test_each_query_of_the_grafana_dashboard_names_what_there_is(
 
 
 def queries(dashboard: object) -> list[str]:
-    """Give each query in it, wherever it stands."""
+    """Return each query in it, at any depth."""
     if isinstance(dashboard, dict):
         dashboard = cast("dict[str, object]", dashboard)
         own = [str(value) for key, value in dashboard.items() if key in {"expr", "query"}]
@@ -265,7 +265,7 @@ def queries(dashboard: object) -> list[str]:
 
 
 class Telemetry:
-    """What the SDK has collected."""
+    """Return what the SDK has collected."""
 
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
@@ -283,7 +283,7 @@ class Telemetry:
 
 
 @virtual
-async def test_opentelemetry_is_given_all_that_happened() -> None:
+async def test_opentelemetry_counts_every_event() -> None:
     telemetry = Telemetry()
     limiter = RateLimiter("1.5/s", concurrency_limit=4, algorithm=TokenBucket)
     telemetry.metrics.watch(limiter, "api")
@@ -313,7 +313,7 @@ async def test_opentelemetry_is_given_all_that_happened() -> None:
 
 
 @virtual
-async def test_opentelemetry_tells_so_many_keys_apart() -> None:
+async def test_opentelemetry_bounds_the_number_of_key_labels() -> None:
     telemetry = Telemetry()
     keyed = KeyedRateLimiter(100)
     stop = telemetry.metrics.watch(keyed, "hosts", keys=2)
@@ -332,7 +332,7 @@ async def test_opentelemetry_tells_so_many_keys_apart() -> None:
 
 
 @virtual
-async def test_opentelemetry_keys_written_alike_share_a_label() -> None:
+async def test_opentelemetry_keys_with_equal_text_share_a_label() -> None:
     telemetry = Telemetry()
     keyed = KeyedRateLimiter(100)
     telemetry.metrics.watch(keyed, "users", keys=2)
@@ -346,7 +346,7 @@ async def test_opentelemetry_keys_written_alike_share_a_label() -> None:
 
 
 @virtual
-async def test_the_span_of_a_request_says_how_long_it_waited() -> None:
+async def test_span_of_a_request_has_its_wait() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -363,9 +363,9 @@ async def test_the_span_of_a_request_says_how_long_it_waited() -> None:
 
     await asyncio.gather(request("first"), request("second"))
     spans = {span.name: span for span in exporter.get_finished_spans()}
-    assert told(spans["first"]) == []
+    assert recorded(spans["first"]) == []
     limiter_name = {"aiothrottle.limiter.name": "api"}
-    assert told(spans["second"]) == [
+    assert recorded(spans["second"]) == [
         ("aiothrottle.wait", {**limiter_name, "aiothrottle.wait.duration": 1.0}),
         ("aiothrottle.retry", {**limiter_name, **_attempt(2), "http.response.status_code": 503}),
         ("aiothrottle.retry", {**limiter_name, **_attempt(3), "error.type": "OSError"}),
@@ -376,7 +376,7 @@ def _attempt(number: int) -> dict[str, float]:
     return {"aiothrottle.retry.attempt": number, "aiothrottle.retry.delay": 0.5}
 
 
-def told(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
+def recorded(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
     return [(event.name, dict(event.attributes or {})) for event in span.events]
 
 
@@ -388,20 +388,20 @@ def test_opentelemetry_names_wrong_arguments() -> None:
         metrics.watch(RateLimiter(1), "api")
 
 
-# ---- the rates that hold -------------------------------------------------------------------------
+# ---- the rates in force --------------------------------------------------------------------------
 
 
 @virtual
-async def test_the_rates_that_hold_are_read_from_any_algorithm() -> None:
+async def test_rates_are_read_from_any_algorithm() -> None:
     assert rates(RateLimiter()) == ()
     assert rates(RateLimiter("10/s", burst=2)) == (Rate(10),)
     assert rates(RateLimiter(10, guard=0.5)) == (Rate(10, 1.5),)
     assert rates(RateLimiter(10, store=MemoryStore(), key="k")) == (Rate(10),)
     assert rates(RateLimiter(AdaptiveRate(4, 1, 1000))) == (Rate(4),)
-    told_of = RateLimiter(["10/s", "100/min"])
-    permit = await told_of.acquire()
+    adjusted = RateLimiter(["10/s", "100/min"])
+    permit = await adjusted.acquire()
     permit.update_quota(5, 10.0)
-    assert rates(told_of) == (Rate(10), Rate(100, 60))
+    assert rates(adjusted) == (Rate(10), Rate(100, 60))
     followed = RateLimiter("server")
     assert rates(followed) == ()
     followed.follow("7/s")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, is_typeddict
 
 from aiothrottle._http.options import Options
-from tests.project.test_architecture import DOORS
+from tests.project.test_architecture import ENTRY_POINTS
 from tests.servers import imported
 
 SURFACE = Path(__file__).with_name("api_surface.txt")
@@ -41,7 +41,7 @@ def written(parameters: Iterable[inspect.Parameter]) -> str:
     empty = inspect.Parameter.empty
     bare: list[inspect.Parameter] = []
     for each in parameters:
-        # What is no plain value may be written differently each time.
+        # Values other than plain ones may be written differently each time.
         default: object = each.default
         if default is not empty and not isinstance(default, PLAIN):
             default = ...
@@ -94,7 +94,7 @@ def lines_of_class(path: str, kind: type, protocols: dict[str, type]) -> Iterato
     """The class with its bases and protocols, then what neither of them has."""
     fits = kept(kind, protocols)
     named = sorted({each.__name__ for each in bases(kind)} | fits.keys())
-    arguments = "" if is_protocol(kind) else signature(kind)  # nobody calls a protocol
+    arguments = "" if is_protocol(kind) else signature(kind)  # a protocol is not called
     yield f"{path}{arguments}{': ' if named else ''}{', '.join(named)}"
     known = {each for protocol in fits.values() for each in members(protocol)}
     yield from (f"{path}.{each}" for each in own(kind) if each not in known)
@@ -105,10 +105,10 @@ def surface() -> list[str]:
 
     A module that lists it again only names it.
     """
-    modules = {door: imported(door) for door in DOORS}
+    modules = {entry_point: imported(entry_point) for entry_point in ENTRY_POINTS}
     public = {
-        door: {name: getattr(module, name) for name in sorted(module.__all__)}
-        for door, module in modules.items()
+        entry_point: {name: getattr(module, name) for name in sorted(module.__all__)}
+        for entry_point, module in modules.items()
     }
     classes = [
         each for names in public.values() for each in names.values() if inspect.isclass(each)
@@ -116,22 +116,24 @@ def surface() -> list[str]:
     protocols = {each.__name__: each for each in classes if is_protocol(each)}
     lines: list[str] = []
     seen: set[int] = set()
-    for door, names in public.items():
-        again: list[str] = []
+    for entry_point, names in public.items():
+        repeated: list[str] = []
         for name, each in names.items():
             if inspect.isclass(each) or inspect.isroutine(each):
                 if id(each) in seen:
-                    again.append(name)
+                    repeated.append(name)
                     continue
                 seen.add(id(each))
             if is_typeddict(each):
-                lines.append(f"{door}.{name}{keywords(each)}")
+                lines.append(f"{entry_point}.{name}{keywords(each)}")
             elif inspect.isclass(each):
-                lines += lines_of_class(f"{door}.{name}", each, protocols)
+                lines += lines_of_class(f"{entry_point}.{name}", each, protocols)
             else:
-                lines.append(f"{door}.{name}{signature(each) if inspect.isroutine(each) else ''}")
-        if again:
-            lines.append(f"{door} also has {', '.join(again)}")
+                lines.append(
+                    f"{entry_point}.{name}{signature(each) if inspect.isroutine(each) else ''}"
+                )
+        if repeated:
+            lines.append(f"{entry_point} also has {', '.join(repeated)}")
     for each in dict.fromkeys(base for kind in classes for base in bases(kind)):
         if id(each) not in seen:
             seen.add(id(each))
@@ -139,7 +141,7 @@ def surface() -> list[str]:
     return lines
 
 
-def test_public_names_and_signatures_are_written_down() -> None:
+def test_public_names_and_signatures_are_recorded() -> None:
     now, written = surface(), SURFACE.read_text(encoding="utf-8").splitlines()
     changed = [f"- {line}" for line in written if line not in now]
     changed += [f"+ {line}" for line in now if line not in written]

@@ -1,4 +1,4 @@
-"""Who may import whom: a table, and the walk over every import statement that holds it.
+"""Which module may import which: a table, and a walk over every import statement that checks it.
 
 In one line: cli -> aiohttp -> _http -> limiter -> _core -> algorithms -> rate, errors.
 `retry` and `headers` stand beside `aiohttp` and are pure: `now` is an argument.
@@ -21,7 +21,7 @@ from tests.servers import imported
 
 PACKAGE = Path(aiothrottle.__file__).parent
 
-# A new module is one row: what it may import inside the package, then what outside.
+# A new module is one row: its imports inside the package, then those outside.
 # "*" stands for any name; the first row that fits a module counts. What FOR_ALL names may be
 # imported by every module.
 FOR_ALL = {"checks", "redact", "texts"}
@@ -163,8 +163,8 @@ TABLE = """
     __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate errors |
 """  # noqa: E501 - a table
 
-# The rest of the standard library is free for all: it neither waits, nor reads a clock, nor draws
-# lots. What is not of the standard library always needs the table's leave.
+# The rest of the standard library is allowed everywhere: it neither waits, nor reads a clock, nor
+# draws random numbers. Imports from elsewhere always need a row of the table.
 WATCHED = {"asyncio", "importlib", "random", "selectors", "socket", "threading", "time"}
 
 
@@ -183,7 +183,7 @@ ROWS = read(TABLE)
 
 
 def name_of(path: Path) -> str:
-    """Give "testing.audit" for testing/audit.py, and "testing" for testing/__init__.py."""
+    """Return "testing.audit" for testing/audit.py, and "testing" for testing/__init__.py."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts if len(parts) == 1 or parts[-1] != "__init__" else parts[:-1])
 
@@ -200,7 +200,7 @@ def imports(module: str, source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module}: no relative imports, they are harder to read"
             assert node.module
-            # `from aiothrottle import rate` imports the module, `... import Rate` the door.
+            # `from aiothrottle import rate` imports the module, `... import Rate` the package.
             submodules = {f"{node.module}.{alias.name}" for alias in node.names}
             inside = {name for name in submodules if name.removeprefix("aiothrottle.") in FILES}
             found |= inside
@@ -228,12 +228,12 @@ def complaints(module: str, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", FILES)
-def test_a_module_imports_only_what_its_row_allows(module: str) -> None:
+def test_module_imports_only_what_its_row_allows(module: str) -> None:
     assert complaints(module, FILES[module].read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.module)
-def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
+def test_every_row_matches_an_existing_module(row: Row) -> None:
     assert any(fnmatchcase(module, row.module) for module in FILES)
 
 
@@ -269,7 +269,7 @@ def test_every_row_is_of_a_module_that_exists(row: Row) -> None:
         ("nobody", ""),
     ],
 )
-def test_the_walk_sees_a_forbidden_import(module: str, source: str) -> None:
+def test_walk_finds_a_forbidden_import(module: str, source: str) -> None:
     assert len(complaints(module, source)) == 1
 
 
@@ -289,7 +289,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def cycles(imported: dict[str, set[str]]) -> list[list[str]]:
-    """Find each chain of imports that comes back to where it began, by depth-first search."""
+    """Find each chain of imports that returns to its start, by depth-first search."""
     found: list[list[str]] = []
     done: set[str] = set()
 
@@ -323,7 +323,7 @@ def test_search_finds_a_cycle(imported: dict[str, set[str]], cycle: list[str]) -
     assert cycles(imported) == [cycle]
 
 
-def test_two_ways_to_one_module_are_no_cycle() -> None:
+def test_two_paths_to_one_module_are_no_cycle() -> None:
     assert cycles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}}) == []
 
 
@@ -334,7 +334,7 @@ def test_graph_has_imports_for_types_only() -> None:
     assert modules.keys() == FILES.keys()
 
 
-def test_the_package_alone_loads_nothing_of_others() -> None:
+def test_package_alone_loads_no_third_party() -> None:
     code = (
         "import sys; before = set(sys.modules); import aiothrottle; "
         "print(*{name.partition('.')[0] for name in sys.modules.keys() - before})"
@@ -347,9 +347,9 @@ def test_the_package_alone_loads_nothing_of_others() -> None:
     assert set(run.stdout.split()) - of_python == {"aiothrottle"}
 
 
-# ---- the public doors ------------------------------------------------------------------------
+# ---- the public modules ----------------------------------------------------------------------
 
-DOORS = [
+ENTRY_POINTS = [
     "aiothrottle",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
@@ -370,22 +370,22 @@ DOORS = [
 ]
 
 
-@pytest.fixture(params=DOORS)
-def door(request: pytest.FixtureRequest) -> ModuleType:
+@pytest.fixture(params=ENTRY_POINTS)
+def entry_point(request: pytest.FixtureRequest) -> ModuleType:
     return imported(request.param)
 
 
-def test_what_a_door_lists_is_there_and_has_a_docstring(door: ModuleType) -> None:
-    assert door.__doc__
-    assert len(door.__all__) == len(set(door.__all__))
-    for name in door.__all__:
-        public = getattr(door, name)
+def test_listed_public_name_exists_and_has_a_docstring(entry_point: ModuleType) -> None:
+    assert entry_point.__doc__
+    assert len(entry_point.__all__) == len(set(entry_point.__all__))
+    for name in entry_point.__all__:
+        public = getattr(entry_point, name)
         if inspect.isclass(public) or inspect.isroutine(public):
             # `__doc__` and not `getdoc`: an inherited sentence describes something else.
             assert public.__doc__, name
 
 
-def test_the_package_lists_exactly_its_public_names() -> None:
+def test_package_lists_exactly_its_public_names() -> None:
     public = {
         name
         for name, value in vars(aiothrottle).items()
@@ -394,5 +394,5 @@ def test_the_package_lists_exactly_its_public_names() -> None:
     assert public == set(aiothrottle.__all__) - {"__version__"}
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()

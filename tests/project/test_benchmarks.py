@@ -1,4 +1,4 @@
-"""What the benchmarks count, where it is more than adding up."""
+"""The counts of the benchmarks, where they are more than a sum."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not there: a built package")
-def test_share_of_a_store_is_counted_while_all_ask() -> None:
+def test_store_share_is_counted_during_full_demand() -> None:
     """Grants to requests that still wait when the demand ends are no part of the rate."""
     pytest.importorskip("redis")
     bursts = [float(second) for second in range(15)]  # ten of demand, and five to drain

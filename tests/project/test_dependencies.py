@@ -1,4 +1,4 @@
-"""The lower bounds that users are given are those that the tests run with: see `.ci/run`."""
+"""The lower bounds given to users are those that the tests run with: see `.ci/run`."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,7 @@ PROJECT: dict[str, Any] = tomllib.loads(
 
 
 def bounds(requirements: list[str]) -> dict[str, str]:
-    """Give the lower bound of each package, without its markers."""
+    """Return the lower bound of each package, without its markers."""
     parted = (requirement.partition(";")[0].partition(">=") for requirement in requirements)
     return {name: bound for name, _, bound in parted}
 

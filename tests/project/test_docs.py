@@ -10,45 +10,45 @@ from pathlib import Path
 import pytest
 
 import aiothrottle
-from tests.project.test_architecture import DOORS
+from tests.project.test_architecture import ENTRY_POINTS
 from tests.servers import imported
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
-# A directive of the reference: which module, and its options.
+# A directive of the reference: its module, and its options.
 AUTOMODULE = re.compile(r"^\.\. automodule:: (\S+)\n((?:   :.*\n)*)", re.MULTILINE)
-LEFT_OUT = re.compile(r":exclude-members: (.*)")
+EXCLUDED = re.compile(r":exclude-members: (.*)")
 BY_ITSELF = re.compile(r"^\.\. autoclass:: (\w+)", re.MULTILINE)
 A_FILE = re.compile(r"`((?:tests|examples|benchmarks|aiothrottle|docs)/[\w/.]+\.(?:py|md|lua))`")
 
 
 API = (DOCS / "api.md").read_text(encoding="utf-8")
-# Of each module that is in the reference, the names that are left out there.
+# Of each module in the reference, the names that are excluded there.
 REFERENCE = {
-    module: {name for left in LEFT_OUT.findall(options) for name in left.split(", ")}
+    module: {name for excluded in EXCLUDED.findall(options) for name in excluded.split(", ")}
     for module, options in AUTOMODULE.findall(API)
 }
 
 
 @pytest.mark.parametrize("module", REFERENCE)
-def test_what_the_reference_leaves_out_is_elsewhere_in_it(module: str) -> None:
+def test_name_excluded_from_the_reference_is_elsewhere(module: str) -> None:
     public = imported(module)
     for name in REFERENCE[module]:
-        # Where it is first: what needs a driver that is not there has only names of its own.
+        # It stands at its first module; a module whose driver is missing has only names of its own.
         there = name in BY_ITSELF.findall(API) or any(
-            name not in left_out
+            name not in excluded
             and getattr(imported(other), name, None) is getattr(public, name)
             and name in imported(other).__all__
-            for other, left_out in REFERENCE.items()
+            for other, excluded in REFERENCE.items()
         )
         assert there, f"{module}.{name} is in no section of docs/api.md"
 
 
 @pytest.mark.parametrize("module", REFERENCE)
-def test_what_is_neither_class_nor_function_has_an_entry(module: str) -> None:
-    # autodoc finds what is said of such a name only where it is defined.
+def test_other_public_value_has_an_entry(module: str) -> None:
+    # autodoc finds the documentation of such a name only where it is defined.
     public = imported(module)
     source = inspect.getsource(public)
     for name in set(public.__all__) - REFERENCE[module]:
@@ -59,10 +59,10 @@ def test_what_is_neither_class_nor_function_has_an_entry(module: str) -> None:
 
 
 def test_every_public_module_is_in_the_reference() -> None:
-    # Public is what a page imports, besides the doors.
+    # Public modules are the entry points, and every module that a page imports.
     imported = re.compile(r"^from (aiothrottle[\w.]*) import", re.MULTILINE)
     found = {name for page in PAGES for name in imported.findall(page.read_text(encoding="utf-8"))}
-    assert {*DOORS, *found} <= set(REFERENCE)
+    assert {*ENTRY_POINTS, *found} <= set(REFERENCE)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_every_public_module_is_in_the_reference() -> None:
         if not found.name.endswith(".__main__")
     ],
 )
-def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
+def test_docstring_examples_give_their_output(module: str) -> None:
     assert doctest.testmod(imported(module)).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_named_by_a_page_exists(page: Path) -> None:
     named = A_FILE.findall(page.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
@@ -102,8 +102,8 @@ def test_how_it_works_names_real_files_and_methods() -> None:
 
 
 @pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
-def test_every_link_to_a_file_leads_to_one(page: str) -> None:
-    # Sphinx sees to those between the pages of docs/.
+def test_every_link_to_a_file_has_a_target(page: str) -> None:
+    # Sphinx checks the links between the pages of docs/.
     place = ROOT / f"{page}.md"
     links = re.findall(r"\]\((?!\w+:)([^)#]+)", place.read_text(encoding="utf-8"))
     assert [link for link in links if not (place.parent / link).exists()] == []
@@ -121,20 +121,20 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert [page.stem for page in DOCS.glob("*.md") if page.stem not in {*contents, "index"}] == []
 
 
-def test_the_pictures_are_those_that_the_script_draws() -> None:
+def test_pictures_are_those_that_the_script_draws() -> None:
     drawn: dict[str, str] = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
     for name, svg in drawn.items():
         picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
         assert picture == svg, "draw them anew: python benchmarks/pictures.py"
     for page in (ROOT / "README.md", DOCS / "index.md"):
-        for told in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
-            assert told in drawn["crawl-light.svg"]
+        for counts in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
+            assert counts in drawn["crawl-light.svg"]
 
 
-def test_what_an_attribute_says_is_not_taken_for_its_type() -> None:
+def test_attribute_description_is_not_parsed_as_its_type() -> None:
     napoleon = pytest.importorskip("sphinx.ext.napoleon")
     lines = ["Seconds that the server asked for; None: it did not."]
     runpy.run_path(str(DOCS / "conf.py"))["_begin_with_text"](None, "attribute", "x", None, lines)
-    said = napoleon.GoogleDocstring(lines, napoleon.Config(), None, "attribute", "x").lines()
-    assert "Seconds that the server asked for; None: it did not." in said
-    assert not any(line.startswith(":type:") for line in said)
+    parsed = napoleon.GoogleDocstring(lines, napoleon.Config(), None, "attribute", "x").lines()
+    assert "Seconds that the server asked for; None: it did not." in parsed
+    assert not any(line.startswith(":type:") for line in parsed)

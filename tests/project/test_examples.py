@@ -23,10 +23,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 CRAWL_SITE = str(EXAMPLES / "crawl_site.py")
 CRAWL_WEB = str(EXAMPLES / "crawl_web.py")
 PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
-# The package that this process tests, installed or not, is the one that the examples use.
+# The package under test, installed or not, is the one that the examples use.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
 
-# What the reader must find in the output, besides what is checked of each.
+# The words that the output must have, besides the checks of each example.
 EXPECTED = {
     "api_client.py": ["250 books and 90 authors", "37 requests, 3 failed"],
     "crawl_site.py": ["20 pages of http://127.0.0.1", "21 requests"],
@@ -37,7 +37,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_an_example_runs_without_arguments(example: str) -> None:
+def test_example_runs_without_arguments(example: str) -> None:
     if example == "workers.py":
         need("valkey", why_no_valkey())
     ended = subprocess.run(
@@ -51,18 +51,18 @@ def test_an_example_runs_without_arguments(example: str) -> None:
     assert ended.stdout
     for trouble in ("Traceback", "Warning", "Exception ignored"):
         assert trouble not in ended.stderr
-    said = without_refusals(ended.stdout + ended.stderr)
+    printed = without_throttled(ended.stdout + ended.stderr)
     for words in EXPECTED.get(example, []):
-        assert words in said
+        assert words in printed
 
 
-def without_refusals(said: str) -> str:
-    """Take those requests off that a server has refused, as a busy machine may be late."""
-    refused = sum(map(int, re.findall(r"(\d+) throttled", said)))
-    return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - refused), said)
+def without_throttled(printed: str) -> str:
+    """Subtract the requests that a server has throttled, as a busy machine may be late."""
+    throttled = sum(map(int, re.findall(r"(\d+) throttled", printed)))
+    return re.sub(r"\d+(?= requests)", lambda number: str(int(number[0]) - throttled), printed)
 
 
-def test_no_example_of_the_list_is_gone() -> None:
+def test_listed_example_exists() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} >= set(EXPECTED)
 
 
@@ -70,18 +70,18 @@ def test_no_example_of_the_list_is_gone() -> None:
 
 
 async def crawl(server: RateLimitedServer, *options: str) -> tuple[list[dict[str, object]], str]:
-    """Crawl a server of this process; give the lines and what was said on stderr."""
+    """Crawl a server of this process; return the lines and the messages on stderr."""
     crawler = await asyncio.create_subprocess_exec(
         *PYTHON, CRAWL_SITE, str(server.url), *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
     )
-    printed, said = await crawler.communicate()
-    assert crawler.returncode == 0, said.decode()
-    return [json.loads(line) for line in printed.splitlines()], said.decode()
+    printed, messages = await crawler.communicate()
+    assert crawler.returncode == 0, messages.decode()
+    return [json.loads(line) for line in printed.splitlines()], messages.decode()
 
 
-async def test_the_crawler_finds_every_page_and_writes_a_line_of_json_for_each() -> None:
+async def test_crawler_writes_each_page_as_json() -> None:
     async with RateLimitedServer("100/s", concurrency_limit=4, handler=linked_pages(15)) as server:
-        lines, said = await crawl(server, "--rate", "100", "--concurrency", "4")
+        lines, messages = await crawl(server, "--rate", "100", "--concurrency", "4")
     assert {line["url"] for line in lines} == {
         str(server.url.with_path(f"/{number or ''}")) for number in range(15)
     }
@@ -91,16 +91,16 @@ async def test_the_crawler_finds_every_page_and_writes_a_line_of_json_for_each()
         assert line["status"] == 200
         assert isinstance(line["links"], list)
         assert line["links"]
-    assert "15 pages of" in said
+    assert "15 pages of" in messages
 
 
-async def test_the_crawler_stops_at_the_bound() -> None:
+async def test_crawler_stops_at_the_bound() -> None:
     async with RateLimitedServer(handler=linked_pages(15)) as server:
         lines, _ = await crawl(server, "--rate", "100", "--pages", "4")
     assert len(lines) == 4
 
 
-async def test_the_crawler_is_polite_and_stays_on_the_site() -> None:
+async def test_crawler_is_polite_and_stays_on_the_site() -> None:
     agents: set[str] = set()
 
     async def site(request: web.Request) -> web.Response:
@@ -136,7 +136,7 @@ async def test_the_crawler_is_polite_and_stays_on_the_site() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-async def test_the_crawler_leaves_a_site_alone_whose_rules_it_cannot_learn(status: int) -> None:
+async def test_crawler_skips_a_site_without_readable_rules(status: int) -> None:
     async def site(_: web.Request) -> web.Response:
         return web.Response(status=status)
 
@@ -147,7 +147,7 @@ async def test_the_crawler_leaves_a_site_alone_whose_rules_it_cannot_learn(statu
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
-async def test_ctrl_c_ends_the_crawler_and_loses_no_line() -> None:
+async def test_ctrl_c_ends_the_crawler_cleanly() -> None:
     pages = linked_pages(15)
 
     async def site(request: web.Request) -> web.StreamResponse:
@@ -156,7 +156,7 @@ async def test_ctrl_c_ends_the_crawler_and_loses_no_line() -> None:
         return await pages(request)
 
     code = (
-        # Whoever started the tests in the background has switched Ctrl-C off for all of them.
+        # A shell that started the tests in the background has switched Ctrl-C off for all of them.
         "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
@@ -168,16 +168,16 @@ async def test_ctrl_c_ends_the_crawler_and_loses_no_line() -> None:
         assert crawler.stdout is not None
         line = await crawler.stdout.readline()
         crawler.send_signal(signal.SIGINT)
-        _, said = await crawler.communicate()
+        _, messages = await crawler.communicate()
     assert json.loads(line)["title"] == "Page 0"
     assert crawler.returncode == 130
-    assert b"Traceback" not in said
+    assert b"Traceback" not in messages
 
 
 # ---- crawl_web.py ----------------------------------------------------------------------------
 
 
-async def test_the_crawler_of_many_hosts_fetches_a_file_of_addresses(tmp_path: Path) -> None:
+async def test_crawler_of_many_hosts_fetches_a_list(tmp_path: Path) -> None:
     async with (
         RateLimitedServer("20/s", concurrency_limit=2) as one,
         RateLimitedServer("20/s", concurrency_limit=2) as two,
@@ -190,8 +190,8 @@ async def test_the_crawler_of_many_hosts_fetches_a_file_of_addresses(tmp_path: P
         crawler = await asyncio.create_subprocess_exec(
             *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
         )
-        printed, said = await crawler.communicate()
-    assert crawler.returncode == 0, said.decode()
+        printed, messages = await crawler.communicate()
+    assert crawler.returncode == 0, messages.decode()
     lines = [json.loads(line) for line in printed.splitlines()]
     assert {line["url"]: line["status"] for line in lines} == {
         url: None if "nobody" in url else 200 for url in urls
@@ -201,13 +201,13 @@ async def test_the_crawler_of_many_hosts_fetches_a_file_of_addresses(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(["--per-host", "0"], "0"), (["no such file"], "no such file")]
+    ("options", "problem"), [(["--per-host", "0"], "0"), (["no such file"], "no such file")]
 )
-async def test_the_crawler_of_many_hosts_refuses_nonsense(options: list[str], said: str) -> None:
+async def test_crawler_of_many_hosts_rejects_nonsense(options: list[str], problem: str) -> None:
     ended = await asyncio.create_subprocess_exec(
         *PYTHON, CRAWL_WEB, *options, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE
     )
     _, complaint = await ended.communicate()
     assert ended.returncode == 2
-    assert said in complaint.decode()
+    assert problem in complaint.decode()
     assert "Traceback" not in complaint.decode()

@@ -1,4 +1,4 @@
-"""What no module does, and what reaches nobody's log or TLS: the claims of docs/security.md."""
+"""The claims of docs/security.md: no module runs text, or passes on TLS or log lines unsafely."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ SOURCES = sorted(Path(aiothrottle.__file__).parent.rglob("*.py"))
 # Names that run text or bytes, as code or as a command, and modules that do.
 CALLS = {"eval", "exec", "compile", "__import__", "system", "popen"}
 MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "code", "subprocess", "ctypes", "runpy"}
-# What would change how a server is made sure of.
+# Names that would change the verification of a server.
 TLS = {"verify", "check_hostname", "verify_mode", "verify_ssl", "_create_unverified_context"}
 
 
@@ -71,39 +71,39 @@ def test_no_module_runs_text_or_touches_tls(path: Path) -> None:
         "import os, marshal.x",
     ],
 )
-def test_the_walk_sees_what_runs_text(source: str) -> None:
+def test_walk_finds_code_that_runs_text(source: str) -> None:
     assert runs_text(source)
 
 
 @pytest.mark.parametrize(
     "source", ["get(url, ssl=False)", "Client(verify=False)", "context.check_hostname = False"]
 )
-def test_the_walk_sees_what_touches_tls(source: str) -> None:
+def test_walk_finds_code_that_touches_tls(source: str) -> None:
     assert changes_tls(source)
 
 
 class Asked(aiohttp.TCPConnector):
-    """Notes what it is told of TLS, and connects to nobody."""
+    """Records the TLS settings of requests, and connects to nobody."""
 
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
-        self.told: list[object] = []
+        self.settings: list[object] = []
 
     async def connect(self, req: Any, *_: object, **__: object) -> Any:  # noqa: ANN401
-        self.told.append(req.ssl)
+        self.settings.append(req.ssl)
         raise aiohttp.ClientConnectionError
 
 
-@pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
-async def test_a_session_passes_tls_on_as_it_was_told(front: Any) -> None:  # noqa: ANN401
+@pytest.mark.parametrize("make_session", [ThrottledSession, throttled_session])
+async def test_session_passes_tls_settings_on(make_session: Any) -> None:  # noqa: ANN401
     context = ssl.create_default_context()
     connector = Asked()
     limiter = RateLimiter(concurrency_limit=1)
-    async with front(limiter, retry=Retry(attempts=1), connector=connector) as session:
+    async with make_session(limiter, retry=Retry(attempts=1), connector=connector) as session:
         for options in ({}, {"ssl": context}):
             with pytest.raises(aiohttp.ClientConnectionError):
                 await session.get("https://example.org/", **options)
-    assert connector.told == [True, context]
+    assert connector.settings == [True, context]
 
 
 # ---- the log -------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def assert_one_plain_line(message: str, *, longest: int = 800) -> None:
 
 
 @virtual
-async def test_no_key_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     keyed = KeyedRateLimiter(10)
     for key in (FORGED, ("tuple", FORGED), FORGED * 10_000):
@@ -129,7 +129,7 @@ async def test_no_key_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
         assert "all is lost" in message
 
 
-def test_no_word_of_a_store_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_store_error_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     for reason in (FORGED, FORGED * 10_000):
         Health(MemoryStore()).begin_outage(0.0, "local", reason)

@@ -65,7 +65,7 @@ async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 
 
 @virtual
-async def test_a_call_alone_is_sent_at_once_without_a_task() -> None:
+async def test_single_call_is_sent_without_a_task() -> None:
     server = await Server().ready()
     before = asyncio.all_tasks()
     asking = asyncio.create_task(server.calls.ask("a"))
@@ -95,7 +95,7 @@ async def test_no_more_dispatchers_than_one_batch_needs() -> None:
 
 
 @virtual
-async def test_first_goes_before_those_that_queue() -> None:
+async def test_priority_call_is_sent_before_queued_calls() -> None:
     server = await Server(limit=1, batch=1).ready()
     tasks = server.ask("a", "b", "c")
     await turns(1)
@@ -113,7 +113,7 @@ async def test_preparation_is_done_once_for_all() -> None:
 
 
 @virtual
-async def test_failed_preparation_is_tried_again() -> None:
+async def test_failed_preparation_is_retried() -> None:
     server = Server()
     server.prepare_error = OSError("no")
     found = await outcomes(server.ask(1, 2, 3))
@@ -139,7 +139,7 @@ async def test_cancelled_preparation_is_done_by_the_next_call() -> None:
 
 
 @virtual
-async def test_time_in_the_queue_is_no_part_of_the_timeout() -> None:
+async def test_timeout_excludes_the_time_in_the_queue() -> None:
     server = await Server(limit=1, batch=1, timeout=1.0).ready()
     server.latency = 0.9
     begin = now()
@@ -148,7 +148,7 @@ async def test_time_in_the_queue_is_no_part_of_the_timeout() -> None:
 
 
 @virtual
-async def test_a_silent_server_fails_all_that_queue_with_the_first() -> None:
+async def test_silent_server_fails_all_queued_calls() -> None:
     server = await Server(limit=2, batch=1, timeout=1.0).ready()
     server.latency = 60.0
     begin = now()
@@ -162,7 +162,7 @@ async def test_a_silent_server_fails_all_that_queue_with_the_first() -> None:
 
 
 @virtual
-async def test_one_dead_connection_fails_none_that_queue() -> None:
+async def test_dead_connection_fails_no_queued_call() -> None:
     server = await Server(limit=2, batch=1, timeout=1.0).ready()
     server.latency = 60.0
     (dead,) = server.ask("dead")
@@ -174,7 +174,7 @@ async def test_one_dead_connection_fails_none_that_queue() -> None:
 
 
 @virtual
-async def test_a_quick_failure_fails_its_batch_alone() -> None:
+async def test_quick_failure_fails_only_its_batch() -> None:
     server = await Server(limit=1, batch=2, timeout=1.0).ready()
     server.error = ConnectionResetError("reset")
     tasks = server.ask(*range(5))
@@ -186,7 +186,7 @@ async def test_a_quick_failure_fails_its_batch_alone() -> None:
 
 
 @virtual
-async def test_slow_failures_in_a_row_fail_all_that_queue() -> None:
+async def test_consecutive_slow_failures_fail_all_queued_calls() -> None:
     server = await Server(limit=1, batch=1, timeout=1.0).ready()
     server.latency, server.error = 0.6, ConnectionRefusedError("refused")
     begin = now()
@@ -196,7 +196,7 @@ async def test_slow_failures_in_a_row_fail_all_that_queue() -> None:
 
 
 @virtual
-async def test_a_busy_loop_is_no_silent_server() -> None:
+async def test_busy_loop_is_not_a_silent_server() -> None:
     async def send(calls: list[int]) -> list[int]:
         await asyncio.sleep(0.3)
         await asyncio.sleep(0.3)
@@ -212,7 +212,7 @@ async def test_a_busy_loop_is_no_silent_server() -> None:
 
 
 @virtual
-async def test_without_a_timeout_the_drivers_own_counts() -> None:
+async def test_without_a_timeout_the_drivers_own_applies() -> None:
     server = await Server(limit=1, batch=1, timeout=None).ready()
     server.latency = 100.0
     assert await server.calls.ask(1) == 1
@@ -241,7 +241,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @virtual
-async def test_whatever_a_driver_raises_is_an_outage(error: Exception) -> None:
+async def test_every_driver_error_is_an_outage(error: Exception) -> None:
     server = await Server().ready()
     server.error = error
     found = await outcomes(server.ask(*range(5)))
@@ -251,7 +251,7 @@ async def test_whatever_a_driver_raises_is_an_outage(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("stop", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
-def test_what_stops_a_program_is_no_outage(stop: type[BaseException]) -> None:
+def test_program_exit_is_not_an_outage(stop: type[BaseException]) -> None:
     async def main() -> None:
         server = await Server().ready()
         server.error = stop()
@@ -286,8 +286,8 @@ async def test_too_few_replies_fail_all_of_the_batch() -> None:
 
 
 @virtual
-async def test_the_reason_behind_a_timeout_is_told() -> None:
-    """A driver that tries again keeps the reason to itself."""
+async def test_timeout_reports_the_drivers_reason() -> None:
+    """A driver that retries by itself keeps the reason to itself."""
 
     async def send(_: list[int]) -> list[int]:
         try:
@@ -306,9 +306,9 @@ async def test_the_reason_behind_a_timeout_is_told() -> None:
 
 
 @virtual
-async def test_what_the_system_said_is_added_if_the_driver_left_it_out() -> None:
+async def test_system_error_omitted_by_the_driver_is_added() -> None:
     server = await Server().ready()
-    for text, told in (
+    for text, reported in (
         ("Error 111 connecting to h:1.", "Error 111 connecting to h:1.: [Errno 111] refused"),
         ("h:1: refused", "h:1: refused"),
         ("", "RuntimeError: [Errno 111] refused"),
@@ -317,11 +317,11 @@ async def test_what_the_system_said_is_added_if_the_driver_left_it_out() -> None
         server.error.__cause__ = ConnectionRefusedError(111, "refused")
         with pytest.raises(StoreUnavailable) as caught:
             await server.calls.ask(1)
-        assert str(caught.value) == f"Server: {told}"
+        assert str(caught.value) == f"Server: {reported}"
 
 
 @virtual
-async def test_what_the_caller_handles_is_no_reason() -> None:
+async def test_handled_error_of_the_caller_is_no_reason() -> None:
     server = await Server().ready()
     server.error = TimeoutError()
     try:
@@ -333,7 +333,7 @@ async def test_what_the_caller_handles_is_no_reason() -> None:
 
 
 @virtual
-async def test_the_hint_is_told_when_there_was_no_answer() -> None:
+async def test_missing_answer_reports_the_hint() -> None:
     async def never() -> None:
         await asyncio.sleep(60.0)
 
@@ -372,7 +372,7 @@ async def test_cancelled_call_that_queues_is_not_sent() -> None:
 
 
 @virtual
-async def test_a_driver_that_fails_at_being_cancelled_hides_no_cancellation() -> None:
+async def test_driver_error_on_cancellation_hides_no_cancellation() -> None:
     async def send(_: list[int]) -> list[int]:
         try:
             await asyncio.sleep(60.0)
@@ -406,7 +406,7 @@ async def test_swept_dispatchers_leave_nobody_waiting(step: int) -> None:
     assert await asyncio.gather(*server.ask(*range(3))) == list(range(3))
 
 
-def test_a_loop_that_ends_with_calls_under_way_leaves_no_task() -> None:
+def test_closed_loop_leaves_no_task_of_its_calls() -> None:
     async def main() -> None:
         server = await Server().ready()
         server.ask(*range(100))
@@ -416,17 +416,17 @@ def test_a_loop_that_ends_with_calls_under_way_leaves_no_task() -> None:
         runner.run(main())
 
 
-def test_a_second_loop_begins_anew() -> None:
+def test_second_loop_starts_empty() -> None:
     server = Server()
 
     async def abandon() -> None:
         server.ask(*range(10))
         await turns()
 
-    async def again() -> list[Any]:
+    async def second() -> list[Any]:
         return await asyncio.gather(*server.ask(*range(10)))
 
-    for main in (abandon, again):
+    for main in (abandon, second):
         with asyncio.Runner() as runner:
             found = runner.run(main())
     assert found == list(range(10))

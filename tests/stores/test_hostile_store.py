@@ -1,6 +1,6 @@
-"""What others have put into a store: a clear error, or the limit; never a crash, never a gift.
+"""Unexpected contents of a store: a clear error, or the limit holds; no crash, no free tokens.
 
-`tests/fuzz_stores.py` does the same guided by coverage, for as long as you like.
+`tests/fuzz_stores.py` does the same, guided by coverage, for as long as it runs.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ NUMBERS = [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300, -1e300, 5e-324, 2.0*
 
 
 def written(algorithm: Algorithm[Any], *times: float) -> bytes:
-    """What a record is in which everything is spent; with other times if they are given."""
+    """Return an exhausted record, with other times if they are given."""
     record = Record(algorithm.start())
     record.reserve(algorithm, NOW, [1, 1, 1], 0.0)
     data = record.dump(algorithm)
@@ -69,7 +69,7 @@ def written(algorithm: Algorithm[Any], *times: float) -> bytes:
 
 @every_algorithm
 @pytest.mark.parametrize("times", NO_TIMES, ids=repr)
-def test_times_that_cannot_be_are_damage(
+def test_impossible_times_are_damage(
     algorithm: Algorithm[Any], times: tuple[float, float, float]
 ) -> None:
     with pytest.raises(ValueError, match=r"the record of 'key' is damaged .*: clear\(key\)"):
@@ -77,7 +77,7 @@ def test_times_that_cannot_be_are_damage(
 
 
 @every_algorithm
-def test_a_torn_record_is_damage_or_of_another_algorithm(algorithm: Algorithm[Any]) -> None:
+def test_truncated_record_is_damage_or_another_algorithm(algorithm: Algorithm[Any]) -> None:
     whole = written(algorithm)
     for length in range(len(whole)):
         if isinstance(algorithm, SlidingWindowLog) and len(whole) - length in {8, 16, 24}:
@@ -98,7 +98,7 @@ WRONG_COUNTS = [
 
 
 @pytest.mark.parametrize("reply", [*NO_REPLIES, *WRONG_COUNTS], ids=repr)
-def test_a_reply_that_is_none_is_told(reply: Any) -> None:  # noqa: ANN401
+def test_malformed_reply_is_reported(reply: Any) -> None:  # noqa: ANN401
     with pytest.raises(StoreUnavailable, match="no reply of the script"):
         read_answer(reply, "key", TokenBucket(1), 2)
 
@@ -130,7 +130,7 @@ def in_redis(algorithm: Algorithm[Any], *times: float) -> bytes:
     """What the script writes: the times and the state as doubles, whatever the algorithm."""
     at = [NOW] if not times else list(times)
     head = [*at, 0.0, NOW] if not times else at
-    # Three tokens in all; when the last one went in, there was half a token.
+    # Three tokens in all; when the last one was recorded, half a token remained.
     level = [3.0, NOW, NOW - 1, 1.0, NOW, 0.5]
     state: list[float]
     if isinstance(algorithm, FixedWindow):
@@ -146,7 +146,7 @@ def in_redis(algorithm: Algorithm[Any], *times: float) -> bytes:
 
 @every_algorithm
 @pytest.mark.parametrize("times", NO_TIMES, ids=repr)
-async def test_redis_gives_nothing_for_times_that_cannot_be(
+async def test_redis_grants_nothing_for_impossible_times(
     client: Redis, algorithm: Algorithm[Any], times: tuple[float, float, float]
 ) -> None:
     store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
@@ -160,7 +160,7 @@ async def test_redis_gives_nothing_for_times_that_cannot_be(
 
 
 @every_algorithm
-async def test_redis_survives_whatever_is_there(client: Redis, algorithm: Algorithm[Any]) -> None:
+async def test_redis_survives_any_record(client: Redis, algorithm: Algorithm[Any]) -> None:
     """Torn, longer, with any number in any place: an answer in order, or a clear error."""
     lots = random.Random(8)
     store = RedisStore(client, clock=ManualClock(NOW), timeout=20)
@@ -187,14 +187,14 @@ async def test_redis_survives_whatever_is_there(client: Redis, algorithm: Algori
         assert not math.isnan(answer.retry_after + answer.remaining + answer.reset_after)
 
 
-async def test_redis_has_something_else_under_the_name(client: Redis) -> None:
+async def test_redis_key_of_another_type_is_reported(client: Redis) -> None:
     store = RedisStore(client)
     await client.rpush("{aiothrottle:key}", "x")  # pyright: ignore[reportGeneralTypeIssues]
     with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
         await store.reserve("key", TokenBucket(1), [1])
 
 
-async def test_redis_has_something_else_in_a_log(client: Redis) -> None:
+async def test_redis_log_with_foreign_entry_is_reported(client: Redis) -> None:
     store = RedisStore(client)
     window = SlidingWindowLog("2/h")
     await store.reserve("key", window, [1, 1])
@@ -203,7 +203,7 @@ async def test_redis_has_something_else_in_a_log(client: Redis) -> None:
         await store.reserve("key", window, [1])
 
 
-async def test_mongodb_has_other_fields(uri: str) -> None:
+async def test_mongodb_record_with_foreign_fields_is_reported(uri: str) -> None:
     client: AsyncMongoClient[Any] = AsyncMongoClient(
         uri, retryWrites=False, serverSelectionTimeoutMS=3000
     )
@@ -211,7 +211,7 @@ async def test_mongodb_has_other_fields(uri: str) -> None:
         await client.drop_database("aiothrottle_test")
         store = MongoStore(client, "aiothrottle_test", timeout=10)
         records = client["aiothrottle_test"]["limits"]
-        stamp, bucket = WaitUntil(1, 5, 10), TokenBucket(1)
+        wait_until, bucket = WaitUntil(1, 5, 10), TokenBucket(1)
         for fields in (
             {},
             {"data": None},
@@ -229,7 +229,7 @@ async def test_mongodb_has_other_fields(uri: str) -> None:
             {"level": -1.0, "level_at": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
             {"stamp": 0.0, "seen": 0.0, "ahead": 0.0, "last": 0.0},
         ):
-            for algorithm in (stamp, bucket):
+            for algorithm in (wait_until, bucket):
                 await records.replace_one(
                     {"_id": "key"}, {"mark": b"m", "seal": seal(algorithm), **fields}, upsert=True
                 )
@@ -244,7 +244,7 @@ def uri() -> Iterator[str]:
     server.stop()
 
 
-async def test_memcached_has_other_bytes() -> None:
+async def test_memcached_value_with_foreign_bytes_is_reported() -> None:
     server = memcached()
     from aiothrottle.stores.memcached import MemcachedStore
 

@@ -28,13 +28,13 @@ def server() -> Iterator[Valkey]:
 
 
 async def connections(server: Valkey) -> int:
-    """Count those that were ever made, but for the two of the questions."""
+    """Count the connections ever made, except the two of these queries."""
     stats = await asyncio.to_thread(server.command, "INFO", "stats")
     return int(stats["total_connections_received"])
 
 
 async def keep_busy(store: SlotStore, many: int, rounds: int, **limits: Any) -> None:  # noqa: ANN401
-    """Have each key be asked for at once, so often; whatever fails is raised."""
+    """Request each key at once, so often; every error is raised."""
     limiter = KeyedRateLimiter("1000/s", store=store, key="many", **limits)
 
     async def go(key: str) -> None:
@@ -90,7 +90,7 @@ async def test_many_keys_over_a_cluster() -> None:
         cluster.stop()
 
 
-async def test_the_server_is_looked_at_once(server: Valkey) -> None:
+async def test_server_version_is_queried_once(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
         store, algorithm = RedisStore(client), TokenBucket("10/s")
         before = server.command("INFO", "commandstats")["cmdstat_info"]["calls"]
@@ -99,7 +99,7 @@ async def test_the_server_is_looked_at_once(server: Valkey) -> None:
         assert after - before == 2  # the store's, and the first one here
 
 
-async def test_a_lost_script_is_sent_once_for_a_batch(server: Valkey) -> None:
+async def test_lost_script_is_sent_once_per_batch(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
         store, algorithm = RedisStore(client), TokenBucket("10/s")
         await store.peek("one", algorithm)
@@ -110,7 +110,7 @@ async def test_a_lost_script_is_sent_once_for_a_batch(server: Valkey) -> None:
         assert server.command("INFO", "commandstats")["cmdstat_script|load"]["calls"] <= 5
 
 
-async def test_a_bad_record_fails_no_other_key(server: Valkey) -> None:
+async def test_bad_record_fails_no_other_key(server: Valkey) -> None:
     async with Redis(port=server.port) as client:
         store, algorithm = RedisStore(client, "bad"), TokenBucket("10/s")
         await client.set("{bad:7}", b"something else")
@@ -134,7 +134,7 @@ async def test_cancelled_keys_harm_no_other(server: Valkey) -> None:
             tasks[place].cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         for place, answer in enumerate(found):
-            if place % 3:  # each has the answer to its own question
+            if place % 3:  # each gets the answer to its own call
                 assert not isinstance(answer, BaseException)
                 assert answer.remaining == pytest.approx(10 - place % 9, abs=0.01)
 

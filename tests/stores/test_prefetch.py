@@ -1,4 +1,4 @@
-"""Tokens that a limiter takes ahead from a store, and the short way of one who is alone."""
+"""Prefetched tokens, and the short path of a single waiter."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from tests.virtually import now, turns, virtual, visit, visits
 
 
 @virtual
-async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
+async def test_request_during_prefetch_needs_no_call() -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter("1000/s", store=store, key="k", prefetch="50/200ms")
     for _ in range(51):
@@ -25,7 +25,7 @@ async def test_who_comes_while_a_lease_lasts_needs_no_call() -> None:
 
 
 @virtual
-async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
+async def test_unused_prefetch_is_refunded_when_it_expires() -> None:
     store = Watched()
     limiter = RateLimiter("1000/h", store=store, key="k", prefetch="50/200ms")
     for _ in range(11):
@@ -35,21 +35,21 @@ async def test_what_is_left_of_a_lease_goes_back_when_it_is_over() -> None:
     await asyncio.sleep(0.1)
     assert store.refunds == [(0.0, 40)]
     await asyncio.sleep(10)
-    assert await store.left("1000/h") == 1000 - 11
+    assert await store.remaining("1000/h") == 1000 - 11
     assert store.calls.total() == 2
     assert not others()
 
 
 @virtual
-async def test_a_lease_goes_back_when_the_limiter_is_closed() -> None:
+async def test_prefetch_is_refunded_when_the_limiter_closes() -> None:
     store = Watched()
     async with RateLimiter("1000/h", store=store, key="k", prefetch="50/1h") as limiter:
         await visit(limiter)
-    assert await store.left("1000/h") == 1000 - 1
+    assert await store.remaining("1000/h") == 1000 - 1
 
 
 @virtual
-async def test_no_more_is_leased_than_is_left() -> None:
+async def test_prefetch_is_bounded_by_the_remaining_tokens() -> None:
     store = Watched()
     limiter = RateLimiter("10/h", store=store, key="k", prefetch="50/1s")
     await visit(limiter)
@@ -62,43 +62,43 @@ async def test_no_more_is_leased_than_is_left() -> None:
 
 
 @virtual
-async def test_leases_exceed_the_limit_by_as_much_as_is_leased_and_no_more() -> None:
+async def test_prefetches_exceed_the_limit_by_their_size_only() -> None:
     store = Watched(latency=0.002)
     limiters = [RateLimiter("200/s", store=store, key="k", prefetch="10/500ms") for _ in range(3)]
-    went: list[float] = []
+    granted_at: list[float] = []
 
     async def come(limiter: RateLimiter, every: float) -> None:
         while now() < 5:
-            went.append(await visit(limiter))
+            granted_at.append(await visit(limiter))
             await asyncio.sleep(every)
 
     await asyncio.gather(*(come(limiter, every / 1000) for limiter in limiters for every in (3, 7)))
-    assert greatest_count(sorted(went), 1.0) <= 200 + 3 * 10
-    assert greatest_count(sorted(went), 1.0) > 180
+    assert greatest_count(sorted(granted_at), 1.0) <= 200 + 3 * 10
+    assert greatest_count(sorted(granted_at), 1.0) > 180
 
 
 @virtual
-async def test_a_lease_that_ends_while_some_wait_takes_nothing_from_them() -> None:
+async def test_prefetch_that_expires_takes_nothing_from_waiters() -> None:
     store = Watched()
     limiter = RateLimiter("10/10s", store=store, key="k", prefetch="2/1s", max_reservation=20)
     await asyncio.gather(*visits(limiter, 15))
     assert now() == 10.0
     await asyncio.sleep(2)
-    assert await store.left("10/10s") == 5
+    assert await store.remaining("10/10s") == 5
 
 
-@pytest.mark.parametrize("lease", ["0.5/s", "none", 0, -1])
-def test_a_lease_is_some_tokens_for_some_time(lease: str | float) -> None:
+@pytest.mark.parametrize("prefetch", ["0.5/s", "none", 0, -1])
+def test_prefetch_must_be_tokens_per_time(prefetch: str | float) -> None:
     with pytest.raises(ValueError, match=r"token|rate|limit"):
-        RateLimiter("1/s", store=Watched(), key="k", prefetch=lease)
+        RateLimiter("1/s", store=Watched(), key="k", prefetch=prefetch)
 
 
-def test_a_lease_needs_a_store() -> None:
+def test_prefetch_needs_a_store() -> None:
     with pytest.raises(ValueError, match="give a store"):
         RateLimiter("1/s", prefetch="50/s")
 
 
-def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
+def test_grants_on_a_closed_loop_used_prefetched_tokens() -> None:
     class Counting(MemoryStore):
         recorded = 0.0
 
@@ -125,7 +125,7 @@ def test_what_went_on_a_loop_that_is_closed_went_with_what_was_leased() -> None:
     assert store.recorded == 0
 
 
-# ---- one who is alone ----------------------------------------------------------------------------
+# ---- a single waiter -----------------------------------------------------------------------------
 
 
 @virtual
@@ -141,30 +141,30 @@ async def test_single_waiter_needs_one_consumer_and_one_reserver() -> None:
 
 
 @virtual
-async def test_one_who_is_alone_and_cancelled_while_the_store_is_asked_takes_nothing() -> None:
+async def test_single_waiter_cancelled_during_store_call_takes_nothing() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
     (alone,) = visits(limiter, 1)
     await asyncio.sleep(0.05)
     await cancel(alone)
     await rest()
-    assert await store.left("10/h") == 10
+    assert await store.remaining("10/h") == 10
     assert limiter.statistics().in_flight == 0
     await visit(limiter)
 
 
 @virtual
-async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() -> None:
+async def test_single_waiter_cancelled_when_granted_takes_nothing() -> None:
     store = Watched()
     limiter = RateLimiter("10/h", concurrency_limit=1, store=store, key="k")
     done = False
-    for number in range(30):  # after so many turns; after some it is let go, and has not gone on
+    for number in range(30):  # cancel after each turn; after some it is granted, not yet resumed
         (alone,) = visits(limiter, 1)
         await turns(number)
         done = alone.done()
         await cancel(alone)
         await rest()
-        assert await store.left("10/h") == (9 if done else 10), number
+        assert await store.remaining("10/h") == (9 if done else 10), number
         assert limiter.statistics().in_flight == 0
         if done:
             break
@@ -172,7 +172,7 @@ async def test_one_who_is_alone_and_cancelled_when_it_is_let_go_takes_nothing() 
 
 
 @virtual
-async def test_one_who_is_alone_waits_its_time_and_those_behind_it_stay_behind() -> None:
+async def test_single_waiter_stays_ahead_of_later_arrivals() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("1/10s", store=store, key="k")
     await visit(limiter)
@@ -190,7 +190,7 @@ async def test_one_who_is_alone_waits_its_time_and_those_behind_it_stay_behind()
 
 
 @virtual
-async def test_who_is_alone_heeds_a_pause_that_begins_while_the_store_is_asked() -> None:
+async def test_pause_during_store_call_holds_a_single_waiter() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/s", store=store, key="k")
     (alone,) = visits(limiter, 1)
@@ -204,7 +204,7 @@ def tasks() -> set[asyncio.Task[object]]:
 
 
 @virtual
-async def test_task_that_comes_again_at_once_is_served_by_the_same_consumer() -> None:
+async def test_immediate_next_request_reuses_the_consumer() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/s", store=store, key="k")
     seen: set[asyncio.Task[object]] = set()
@@ -218,7 +218,7 @@ async def test_task_that_comes_again_at_once_is_served_by_the_same_consumer() ->
 
 
 @virtual
-async def test_task_that_comes_again_is_served_though_all_tasks_are_swept() -> None:
+async def test_immediate_next_request_survives_a_task_sweep() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle():
@@ -226,4 +226,4 @@ async def test_task_that_comes_again_is_served_though_all_tasks_are_swept() -> N
             task.cancel()
     assert await visit(limiter) == 0.0
     await rest()
-    assert await store.left("10/s") == 8
+    assert await store.remaining("10/s") == 8

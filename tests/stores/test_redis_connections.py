@@ -1,4 +1,4 @@
-"""`RedisStore` uses the connections of the driver's pool and returns them, whatever happens."""
+"""`RedisStore` uses the connections of the driver's pool and returns them in every case."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -44,7 +44,7 @@ async def is_returned(client: Any) -> None:  # noqa: ANN401
         await client.ping()
 
 
-async def test_other_users_of_the_pool_are_served_between_calls(valkey: Valkey) -> None:
+async def test_pool_serves_other_users_between_calls(valkey: Valkey) -> None:
     async with one_connection(valkey.port) as client:
         limiter = RateLimiter(algorithm=PLENTY, store=RedisStore(client), key="k")
         stop, begun = False, asyncio.Event()
@@ -84,7 +84,7 @@ async def test_connection_is_returned_after_a_failed_call(valkey: Valkey, mode: 
 
 @pytest.mark.skipif(
     signature(Redis).parameters["retry"].default is None,
-    reason="this redis-py sends nothing again unless told to: it does from 6.0 on",
+    reason="this redis-py does not retry by default: it does from 6.0 on",
 )
 async def test_cut_idle_connection_is_replaced_without_an_error(valkey: Valkey) -> None:
     async with FaultProxy(valkey.port) as proxy, Redis(port=proxy.port) as client:

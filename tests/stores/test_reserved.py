@@ -1,4 +1,4 @@
-"""The algorithm of what a store has let go: what is ready, what was used, and what goes back."""
+"""The algorithm for reservations of a store: ready, used, owed, and returned tokens."""
 
 import math
 
@@ -26,18 +26,18 @@ def returned(state: ReservedState) -> list[tuple[float, float]]:
     return [(slot.cost, slot.instant) for slot in state.returned]
 
 
-def test_what_has_the_same_instant_is_one_slot_unless_it_is_ready_later() -> None:
+def test_equal_instants_share_a_reservation_unless_ready_later() -> None:
     state = holding((1, 5.0, 1.0), (2, 6.0, 1.0), (1, 5.5, 1.0), (0, 9.0, 9.0), (3, 7.0, 2.0))
     assert ready(state) == [(1, 5.0, 1.0), (3, 6.0, 1.0), (3, 7.0, 2.0)]
     assert state.tokens == 7
 
 
-def test_a_cost_that_follows_nothing_is_not_held() -> None:
+def test_zero_cost_without_a_predecessor_is_not_held() -> None:
     assert ready(holding((0, 5.0, 1.0))) == []
 
 
-def test_it_waits_for_the_last_of_those_that_are_needed() -> None:
-    # The second is ready before the first: it goes behind it all the same.
+def test_delay_is_until_the_last_needed_reservation() -> None:
+    # The second is ready before the first, but is served after it all the same.
     state = holding((1, 5.0, 1.0), (1, 4.0, 2.0), (2, 8.0, 3.0))
     assert [ALGORITHM.delay(state, 3.0, cost) for cost in (0, 1, 2, 3, 4, 5)] == [
         0,
@@ -52,7 +52,7 @@ def test_it_waits_for_the_last_of_those_that_are_needed() -> None:
     assert ALGORITHM.delay_behind(state, 3.0, 0, 99) == 0.0
 
 
-def test_a_rounding_is_no_token() -> None:
+def test_rounding_errors_are_not_tokens() -> None:
     state = holding((0.1 + 0.2, 0.0, 1.0))
     assert ALGORITHM.delay(state, 0.0, 0.3) == 0.0
     ALGORITHM.take(state, 0.0, 0.3)
@@ -63,7 +63,7 @@ def test_a_rounding_is_no_token() -> None:
     assert not state.owed
 
 
-def test_all_that_is_ready_is_allowed_up_to_the_first_that_is_not() -> None:
+def test_allowance_ends_at_the_first_unready_reservation() -> None:
     state = holding((2, 5.0, 1.0), (0.5, 5.0, 2.0), (4, 6.0, 3.0), (1, 5.0, 4.0))
     assert ALGORITHM.allowance(state, 4.9, 99) == 0
     assert ALGORITHM.allowance(state, 5.0, 99) == 2
@@ -72,7 +72,7 @@ def test_all_that_is_ready_is_allowed_up_to_the_first_that_is_not() -> None:
     assert ALGORITHM.allowance(holding(*[(0.1, 0.0, i) for i in range(10)]), 0.0, 9) == 1
 
 
-def test_what_is_used_is_taken_from_the_first_slots_and_what_is_missing_is_owed() -> None:
+def test_take_uses_first_reservations_and_owes_the_rest() -> None:
     state = holding((2, 5.0, 1.0), (2, 5.0, 2.0), (2, 9.0, 3.0))
     ALGORITHM.take(state, 6.0, 3)
     assert ready(state) == [(1, 5.0, 2.0), (2, 9.0, 3.0)]
@@ -84,23 +84,23 @@ def test_what_is_used_is_taken_from_the_first_slots_and_what_is_missing_is_owed(
     assert math.isnan(owed.instant)
 
 
-def test_a_refund_finds_what_was_used_at_that_instant_and_nothing_else() -> None:
+def test_refund_returns_only_tokens_used_at_that_instant() -> None:
     state = holding((1, 0.0, 1.0), (2, 0.0, 2.0), (1, 0.0, 3.0), (1, 0.0, 4.0))
     ALGORITHM.take(state, 5.0, 1)
     ALGORITHM.take(state, 6.0, 3)
     ALGORITHM.take(state, 7.0, 1)
     ALGORITHM.refund(state, 8.0, 2, 6.0)
     assert returned(state) == [(1, 3.0), (1, 2.0)]
-    ALGORITHM.refund(state, 8.0, 99, 6.0)  # no more comes back than has gone then
+    ALGORITHM.refund(state, 8.0, 99, 6.0)  # returns no more than was used then
     assert returned(state) == [(1, 3.0), (1, 2.0), (1, 2.0)]
-    ALGORITHM.refund(state, 8.0, 1, 4.0)  # nothing went then
+    ALGORITHM.refund(state, 8.0, 1, 4.0)  # nothing was used then
     ALGORITHM.refund(state, 8.0, 0, 7.0)
     assert len(state.returned) == 3
     ALGORITHM.refund(state, 8.0, 1, 5.0)
     assert returned(state)[3:] == [(1, 1.0)]
 
 
-def test_what_the_store_has_not_counted_yet_need_not_be_paid() -> None:
+def test_refund_first_cancels_uncounted_tokens() -> None:
     state = holding((1, 0.0, 1.0))
     ALGORITHM.take(state, 5.0, 3)
     ALGORITHM.refund(state, 6.0, 1.5, 5.0)
@@ -111,7 +111,7 @@ def test_what_the_store_has_not_counted_yet_need_not_be_paid() -> None:
     assert returned(state) == [(0.5, 1.0)]
 
 
-def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_counted() -> None:
+def test_refund_during_a_record_call_waits_for_it() -> None:
     state = ALGORITHM.start()
     slot = Reservation(5.0, 3.0, math.nan)
     state.charged.append(slot)
@@ -127,7 +127,7 @@ def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_co
     assert returned(state)[1:] == [(1, 77.0)]
 
 
-def test_what_is_ready_goes_back_the_latest_first() -> None:
+def test_latest_ready_reservation_is_returned_first() -> None:
     slots = [(1.0, at, at) for at in (1.0, 2.0, 3.0, 4.0)]
     state = holding(*slots)
     state.give_back_later(2.0)
@@ -148,7 +148,7 @@ def test_what_is_ready_goes_back_the_latest_first() -> None:
     assert returned(state) == [(1, 4.0), (1, 3.0), (1, 2.0)]
 
 
-def test_what_the_store_said_is_of_interest_for_a_while() -> None:
+def test_reported_remaining_expires() -> None:
     state = ALGORITHM.start()
     assert (ALGORITHM.remaining(state, 0.0), ALGORITHM.reset_after(state, 0.0)) == (10, 0.0)
     state.left, state.known_until = 3, 5.0
@@ -156,7 +156,7 @@ def test_what_the_store_said_is_of_interest_for_a_while() -> None:
     assert (ALGORITHM.remaining(state, 5.0), ALGORITHM.reset_after(state, 6.0)) == (10, 0.0)
 
 
-def test_a_new_algorithm_keeps_what_is_reserved_and_takes_over_nothing_else() -> None:
+def test_new_algorithm_inherits_reservations_only() -> None:
     state = holding((1, 5.0, 1.0))
     assert ALGORITHM.inherit(Reserved(SlidingWindowLog("5/s")), state, 6.0) is state
     old = SlidingWindowLog("10/s")
@@ -167,11 +167,11 @@ def test_a_new_algorithm_keeps_what_is_reserved_and_takes_over_nothing_else() ->
 
 
 @pytest.mark.parametrize("name", ["used", "charged"])
-def test_what_was_used_is_remembered_up_to_a_bound(name: str) -> None:
+def test_used_reservations_are_remembered_up_to_a_bound(name: str) -> None:
     assert getattr(ALGORITHM.start(), name).maxlen == 4096
 
 
-def test_many_that_go_after_each_other_use_what_one_by_one_would() -> None:
+def test_take_each_equals_single_takes() -> None:
     slots = [(2.5, 5.0, 1.0), (1, 6.0, 2.0), (3, 9.0, 3.0)]
     at_once, one_by_one = holding(*slots), holding(*slots)
     instants = [5.0, 5.5, 6.0, 6.5, 6.5, 9.0]
@@ -185,7 +185,7 @@ def test_many_that_go_after_each_other_use_what_one_by_one_would() -> None:
     assert sum(cost for _, cost, _ in at_once.used) + sum(cost for _, cost in owed) == 6
 
 
-def test_where_nothing_is_ready_all_that_go_after_each_other_is_owed() -> None:
+def test_take_each_owes_all_without_reservations() -> None:
     state = holding()
     ALGORITHM.take_each(state, [5.0, 5.5])
     assert [(slot.at, slot.cost) for slot in state.owed] == [(5.0, 1.0), (5.5, 1.0)]

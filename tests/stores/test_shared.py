@@ -1,4 +1,4 @@
-"""Limiters on a store: what is asked of it, when, and what becomes of the answers."""
+"""Limiters on a store: which calls they make, when, and how they use the answers."""
 
 import asyncio
 import gc
@@ -36,11 +36,11 @@ from tests.background import ENVIRONMENT
 from tests.servers import Valkey
 from tests.virtually import now, turns, virtual, visit, visits
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
 
 
 class Watched(MemoryStore):
-    """A store that tells what it was asked, and answers after a while, or when it may."""
+    """A store that records its calls, and answers after `latency`, or when `may_answer` is set."""
 
     def __init__(self, *, latency: float = 0.0) -> None:
         super().__init__(clock=now)
@@ -100,7 +100,7 @@ class Watched(MemoryStore):
         await self.answer("record", key)
         return await super().record(key, algorithm, cost)
 
-    async def left(self, algorithm: str) -> float:
+    async def remaining(self, algorithm: str) -> float:
         return (await MemoryStore.peek(self, "k", SlidingWindowLog(algorithm))).remaining
 
 
@@ -115,7 +115,7 @@ def others() -> set[str]:
 
 
 async def rest() -> None:
-    """Let what is going on come to its end."""
+    """Wait until the background tasks have ended."""
     for _ in range(1000):
         if not others():
             return
@@ -129,28 +129,28 @@ async def cancel(*tasks: "asyncio.Task[float]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# ---- the line and its calls ----------------------------------------------------------------------
+# ---- the queue and its calls ---------------------------------------------------------------------
 
 
 @virtual
-async def test_those_who_wait_go_in_order_and_one_call_is_under_way() -> None:
+async def test_waiters_are_served_in_order_with_one_call() -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter("100/s", store=store, key="k")
-    went: list[int] = []
+    granted: list[int] = []
 
     async def go(number: int) -> None:
         async with limiter.throttle():
-            went.append(number)
+            granted.append(number)
 
     await asyncio.gather(*map(go, range(250)))
-    assert went == list(range(250))
+    assert granted == list(range(250))
     assert store.most_open == 1
     assert greatest_count(store.instants, 1.0) == 100
     assert now() < 2.2
 
 
 @virtual
-async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
+async def test_thousand_waiters_need_few_calls() -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter("1000000/s", store=store, key="k")
     await asyncio.gather(*visits(limiter, 1000))
@@ -158,37 +158,37 @@ async def test_a_thousand_who_wait_are_asked_for_in_few_calls() -> None:
 
 
 @virtual
-async def test_a_memory_store_follows_the_time_of_its_loop() -> None:
+async def test_memory_store_follows_the_time_of_its_loop() -> None:
     async with asyncio.timeout(60), RateLimiter("10/s", store=MemoryStore(), key="k") as limiter:
         await asyncio.gather(*visits(limiter, 30))
     assert 2.0 <= now() <= 2.1
 
 
 @virtual
-async def test_half_is_there_still_when_the_next_are_asked_for_and_nobody_runs_before() -> None:
+async def test_next_reservation_is_made_at_half_the_batch() -> None:
     store = Watched()
     limiter = RateLimiter("1000000/s", store=store, key="k")
-    went = 0
-    went_when_asked: list[int] = []
+    granted = 0
+    granted_at_call: list[int] = []
 
     async def reserve(*args: Any, **options: Any) -> Answer:  # noqa: ANN401 - passed on
-        went_when_asked.append(went)
+        granted_at_call.append(granted)
         return await Watched.reserve(store, *args, **options)
 
     store.reserve = reserve  # type: ignore[method-assign]
 
     async def visitor() -> None:
-        nonlocal went
+        nonlocal granted
         async with limiter.throttle():
-            went += 1
+            granted += 1
 
     await asyncio.gather(*(visitor() for _ in range(2000)))
-    # 1,024 in a call, 256 of whom go in a turn: the server has two turns for its answer.
-    assert went_when_asked == [0, 512]
+    # 1,024 in a call, of which 256 are granted in a turn: the server has two turns for its answer.
+    assert granted_at_call == [0, 512]
 
 
 @virtual
-async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_twice() -> None:
+async def test_small_limit_is_shared_by_single_reservations() -> None:
     store = Watched()
     limiters = [RateLimiter("20/s", algorithm=LeakyBucket, store=store, key="k") for _ in range(16)]
     await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 5)))
@@ -198,7 +198,7 @@ async def test_a_small_limit_is_asked_for_one_by_one_and_shared_without_asking_t
 
 
 @virtual
-async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
+async def test_four_limiters_of_one_key_use_the_limit() -> None:
     store = Watched(latency=0.002)
     limiters = [RateLimiter("2000/s", store=store, key="k") for _ in range(4)]
     await asyncio.gather(*(task for limiter in limiters for task in visits(limiter, 2000)))
@@ -208,7 +208,7 @@ async def test_four_limiters_of_one_key_use_all_of_the_limit_together() -> None:
 
 
 @virtual
-async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
+async def test_rejection_is_not_retried_before_its_time() -> None:
     store = Watched()
     limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=2.0)
     await visit(limiter)
@@ -218,7 +218,7 @@ async def test_a_refusal_is_not_asked_about_again_before_its_time() -> None:
 
 
 @virtual
-async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> None:
+async def test_rejection_of_a_heavy_request_spares_lighter_ones() -> None:
     store = Watched()
     limiter = RateLimiter("10/10s", store=store, key="k", max_reservation=0)
     await visit(limiter, 5)
@@ -229,15 +229,15 @@ async def test_a_lighter_one_need_not_heed_what_was_said_to_a_heavier_one() -> N
 
 
 @virtual
-async def test_an_answer_that_is_long_under_way_lets_nobody_go_too_early() -> None:
+async def test_late_answer_grants_nobody_too_early() -> None:
     store = Watched(latency=0.2)
     limiter = RateLimiter("10/s", algorithm=LeakyBucket, store=store, key="k")
-    went = await asyncio.gather(*visits(limiter, 4))
-    assert all(a >= b for a, b in zip(sorted(went), sorted(store.instants), strict=True))
+    granted_at = await asyncio.gather(*visits(limiter, 4))
+    assert all(a >= b for a, b in zip(sorted(granted_at), sorted(store.instants), strict=True))
 
 
 @virtual
-async def test_nothing_is_asked_and_nothing_pends_while_nobody_waits() -> None:
+async def test_idle_limiter_has_no_calls_and_tasks() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     assert store.calls.total() == 0
@@ -249,7 +249,7 @@ async def test_nothing_is_asked_and_nothing_pends_while_nobody_waits() -> None:
 
 
 @virtual
-async def test_what_costs_nothing_is_not_asked_for() -> None:
+async def test_zero_cost_makes_no_call() -> None:
     store = Watched()
     limiter = RateLimiter("1000/s", store=store, key="k")
     await visit(limiter, 0)
@@ -259,7 +259,7 @@ async def test_what_costs_nothing_is_not_asked_for() -> None:
 
 
 @virtual
-async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
+async def test_waiters_without_a_slot_reserve_nothing() -> None:
     store = Watched()
     limiter = RateLimiter("1000/s", concurrency_limit=2, store=store, key="k")
 
@@ -274,18 +274,18 @@ async def test_nothing_is_asked_for_those_for_whom_there_is_no_slot() -> None:
 
 
 @virtual
-async def test_costs_are_asked_for_whole() -> None:
+async def test_costs_are_reserved_whole() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
-    went = await asyncio.gather(visit(limiter, 4), visit(limiter, 5), visit(limiter, 3))
-    assert list(went) == [0.0, 0.0, 1.0]
+    granted_at = await asyncio.gather(visit(limiter, 4), visit(limiter, 5), visit(limiter, 3))
+    assert list(granted_at) == [0.0, 0.0, 1.0]
     assert {cost for costs in store.costs for cost in costs} == {4, 5, 3}
     with pytest.raises(CostTooHigh):
         limiter.throttle(11)
 
 
 @virtual
-async def test_a_heavy_head_does_not_starve_on_scraps() -> None:
+async def test_heavy_head_is_not_starved_by_small_reservations() -> None:
     store = Watched()
     limiter = RateLimiter("100/s", burst=5, store=store, key="k")
     await asyncio.gather(*visits(limiter, 5))
@@ -303,12 +303,12 @@ async def test_a_heavy_head_does_not_starve_on_scraps() -> None:
 async def test_several_limits_and_a_guard_hold() -> None:
     store = Watched()
     limiter = RateLimiter(["10/s", "15/10s"], guard=0.5, store=store, key="k")
-    went = await asyncio.gather(*visits(limiter, 20))
-    assert sorted(went) == [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
+    granted_at = await asyncio.gather(*visits(limiter, 20))
+    assert sorted(granted_at) == [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
 
 
 @virtual
-async def test_priority_and_the_length_of_the_line_are_heeded() -> None:
+async def test_priority_and_queue_limit_hold() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k", max_queue=2)
     await visit(limiter)
@@ -322,7 +322,7 @@ async def test_priority_and_the_length_of_the_line_are_heeded() -> None:
 
 
 class Scripted(Watched):
-    """A store that grants one cost of each call, at an instant that is told before."""
+    """A store that grants one cost of each call, at an instant from its script."""
 
     def __init__(self, *instants: tuple[float, float]) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class Scripted(Watched):
     async def reserve(
         self,
         key: Key,
-        algorithm: Algorithm[Any],  # noqa: ARG002 - it is told what to say
+        algorithm: Algorithm[Any],  # noqa: ARG002 - the script decides
         costs: Sequence[float],
         *,
         horizon: float = 0.0,  # noqa: ARG002
@@ -343,22 +343,22 @@ class Scripted(Watched):
 
 
 @virtual
-async def test_who_is_let_go_goes_with_what_is_reserved_whatever_is_answered_meanwhile() -> None:
-    # Two calls are given the same instant; the second answer is longer under way.
+async def test_granted_waiter_keeps_its_reservation_during_an_answer() -> None:
+    # Two calls get the same instant; the second answer takes longer.
     store = Scripted((0.0, 1.0), (0.5, 1.0))
     limiter = RateLimiter("100/s", store=store, key="k")
-    # It is read when the first one is let go, and has not gone on.
+    # It is read when the first one is granted and has not resumed.
     asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
-    went = visits(limiter, 2)
+    granted_at = visits(limiter, 2)
     await asyncio.sleep(0.0005)
     store.may_answer.clear()
-    assert await asyncio.gather(*went) == [1.0, 1.5]
+    assert await asyncio.gather(*granted_at) == [1.0, 1.5]
     await rest()
-    assert store.calls == {"reserve": 2}, "nothing went unasked"
+    assert store.calls == {"reserve": 2}, "nothing was granted without a reservation"
 
 
 @virtual
-async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let_go() -> None:
+async def test_urgent_heavy_request_takes_nothing_from_granted_waiters() -> None:
     store = Scripted((0.0, 1.0), (0.5, 1.2), (1.0, 2.0), (2.0, 2.5))
     limiter = RateLimiter("100/s", store=store, key="k")
     comes = asyncio.Event()
@@ -368,7 +368,7 @@ async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let
         return await visit(limiter, 3, priority=1)
 
     heavy = asyncio.create_task(come())
-    # Both happen when the first one is let go, and has not gone on.
+    # Both happen when the first one is granted and has not resumed.
     asyncio.get_running_loop().call_later(1.0, comes.set)
     asyncio.get_running_loop().call_later(1.0, store.may_answer.set)
     light = visits(limiter, 2)
@@ -376,14 +376,14 @@ async def test_a_heavy_one_that_comes_first_takes_nothing_from_those_who_are_let
     store.may_answer.clear()
     assert await asyncio.gather(*light, heavy) == [1.0, 2.5, 2.0]
     await rest()
-    assert store.calls["record"] == 0, "nothing went unasked"
+    assert store.calls["record"] == 0, "nothing was granted without a reservation"
 
 
 # ---- cancellation ------------------------------------------------------------------------------
 
 
 @virtual
-async def test_who_is_cancelled_while_the_store_is_asked_leaves_the_slot_to_the_next() -> None:
+async def test_cancelled_during_store_call_leaves_reservation_to_next() -> None:
     store = Watched()
     store.may_answer.clear()
     limiter = RateLimiter("1/10s", store=store, key="k")
@@ -398,7 +398,7 @@ async def test_who_is_cancelled_while_the_store_is_asked_leaves_the_slot_to_the_
 
 
 @virtual
-async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next() -> None:
+async def test_cancelled_before_its_instant_leaves_reservation_to_next() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -411,7 +411,7 @@ async def test_who_is_cancelled_before_the_slot_is_ready_leaves_it_to_the_next()
 
 
 @virtual
-async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next() -> None:
+async def test_cancelled_when_granted_leaves_reservation_to_next() -> None:
     store = Watched()
     store.may_answer.clear()
     limiter = RateLimiter("1/10s", concurrency_limit=1, store=store, key="k")
@@ -428,7 +428,7 @@ async def test_who_is_cancelled_when_it_was_let_go_leaves_the_slot_to_the_next()
 
 
 @virtual
-async def test_when_nobody_is_left_what_is_reserved_goes_back_the_latest_first() -> None:
+async def test_unneeded_reservations_are_refunded_latest_first() -> None:
     store = Watched()
     limiter = RateLimiter("100/s", algorithm=LeakyBucket, store=store, key="k")
     await visit(limiter)
@@ -442,7 +442,7 @@ async def test_when_nobody_is_left_what_is_reserved_goes_back_the_latest_first()
 
 
 @virtual
-async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back() -> None:
+async def test_answer_without_waiters_is_refunded() -> None:
     store = Watched()
     store.may_answer.clear()
     limiter = RateLimiter("10/s", store=store, key="k")
@@ -453,11 +453,11 @@ async def test_when_nobody_is_left_while_the_store_is_asked_the_answer_goes_back
     assert not limiter._engine.is_forgettable()
     store.may_answer.set()
     await rest()
-    assert await store.left("10/s") == 10
+    assert await store.remaining("10/s") == 10
 
 
 @virtual
-async def test_a_slot_that_nobody_used_in_time_goes_back() -> None:
+async def test_expired_reservation_is_refunded() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -472,7 +472,7 @@ async def test_a_slot_that_nobody_used_in_time_goes_back() -> None:
 
 
 @virtual
-async def test_a_pause_holds_and_gives_back_what_is_reserved() -> None:
+async def test_pause_refunds_reservations() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -485,7 +485,7 @@ async def test_a_pause_holds_and_gives_back_what_is_reserved() -> None:
 
 
 @virtual
-async def test_what_the_server_says_is_left_is_heeded() -> None:
+async def test_exhausted_server_quota_delays_the_next_call() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle() as permit:
@@ -501,7 +501,7 @@ async def test_what_the_server_says_is_left_is_heeded() -> None:
 
 
 @virtual
-async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_own() -> None:
+async def test_store_error_is_raised_in_each_waiter() -> None:
     store = Watched()
     store.error = StoreUnavailable("it is out")
     limiter = RateLimiter("10/s", store=store, key="k")
@@ -517,7 +517,7 @@ async def test_all_who_wait_hear_of_a_store_that_fails_each_by_an_error_of_its_o
 
 
 @virtual
-async def test_a_key_of_another_algorithm_is_told_to_those_who_wait() -> None:
+async def test_key_of_another_algorithm_is_raised_in_waiters() -> None:
     store = Watched()
     await visit(RateLimiter("10/s", store=store, key="k"))
     with pytest.raises(ValueError, match="another algorithm"):
@@ -525,7 +525,7 @@ async def test_a_key_of_another_algorithm_is_told_to_those_who_wait() -> None:
 
 
 @virtual
-async def test_a_refund_that_fails_is_lost_and_nothing_else() -> None:
+async def test_failed_refund_loses_only_its_tokens() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -539,7 +539,7 @@ async def test_a_refund_that_fails_is_lost_and_nothing_else() -> None:
 
 
 @virtual
-async def test_whoever_sweeps_up_all_tasks_does_not_stop_those_who_wait_on() -> None:
+async def test_task_sweep_does_not_stop_later_waiters() -> None:
     store = Watched()
     store.may_answer.clear()
     limiter = RateLimiter("10/s", store=store, key="k")
@@ -553,11 +553,11 @@ async def test_whoever_sweeps_up_all_tasks_does_not_stop_those_who_wait_on() -> 
     assert await waiting == 0.0
 
 
-# ---- the end -----------------------------------------------------------------------------------
+# ---- closing -----------------------------------------------------------------------------------
 
 
 @virtual
-async def test_closing_turns_away_those_who_wait_and_gives_back_what_is_reserved() -> None:
+async def test_closing_rejects_waiters_and_refunds_reservations() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -574,19 +574,19 @@ async def test_closing_turns_away_those_who_wait_and_gives_back_what_is_reserved
 
 
 @virtual
-async def test_closing_waits_for_the_answer_and_gives_it_back() -> None:
+async def test_closing_awaits_the_answer_and_refunds_it() -> None:
     store = Watched(latency=0.5)
     limiter = RateLimiter("10/s", store=store, key="k")
     waiting = visits(limiter, 1)
     await turns()
     await limiter.aclose()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert await store.left("10/s") == 10
+    assert await store.remaining("10/s") == 10
     assert not others()
 
 
 @virtual
-async def test_a_draining_limiter_serves_those_who_wait() -> None:
+async def test_drain_serves_all_waiters() -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter("2/s", store=store, key="k")
     waiting = visits(limiter, 5)
@@ -597,7 +597,7 @@ async def test_a_draining_limiter_serves_those_who_wait() -> None:
     assert not others()
 
 
-def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserved() -> None:
+def test_second_loop_keeps_the_record_and_refunds_reservations() -> None:
     limiter = RateLimiter("2/h", store=MemoryStore(), key="k", max_reservation=3600)
     waiting: list[asyncio.Task[Permit]] = []
 
@@ -607,10 +607,10 @@ def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserv
         await turns()
 
     async def go_on() -> float:
-        left = (await limiter.peek()).remaining
+        remaining = (await limiter.peek()).remaining
         assert not reserved.ready
         await limiter.aclose()
-        return left
+        return remaining
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave_some_waiting())
@@ -622,7 +622,7 @@ def test_a_second_loop_finds_the_record_and_gives_back_what_the_first_had_reserv
 
 
 class Slow(MemoryStore):
-    """A store to which it takes a while to give back."""
+    """A store that takes a while to refund."""
 
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
@@ -631,7 +631,7 @@ class Slow(MemoryStore):
         await super().refund(key, algorithm, cost, instant)
 
 
-def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
+def test_loop_that_ends_early_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
     async def leave_some_waiting() -> None:
         limiter = RateLimiter("2/h", store=Slow(), key="k", max_reservation=3600)
         await limiter.record(2)
@@ -644,12 +644,11 @@ def test_a_loop_that_ends_in_the_midst_leaves_no_task(caplog: pytest.LogCaptureF
     assert "aiothrottle store" not in caplog.text
 
 
-# ---- the other methods
-# -----------------------------------------------------------------------------
+# ---- the other methods -------------------------------------------------------------------------
 
 
 @virtual
-async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
+async def test_try_acquire_spends_what_fits_and_never_waits() -> None:
     store = Watched()
     limiter = RateLimiter("2/s", concurrency_limit=5, store=store, key="k")
     first, second, third = [await limiter.try_acquire() for _ in range(3)]
@@ -658,8 +657,8 @@ async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
     assert not third
     assert (second.remaining, third.retry_after, third.limit) == (0, 1.0, 2)
     assert first.permit is not None
-    figures = limiter.statistics()
-    assert (figures.granted, figures.rejected, figures.in_flight) == (2, 1, 2)
+    statistics = limiter.statistics()
+    assert (statistics.granted, statistics.rejected, statistics.in_flight) == (2, 1, 2)
     first.permit.settle(0)
     await rest()
     assert await limiter.try_acquire()
@@ -668,7 +667,7 @@ async def test_try_acquire_spends_what_fits_now_and_never_waits() -> None:
 
 
 @virtual
-async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_do() -> None:
+async def test_try_acquire_behind_waiters_reports_their_wait() -> None:
     store = Watched()
     limiter = RateLimiter("2/s", store=store, key="k")
     await visit(limiter)
@@ -683,7 +682,7 @@ async def test_try_acquire_does_not_pass_those_who_wait_and_says_how_long_they_d
 
 
 @virtual
-async def test_a_try_that_is_cancelled_costs_nothing() -> None:
+async def test_cancelled_try_acquire_costs_nothing() -> None:
     store = Watched()
     store.may_answer.clear()
     limiter = RateLimiter("2/s", concurrency_limit=1, store=store, key="k")
@@ -695,7 +694,7 @@ async def test_a_try_that_is_cancelled_costs_nothing() -> None:
     assert not limiter._engine.is_forgettable()
     store.may_answer.set()
     await rest()
-    assert await store.left("2/s") == 2
+    assert await store.remaining("2/s") == 2
     store.error = StoreUnavailable("it is out")
     with pytest.raises(StoreUnavailable):
         await limiter.try_acquire()
@@ -718,36 +717,36 @@ async def test_peek_spends_nothing_and_record_is_counted() -> None:
 
 
 @virtual
-async def test_settling_gives_back_or_charges() -> None:
+async def test_settle_refunds_or_records_the_difference() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle(4) as permit:
         permit.settle(1)
         await rest()
-        assert await store.left("10/s") == 9
+        assert await store.remaining("10/s") == 9
         permit.settle(8)
         await rest()
-        assert await store.left("10/s") == 2
+        assert await store.remaining("10/s") == 2
         permit.settle(2)
         await rest()
-        assert await store.left("10/s") == 8
+        assert await store.remaining("10/s") == 8
     assert store.calls["record"] == 1
 
 
 @virtual
-async def test_what_is_given_back_while_it_is_being_charged_is_given_back() -> None:
+async def test_refund_during_its_record_call_is_kept() -> None:
     store = Watched(latency=0.1)
     limiter = RateLimiter("10/h", store=store, key="k")
     async with limiter.throttle() as permit:
         permit.settle(6)
-        await asyncio.sleep(0.03)  # the store is just being told
+        await asyncio.sleep(0.03)  # the call to the store is under way
         permit.settle(2)
     await rest()
-    assert await store.left("10/h") == 8
+    assert await store.remaining("10/h") == 8
 
 
 @virtual
-async def test_a_debt_is_paid_before_others_go() -> None:
+async def test_debt_is_paid_before_the_next_grant() -> None:
     store = Watched()
     limiter = RateLimiter("2/s", store=store, key="k")
     async with limiter.throttle() as permit:
@@ -759,7 +758,7 @@ async def test_a_debt_is_paid_before_others_go() -> None:
 
 
 @virtual
-async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
+async def test_timeout_shorter_than_a_known_wait_rejects_immediately() -> None:
     store = Watched()
     limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0.5)
     await visit(limiter)
@@ -772,7 +771,7 @@ async def test_a_time_out_is_refused_at_once_where_the_wait_is_known() -> None:
 
 
 @virtual
-async def test_a_time_out_is_refused_at_once_behind_those_who_have_a_slot() -> None:
+async def test_timeout_behind_reservations_rejects_immediately() -> None:
     store = Watched()
     limiter = RateLimiter("1/s", store=store, key="k")
     await visit(limiter)
@@ -789,7 +788,7 @@ async def test_a_time_out_is_refused_at_once_behind_those_who_have_a_slot() -> N
 
 
 @virtual
-async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None:
+async def test_timeout_of_unforeseen_wait_expires_in_time() -> None:
     store = Watched()
     limiter = RateLimiter("1/10s", store=store, key="k")
     await RateLimiter("1/10s", store=store, key="k").record()
@@ -801,7 +800,7 @@ async def test_a_time_out_that_could_not_be_foreseen_comes_in_its_time() -> None
 
 
 @virtual
-async def test_an_update_changes_what_is_asked_and_keeps_the_record() -> None:
+async def test_update_changes_the_calls_and_keeps_the_record() -> None:
     store = Watched()
     limiter = RateLimiter("1/10s", store=store, key="k", max_reservation=0)
     await visit(limiter)
@@ -822,7 +821,7 @@ async def test_an_update_changes_what_is_asked_and_keeps_the_record() -> None:
 
 
 @virtual
-async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
+async def test_each_key_has_its_own_record() -> None:
     store = Watched()
     keyed = KeyedRateLimiter("1/10s", store=store, key="mail")
     other = KeyedRateLimiter("1/10s", store=store, key="mail")
@@ -837,7 +836,7 @@ async def test_each_key_has_a_record_of_its_own_under_the_action() -> None:
     await keyed.aclose()
 
 
-async def test_key_of_any_type_names_its_record_by_its_text() -> None:
+async def test_key_of_any_type_is_stored_as_text() -> None:
     store = MemoryStore()
     keyed = KeyedRateLimiter("1/h", store=store, key="mail")
     assert await keyed.try_acquire(7)
@@ -857,7 +856,7 @@ def test_store_without_a_key_is_rejected(
         kind(**limits, **named, store=MemoryStore())
 
 
-# ---- what can't be -------------------------------------------------------------------------------
+# ---- invalid arguments -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -881,14 +880,14 @@ def test_store_without_a_key_is_rejected(
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused(
+def test_combination_that_cannot_be_shared_is_rejected(
     arguments: Unchecked, options: Unchecked, named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
         RateLimiter(*arguments, store=MemoryStore(), key="k", **options)
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     unchecked: Unchecked = RateLimiter
     with pytest.raises(TypeError, match="store must be a Store"):
         unchecked(1, store="redis")
@@ -902,7 +901,7 @@ def test_wrong_arguments_are_refused() -> None:
         RateLimiter(1, parent=RateLimiter(1, store=MemoryStore(), key="k"))
 
 
-def test_what_is_reserved_is_algorithm() -> None:
+def test_reservations_are_an_algorithm() -> None:
     algorithm = Reserved(SlidingWindowLog("10/s"))
     state = algorithm.start()
     algorithm.hold(state, 5.0, [1, 1, 0, 2], [1.0, 1.0, 1.0, 2.0], 1.0)
@@ -919,7 +918,7 @@ def test_what_is_reserved_is_algorithm() -> None:
 
 
 @virtual
-async def test_what_was_charged_late_is_found_behind_what_was_used_since() -> None:
+async def test_refund_finds_a_late_record_behind_later_use() -> None:
     store = Watched()
     limiter = RateLimiter("10/s", store=store, key="k")
     async with limiter.throttle() as early:
@@ -934,7 +933,7 @@ async def test_what_was_charged_late_is_found_behind_what_was_used_since() -> No
             late.settle(0)
             early.settle(1)
         await rest()
-    assert await store.left("10/s") == 8
+    assert await store.remaining("10/s") == 8
 
 
 # ---- a real server -------------------------------------------------------------------------------
@@ -948,7 +947,7 @@ def valkey() -> Iterator[Valkey]:
 
 
 class Noting(RedisStore):
-    """Notes for when the server has let go, what was given back, and what it counted unasked."""
+    """Records the instants that the server granted, the refunds, and the tokens recorded late."""
 
     __slots__ = ("instants", "recorded")
 
@@ -979,7 +978,7 @@ class Noting(RedisStore):
         return await super().record(key, algorithm, cost)
 
 
-async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
+async def test_limiters_on_a_server_key_keep_its_limit(
     valkey: Valkey,
 ) -> None:
     async with valkey.connect() as client:
@@ -990,7 +989,7 @@ async def test_limiters_that_share_a_key_of_a_server_keep_to_its_limit(
         for limiter in limiters:
             await limiter.aclose()
     assert len(store.instants) == 800
-    assert store.recorded == 0, "nothing went unasked"
+    assert store.recorded == 0, "nothing was granted without a reservation"
     assert greatest_count(store.instants, 0.5) <= 200
 
 
@@ -1025,7 +1024,7 @@ asyncio.run(main())
 """
 
 
-async def test_processes_that_share_a_key_use_the_limit_and_no_more(valkey: Valkey) -> None:
+async def test_processes_on_a_server_key_use_the_limit(valkey: Valkey) -> None:
     processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", WORKER, str(valkey.port)),

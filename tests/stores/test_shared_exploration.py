@@ -1,4 +1,4 @@
-"""The same for limiters that share a store: whatever it does, in whatever order things run.
+"""Limiters that share a store keep all promises, whatever the store does, in any order of events.
 
 The store takes its time, fails in every way that `tests/failing.py` knows, and comes back. For
 more of it than usual see `tests/core/test_exploration.py`.
@@ -33,18 +33,18 @@ SCHEDULES = int(os.environ.get("AIOTHROTTLE_SCHEDULES", "480"))
 SHARES = 8
 LIMIT, SLOTS, LATENCY = 3, 2, 0.125
 # Seconds by which a request may come later than the store has counted it: half of the way to the
-# store and back, and the patience of the line.
+# store and back, and the tolerance of a reservation.
 LATE = LATENCY / 2 + 0.021
 Way: TypeAlias = Literal["raise", "closed"]
 MODES = ["up", "refuses", "stalls", "drops", "reads"]
 
 
 class Processes(InterleavingLoop):
-    """Three limiters of one key, their guests, and a store with moods."""
+    """Three limiters of one key, their clients, and a store that changes between `MODES`."""
 
     limit = LIMIT
-    #: What a guest may be told as well.
-    refusal: type[Exception] = LimiterClosed
+    #: Another error that a client may get.
+    rejection: type[Exception] = LimiterClosed
 
     def __init__(self, schedule: Schedule, chance: random.Random) -> None:
         super().__init__(schedule)
@@ -54,7 +54,7 @@ class Processes(InterleavingLoop):
         self.guests: list[asyncio.Task[None]] = []
         self.inside = [0, 0, 0]
         self.entered: list[float] = []
-        self.went: list[tuple[float, float]] = []
+        self.granted_at: list[tuple[float, float]] = []
 
     def victims(self) -> list["asyncio.Task[None]"]:
         tasks = [guest for guest in self.guests if not guest.done()]
@@ -86,7 +86,7 @@ class Processes(InterleavingLoop):
             self.inside[where] += 1
             assert self.inside[where] <= SLOTS
             self.entered += [self.time()] * int(cost)
-            self.went.append((self.time(), cost))
+            self.granted_at.append((self.time(), cost))
             await asyncio.sleep(stay)
         finally:
             self.inside[where] -= 1
@@ -134,22 +134,22 @@ class Processes(InterleavingLoop):
         await self.end()
 
     async def end(self) -> None:
-        """Nobody waits for ever, nothing is left over, and the record is as new."""
+        """Nobody waits for ever, no task remains, and the record is as new."""
         async with asyncio.timeout(1000):
             outcomes = await asyncio.gather(*self.guests, return_exceptions=True)
-        harmless = (asyncio.CancelledError, LimiterClosed, StoreUnavailable, self.refusal)
+        harmless = (asyncio.CancelledError, LimiterClosed, StoreUnavailable, self.rejection)
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, harmless):
                 raise outcome
         self.check()
         for limiter in self.limiters:
-            figures = limiter.statistics()
-            assert (figures.in_flight, figures.waiting) == (0, 0)
+            statistics = limiter.statistics()
+            assert (statistics.in_flight, statistics.waiting) == (0, 0)
             await limiter.aclose()
         for _ in range(3):
             await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        await asyncio.sleep(5)  # more than any horizon
+        await asyncio.sleep(5)  # more than any reservation
         answer = await Client(self.server).peek("k", self.algorithm)
         assert answer.remaining == self.algorithm.capacity
 
@@ -162,7 +162,7 @@ class Processes(InterleavingLoop):
 
 
 class Hurrying(Processes):
-    """Of a greater limit, and guests who come again at once: for them more is asked for ahead."""
+    """With a greater limit, and clients that return at once: for them more is prefetched."""
 
     limit = 200
 
@@ -173,10 +173,10 @@ class Hurrying(Processes):
         await super().visit(where, cost, stay, tries=tries)
 
 
-class Stamped(Processes):
-    """By an algorithm that refuses, and counts the refused: one in an interval, for all three."""
+class Rejecting(Processes):
+    """With `WaitUntil`, which counts rejected requests: one grant per interval for all three."""
 
-    refusal = ThrottleTimeout
+    rejection = ThrottleTimeout
 
     def make(self, store: Client, how: Way) -> RateLimiter:
         return RateLimiter(
@@ -192,13 +192,13 @@ class Stamped(Processes):
         return WaitUntil(0.5, raise_after=1.5, limit=3)
 
     def check(self) -> None:
-        went = sorted((at, cost) for at, cost in self.went if cost)
-        for (first, cost), (later, _) in pairwise(went):
-            assert later - first >= 0.5 * cost - LATE, went
+        granted_at = sorted((at, cost) for at, cost in self.granted_at if cost)
+        for (first, cost), (later, _) in pairwise(granted_at):
+            assert later - first >= 0.5 * cost - LATE, granted_at
 
 
-class StampedAlone(Stamped):
-    """Without the store each goes by its share, or all go: only nobody waits for ever."""
+class RejectingLocally(Rejecting):
+    """During an outage each limiter uses its share, or no limit. Nobody waits for ever."""
 
     def make(self, store: Client, how: Way) -> RateLimiter:  # noqa: ARG002
         alone: list[Literal["local", "open"]] = ["local", "local", "open"]
@@ -214,9 +214,9 @@ class StampedAlone(Stamped):
         pass
 
 
-def tell(number: int, kind: type[Processes] = Processes) -> None:
+def run_story(number: int, kind: type[Processes] = Processes) -> None:
     chance = random.Random(number)
-    random.seed(number)  # the pauses between two tries are made up as well
+    random.seed(number)  # the pauses between two tries are random as well
     kinds = ("o", "oc", "c", "i", "oci")  # a busy machine may be late as long as it likes
     loop = kind(made_up(chance, 300, kinds), chance)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -229,27 +229,27 @@ def tell(number: int, kind: type[Processes] = Processes) -> None:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_whatever_the_store_does_all_promises_hold(share: int) -> None:
+def test_all_promises_hold_whatever_the_store_does(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
-        tell(number)
+        run_story(number)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_whatever_is_asked_for_ahead_all_promises_hold(share: int) -> None:
+def test_all_promises_hold_with_adaptive_prefetch(share: int) -> None:
     for number in range(share, SCHEDULES // 4, SHARES):
-        tell(number, Hurrying)
+        run_story(number, Hurrying)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_whatever_is_refused_all_promises_hold(share: int) -> None:
+def test_all_promises_hold_with_rejections(share: int) -> None:
     for number in range(share, SCHEDULES, SHARES):
-        tell(number, Stamped)
+        run_story(number, Rejecting)
     for number in range(share, SCHEDULES // 4, SHARES):
-        tell(number, StampedAlone)
+        run_story(number, RejectingLocally)
 
 
-# One who was alone waited for ever: the store task had something to give back first, which a sweep
-# of all tasks had left undone, and then found the limiter paused.
+# A single waiter waited for ever: the store task first had something to refund, which a sweep of
+# all tasks had prevented, and then found the limiter paused.
 @pytest.mark.parametrize("number", [1089, 4420, 5558])
-def test_the_stories_that_once_broke_a_promise(number: int) -> None:
-    tell(number)
+def test_fixed_stories_keep_all_promises(number: int) -> None:
+    run_story(number)

@@ -1,4 +1,4 @@
-"""One task that comes again within the turn: more is asked for ahead, and nothing is used late."""
+"""One task that returns within the turn: more tokens are prefetched, and none is used late."""
 
 import asyncio
 
@@ -10,32 +10,32 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.stores.test_shared import Watched, cancel, others, rest
 from tests.virtually import now, turns, virtual, visit, visits
 
-# Of this so many are asked for in one call at the most: those of 30 ms.
+# At most so many are prefetched in one call: those of 30 ms.
 ALGORITHM, MOST = "1000/s", 30
 
 
 async def hurry(limiter: RateLimiter, count: int) -> None:
-    """Go through the limiter again and again, without a rest."""
+    """Pass the limiter `count` times in a row, without a rest."""
     for _ in range(count):
         async with limiter.throttle():
             pass
 
 
 async def asked(store: Watched, times: int) -> None:
-    """Wait until the store was asked so often. It sets no event."""
+    """Wait until the store was called `times` times. It sets no event."""
     while len(store.costs) < times:  # noqa: ASYNC110
         await asyncio.sleep(store.latency / 10)
 
 
 async def has_spent(limiter: RateLimiter, store: Watched, tokens: int) -> None:
-    """Fail unless, after a rest, so many are spent and none is left of what was asked ahead."""
+    """Fail unless, after a rest, `tokens` are spent and no prefetched token is kept."""
     await rest()
     assert not limiter._engine.bucket.state.ready
-    assert await store.left(ALGORITHM) == 1000 - tokens
+    assert await store.remaining(ALGORITHM) == 1000 - tokens
 
 
 @virtual
-async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() -> None:
+async def test_prefetch_doubles_while_all_of_it_is_used() -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 100)
@@ -46,7 +46,7 @@ async def test_twice_as_much_is_asked_for_each_time_that_all_was_used_at_once() 
 
 
 @virtual
-async def test_one_who_rests_between_two_gets_one_at_a_time() -> None:
+async def test_resting_task_gets_one_token_per_call() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     for _ in range(5):
@@ -57,7 +57,7 @@ async def test_one_who_rests_between_two_gets_one_at_a_time() -> None:
 
 
 @virtual
-async def test_what_was_not_used_within_the_turn_goes_back_and_one_is_asked_for_again() -> None:
+async def test_prefetch_unused_within_the_turn_is_refunded() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 4)  # one, two, and the first of four
@@ -69,14 +69,14 @@ async def test_what_was_not_used_within_the_turn_goes_back_and_one_is_asked_for_
 
 
 @virtual
-async def test_of_a_small_limit_nothing_is_asked_for_ahead() -> None:
+async def test_small_limit_is_not_prefetched() -> None:
     store = Watched()
     await hurry(RateLimiter("20/s", store=store, key="k"), 20)
     assert store.costs == [[1.0]] * 20
 
 
 @virtual
-async def test_no_more_is_asked_for_ahead_than_is_left() -> None:
+async def test_adaptive_prefetch_is_bounded_by_the_remaining_tokens() -> None:
     store = Watched()
     limiter = RateLimiter("100/s", store=store, key="k")
     assert limiter._engine.is_forgettable()
@@ -90,8 +90,8 @@ async def test_no_more_is_asked_for_ahead_than_is_left() -> None:
 
 
 @virtual
-async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
-    """It was not known here: so some of what is asked for ahead may go only later."""
+async def test_tokens_taken_by_others_are_waited_for() -> None:
+    """They were not known here: so some prefetched tokens may be ready only later."""
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 3)
@@ -103,10 +103,10 @@ async def test_what_others_have_taken_meanwhile_is_waited_for() -> None:
     assert len(store.refunds) == 1
     assert not limiter._engine.bucket.state.ready
     await asyncio.sleep(2)
-    assert await store.left(ALGORITHM) == 1000
+    assert await store.remaining(ALGORITHM) == 1000
 
 
-def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
+def test_prefetched_token_is_not_used_after_its_time() -> None:
     """Within one turn, which was a long one."""
     time = 0.0
 
@@ -118,7 +118,7 @@ def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
             async with limiter.throttle():
                 time += 0.015
         await rest()
-        assert await store.left(ALGORITHM) == 990
+        assert await store.remaining(ALGORITHM) == 990
         # The second of each four at the most: the third would be later than 20 ms.
         assert sum(cost for _, cost in store.refunds) > 0
         assert len(store.costs) >= 5
@@ -128,23 +128,23 @@ def test_what_was_reserved_ahead_is_not_used_after_its_time() -> None:
 
 
 @virtual
-async def test_others_who_come_meanwhile_share_what_was_asked_for_ahead() -> None:
+async def test_concurrent_tasks_share_the_prefetched_tokens() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
-    went: list[int] = []
+    granted: list[int] = []
 
     async def come(name: int) -> None:
         for _ in range(20):
             async with limiter.throttle():
-                went.append(name)
+                granted.append(name)
 
     await asyncio.gather(*(come(name) for name in range(3)))
-    assert sorted(went) == sorted([0, 1, 2] * 20)
+    assert sorted(granted) == sorted([0, 1, 2] * 20)
     await has_spent(limiter, store, 60)
 
 
 @virtual
-async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
+async def test_heavy_request_refunds_the_prefetched_tokens() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 2)
@@ -154,7 +154,7 @@ async def test_a_heavy_one_gives_back_what_was_asked_for_ahead() -> None:
 
 @pytest.mark.parametrize("step", range(12))
 @virtual
-async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
+async def test_cancellation_at_any_step_leaves_nothing(step: int) -> None:
     store = Watched(latency=0.01)
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     hurrying = asyncio.create_task(hurry(limiter, 100))
@@ -170,10 +170,10 @@ async def test_who_is_cancelled_at_any_step_leaves_nothing(step: int) -> None:
 
 @pytest.mark.parametrize("step", range(8))
 @virtual
-async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> None:
+async def test_swept_store_task_leaves_nothing_for_later(step: int) -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
-    await hurry(limiter, 4)  # three are left of four
+    await hurry(limiter, 4)  # three of four are unused
     await turns(step)
     for task in asyncio.all_tasks():
         if task.get_name().startswith("aiothrottle"):
@@ -182,12 +182,12 @@ async def test_a_talk_that_is_swept_up_leaves_nothing_for_later(step: int) -> No
     assert not limiter._engine.bucket.state.ready
     await visit(limiter)
     await rest()
-    # What the task was just giving back stays spent.
-    assert await store.left(ALGORITHM) in {995, 992}
+    # A refund that was under way in the swept task stays spent.
+    assert await store.remaining(ALGORITHM) in {995, 992}
 
 
 @virtual
-async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again() -> None:
+async def test_store_error_is_raised_and_resets_the_prefetch() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     hurrying = asyncio.create_task(hurry(limiter, 100))
@@ -205,7 +205,7 @@ async def test_a_store_that_fails_meanwhile_is_told_and_one_is_asked_for_again()
 
 
 @virtual
-async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
+async def test_pause_holds_tasks_with_prefetched_tokens() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 6)
@@ -215,7 +215,7 @@ async def test_a_pause_stops_those_for_whom_it_was_asked_ahead() -> None:
 
 
 @virtual
-async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
+async def test_prefetch_keeps_timeout_and_full_queue() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k", max_queue=1)
     for _ in range(20):
@@ -226,7 +226,7 @@ async def test_a_time_out_and_a_full_queue_are_as_ever() -> None:
 
 
 @virtual
-async def test_each_is_seen_by_who_observes() -> None:
+async def test_observer_gets_an_event_per_prefetched_grant() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     seen: list[object] = []
@@ -236,7 +236,7 @@ async def test_each_is_seen_by_who_observes() -> None:
 
 
 @virtual
-async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() -> None:
+async def test_prefetched_tokens_hold_no_slots() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, concurrency_limit=1, store=store, key="k")
     await hurry(limiter, 5)
@@ -249,7 +249,7 @@ async def test_slots_are_held_by_those_who_go_not_by_what_was_asked_for_ahead() 
     await has_spent(limiter, store, 7)
 
 
-def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
+def test_second_loop_refunds_the_first_loops_prefetch() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     first = VirtualTimeLoop()
@@ -267,18 +267,18 @@ def test_a_second_loop_gives_back_what_the_first_had_asked_for_ahead() -> None:
 
 
 @virtual
-async def test_closing_leaves_nothing() -> None:
+async def test_closing_refunds_the_prefetched_tokens() -> None:
     store = Watched()
     async with RateLimiter(ALGORITHM, store=store, key="k") as limiter:
         hurrying = asyncio.create_task(hurry(limiter, 100))
         await asked(store, 5)
     await asyncio.gather(hurrying, return_exceptions=True)
     assert not others()
-    assert await store.left(ALGORITHM) == 1000 - limiter.statistics().granted
+    assert await store.remaining(ALGORITHM) == 1000 - limiter.statistics().granted
 
 
 @virtual
-async def test_a_lease_is_what_it_was() -> None:
+async def test_explicit_prefetch_disables_the_adaptive_one() -> None:
     store = Watched()
     limiter = RateLimiter(ALGORITHM, store=store, key="k", prefetch="50/100ms")
     await hurry(limiter, 1)
@@ -287,4 +287,4 @@ async def test_a_lease_is_what_it_was() -> None:
     assert store.costs == [[1.0, 50.0]]
     await cancel(*visits(limiter, 1))
     await limiter.aclose()
-    assert await store.left(ALGORITHM) == 949
+    assert await store.remaining(ALGORITHM) == 949

@@ -1,4 +1,4 @@
-"""`WaitUntil` through a store: hits are stamped or refused as they come, and the refused count."""
+"""`WaitUntil` through a store: requests are granted or rejected on arrival; rejected ones count."""
 
 import asyncio
 from itertools import pairwise
@@ -34,28 +34,28 @@ def limiter_on(store: Store, algorithm: WaitUntil = ALGORITHM, **options: Unchec
 
 
 @virtual
-async def test_requests_at_once_are_one_call_and_rejected_ones_count() -> None:
+async def test_simultaneous_requests_are_one_call_rejected_ones_count() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 10)
     await turns()
-    figures = limiter.statistics()
-    assert (figures.granted, figures.waiting, figures.rejected) == (1, 5, 4)
+    statistics = limiter.statistics()
+    assert (statistics.granted, statistics.waiting, statistics.rejected) == (1, 5, 4)
     assert store.calls == {"reserve": 1}
     assert await outcomes(tasks) == TABLE
     assert store.calls == {"reserve": 1}
-    # The refused ones count: the next one at 5 waits until 10.
+    # The rejected ones count: the next one at 5 waits until 10.
     assert (await limiter.peek()).retry_after == 5
     assert await visit(limiter) == 10
     assert not store.refunds
 
 
 @virtual
-async def test_nobody_is_told_to_wait_longer_than_the_limit_whatever_was_refused() -> None:
+async def test_reported_wait_never_exceeds_the_limit() -> None:
     store = Watched(latency=0.25)
     limiter = limiter_on(store)
     tasks = visits(limiter, 15)
-    await asyncio.sleep(0.1)  # the first fifteen are being asked for
+    await asyncio.sleep(0.1)  # the call for the first fifteen is under way
     tasks += visits(limiter, 15)
     answers = await outcomes(tasks)
     assert answers[:10] == [
@@ -66,7 +66,7 @@ async def test_nobody_is_told_to_wait_longer_than_the_limit_whatever_was_refused
 
 
 @virtual
-async def test_more_requests_at_once_than_one_call_takes() -> None:
+async def test_more_simultaneous_requests_than_one_call_takes() -> None:
     store = Watched()
     answers = await outcomes(visits(limiter_on(store), 1200))
     assert answers == [*TABLE, *["10"] * 1190]
@@ -74,21 +74,21 @@ async def test_more_requests_at_once_than_one_call_takes() -> None:
 
 
 @virtual
-async def test_it_is_one_hit_per_interval_for_all_processes_together() -> None:
+async def test_all_processes_share_one_grant_per_interval() -> None:
     store = Watched(latency=0.02)
     limiters = [limiter_on(store, WaitUntil(0.1, 2, 4)) for _ in range(4)]
     answers: list[float | str] = []
     for _ in range(5):
         answers += await outcomes([task for each in limiters for task in visits(each, 20)])
-    went = sorted(each for each in answers if isinstance(each, float))
-    assert len(went) >= 21
+    granted_at = sorted(each for each in answers if isinstance(each, float))
+    assert len(granted_at) >= 21
     assert all(later - first >= 0.1 - 1e-6 for first, later in pairwise(store.instants))
-    assert all(later - first >= 0.1 - 0.02 for first, later in pairwise(went))
-    assert len(went) + sum(each.statistics().rejected for each in limiters) == 400
+    assert all(later - first >= 0.1 - 0.02 for first, later in pairwise(granted_at))
+    assert len(granted_at) + sum(each.statistics().rejected for each in limiters) == 400
 
 
 @virtual
-async def test_who_would_rather_not_wait_is_no_refused_hit() -> None:
+async def test_try_acquire_is_not_counted_as_rejected() -> None:
     store = Watched()
     limiter = limiter_on(store)
     first = await limiter.try_acquire()
@@ -101,14 +101,14 @@ async def test_who_would_rather_not_wait_is_no_refused_hit() -> None:
 
 
 @virtual
-async def test_what_has_happened_already_makes_others_wait() -> None:
+async def test_recorded_requests_delay_the_next() -> None:
     limiter = limiter_on(Watched())
     await limiter.record(3)
     assert await visit(limiter) == 3.0
 
 
 @virtual
-async def test_a_time_out_shorter_than_the_wait_is_told_so_and_takes_and_counts_nothing() -> None:
+async def test_timeout_shorter_than_the_wait_takes_nothing() -> None:
     store = Watched(latency=0.01)
     limiter = limiter_on(store)
     tasks = visits(limiter, 3)
@@ -127,9 +127,7 @@ async def test_a_time_out_shorter_than_the_wait_is_told_so_and_takes_and_counts_
 
 @pytest.mark.parametrize(("timeout", "ends_at"), [(4.0, 2.1), (4.9, 5.4)])
 @virtual
-async def test_what_was_waited_for_the_store_is_part_of_the_time_out(
-    timeout: float, ends_at: float
-) -> None:
+async def test_timeout_includes_the_wait_for_the_store(timeout: float, ends_at: float) -> None:
     store = Watched(latency=0.1)
     limiter = limiter_on(store)
     store.may_answer.clear()
@@ -146,14 +144,14 @@ async def test_what_was_waited_for_the_store_is_part_of_the_time_out(
 
 
 @virtual
-async def test_a_time_out_longer_than_the_algorithm_lets_wait_changes_nothing() -> None:
+async def test_timeout_longer_than_the_maximum_wait_changes_nothing() -> None:
     store = Watched()
     assert await outcomes(visits(limiter_on(store), 10, timeout=60)) == TABLE
     assert store.calls == {"reserve": 1}
 
 
 @virtual
-async def test_costs_are_intervals_and_what_costs_nothing_is_not_asked_for() -> None:
+async def test_costs_are_intervals_and_zero_makes_no_call() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = [*visits(limiter, 1, 3), *visits(limiter, 1, 0), *visits(limiter, 1, 2)]
@@ -163,7 +161,7 @@ async def test_costs_are_intervals_and_what_costs_nothing_is_not_asked_for() -> 
 
 
 @virtual
-async def test_a_key_of_its_own_for_each_actor() -> None:
+async def test_each_key_has_its_own_schedule() -> None:
     store = Watched()
     keyed = KeyedRateLimiter(algorithm=ALGORITHM, store=store, key="mail")
 
@@ -179,11 +177,11 @@ async def test_a_key_of_its_own_for_each_actor() -> None:
     assert len(keyed) == 0
 
 
-# ---- who leaves, and what is given back ----------------------------------------------------------
+# ---- cancellation and refunds --------------------------------------------------------------------
 
 
 @virtual
-async def test_who_is_cancelled_leaves_the_last_slot_over_and_it_goes_back() -> None:
+async def test_cancelled_waiter_refunds_the_last_reservation() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 5)
@@ -198,7 +196,7 @@ async def test_who_is_cancelled_leaves_the_last_slot_over_and_it_goes_back() -> 
 
 
 @virtual
-async def test_who_leaves_the_middle_of_the_line_gives_back_at_once() -> None:
+async def test_waiter_cancelled_mid_queue_refunds_at_once() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 5)
@@ -210,7 +208,7 @@ async def test_who_leaves_the_middle_of_the_line_gives_back_at_once() -> None:
 
 
 @virtual
-async def test_who_is_cancelled_while_it_is_asked_for_loses_nothing_for_others() -> None:
+async def test_waiter_cancelled_during_the_call_costs_others_nothing() -> None:
     store = Watched()
     limiter = limiter_on(store)
     store.may_answer.clear()
@@ -223,7 +221,7 @@ async def test_who_is_cancelled_while_it_is_asked_for_loses_nothing_for_others()
 
 
 @virtual
-async def test_all_are_cancelled_while_they_are_asked_for_and_all_goes_back() -> None:
+async def test_all_cancelled_during_the_call_refund_everything() -> None:
     store = Watched()
     limiter = limiter_on(store)
     store.may_answer.clear()
@@ -239,7 +237,7 @@ async def test_all_are_cancelled_while_they_are_asked_for_and_all_goes_back() ->
 
 
 @virtual
-async def test_the_task_that_asks_is_cancelled_and_those_who_came_are_asked_for_again() -> None:
+async def test_cancelled_store_task_is_replaced_for_new_waiters() -> None:
     store = Watched()
     limiter = limiter_on(store)
     store.may_answer.clear()
@@ -254,21 +252,21 @@ async def test_the_task_that_asks_is_cancelled_and_those_who_came_are_asked_for_
 
 
 @virtual
-async def test_slots_that_fit_nobody_any_more_are_asked_for_anew() -> None:
-    """The slot of three is of no use to those of one: two would go at once by it."""
+async def test_reservation_that_fits_nobody_is_replaced() -> None:
+    """The reservation of three is of no use to those of cost one: it would grant two at once."""
     store = Watched()
     limiter = limiter_on(store)
     first, heavy, *light = [*visits(limiter, 1), *visits(limiter, 1, 3), *visits(limiter, 2)]
     await asyncio.sleep(0.5)
     assert await first == 0
     await cancel(heavy)
-    went = [await task for task in light]
-    assert went[0] >= 1
-    assert went[1] >= went[0] + 1
+    granted_at = [await task for task in light]
+    assert granted_at[0] >= 1
+    assert granted_at[1] >= granted_at[0] + 1
 
 
 @virtual
-async def test_a_priority_decides_who_goes_first_and_not_who_is_refused() -> None:
+async def test_priority_decides_the_order_not_the_rejections() -> None:
     limiter = limiter_on(Watched())
     tasks = visits(limiter, 6)
     await asyncio.sleep(0.5)
@@ -282,7 +280,7 @@ async def test_a_priority_decides_who_goes_first_and_not_who_is_refused() -> Non
 
 
 @virtual
-async def test_who_went_by_its_priority_while_it_was_asked_for_is_not_refused() -> None:
+async def test_urgent_grant_during_the_call_is_not_rejected() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 6)
@@ -294,31 +292,31 @@ async def test_who_went_by_its_priority_while_it_was_asked_for_is_not_refused() 
     store.may_answer.set()
     assert await outcomes(tasks[:5]) == [0, 2, 3, 4, 5]
     assert limiter.statistics().rejected == 0
-    went = await tasks[5]  # whose slot that was, and who is not refused any more
-    assert went >= 6
+    granted_at = await tasks[5]  # whose reservation that was, and which is no longer rejected
+    assert granted_at >= 6
 
 
 @virtual
-async def test_who_comes_between_with_another_cost_moves_nobody_while_it_is_asked_for() -> None:
+async def test_arrival_with_another_cost_moves_no_reservation() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = [*visits(limiter, 2), *visits(limiter, 1, 2)]
     await asyncio.sleep(0.5)
     store.may_answer.clear()
     urgent = visits(limiter, 1, 0.5, priority=9)
-    (left,) = visits(limiter, 1)
+    (leaving,) = visits(limiter, 1)
     await turns()
-    await cancel(left)
+    await cancel(leaving)
     await turns()
     assert limiter._engine.bucket.state.tokens == 3
     store.may_answer.set()
-    went = [await task for task in [*tasks, *urgent]]
-    assert went[0] == 0
-    assert min(later - first for first, later in pairwise(sorted(went))) >= 0.5
+    granted_at = [await task for task in [*tasks, *urgent]]
+    assert granted_at[0] == 0
+    assert min(later - first for first, later in pairwise(sorted(granted_at))) >= 0.5
 
 
 @virtual
-async def test_closing_turns_all_away_gives_back_and_leaves_no_task() -> None:
+async def test_closing_rejects_all_refunds_and_leaves_no_task() -> None:
     store = Watched(latency=0.01)
     limiter = limiter_on(store)
     tasks = visits(limiter, 4)
@@ -335,7 +333,7 @@ async def test_closing_turns_all_away_gives_back_and_leaves_no_task() -> None:
 
 
 @virtual
-async def test_a_limiter_that_is_drained_serves_those_who_came() -> None:
+async def test_drain_serves_all_waiters() -> None:
     limiter = limiter_on(Watched(latency=0.01))
     tasks = visits(limiter, 7)
     await turns()
@@ -349,7 +347,7 @@ async def test_a_limiter_that_is_drained_serves_those_who_came() -> None:
 
 
 @virtual
-async def test_who_comes_in_a_pause_is_decided_on_when_it_is_over() -> None:
+async def test_arrival_in_a_pause_is_decided_after_it() -> None:
     store = Watched()
     limiter = limiter_on(store)
     limiter.pause(2)
@@ -360,7 +358,7 @@ async def test_who_comes_in_a_pause_is_decided_on_when_it_is_over() -> None:
 
 
 @virtual
-async def test_who_would_wait_too_long_for_a_pause_alone_is_refused_at_once_and_counts() -> None:
+async def test_pause_beyond_the_maximum_wait_rejects_at_once() -> None:
     store = Watched()
     limiter = limiter_on(store)
     limiter.pause(8)
@@ -373,7 +371,7 @@ async def test_who_would_wait_too_long_for_a_pause_alone_is_refused_at_once_and_
 
 
 @virtual
-async def test_a_pause_gives_the_slots_back_and_refuses_nobody_who_was_let_in() -> None:
+async def test_pause_refunds_reservations_and_rejects_no_waiter() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 6)
@@ -387,32 +385,32 @@ async def test_a_pause_gives_the_slots_back_and_refuses_nobody_who_was_let_in() 
 
 
 @virtual
-async def test_who_finds_no_slot_free_at_its_instant_goes_later_and_none_within_an_interval() -> (
-    None
-):
+async def test_waiter_without_a_slot_keeps_the_interval() -> None:
     store = Watched()
     limiter = limiter_on(store, concurrency_limit=1)
     other = limiter_on(store)
-    went: list[float] = []
+    granted_at: list[float] = []
 
     async def work(seconds: float) -> None:
         async with limiter.throttle():
-            went.append(now())
+            granted_at.append(now())
             await asyncio.sleep(seconds)
 
     tasks = [asyncio.create_task(work(2.5)) for _ in range(3)]
     await turns()
-    went.extend([each for each in await outcomes(visits(other, 3)) if isinstance(each, float)])
+    granted_at.extend(
+        [each for each in await outcomes(visits(other, 3)) if isinstance(each, float)]
+    )
     await asyncio.gather(*tasks)
-    assert len(went) == 6
-    assert all(later - first >= 1 - 0.021 for first, later in pairwise(sorted(went)))
+    assert len(granted_at) == 6
+    assert all(later - first >= 1 - 0.021 for first, later in pairwise(sorted(granted_at)))
     assert limiter.statistics().rejected == 0
     await limiter.aclose()
 
 
 @virtual
-async def test_what_came_too_late_for_others_is_not_two_for_those_behind() -> None:
-    """The slot of two is the first that is not late, and those in front cost one each."""
+async def test_late_reservation_grants_only_one_waiter_behind_it() -> None:
+    """The reservation of two is the first that is not late, and those before it cost one each."""
     limiter = limiter_on(Watched(), concurrency_limit=1)
 
     async def work(seconds: float, cost: float = 1.0) -> float:
@@ -422,13 +420,13 @@ async def test_what_came_too_late_for_others_is_not_two_for_those_behind() -> No
             return begin
 
     works = [work(3), work(0), work(0), work(0, 2)]
-    went = await asyncio.gather(*works)
-    assert all(later - first >= 1 - 0.021 for first, later in pairwise(went))
+    granted_at = await asyncio.gather(*works)
+    assert all(later - first >= 1 - 0.021 for first, later in pairwise(granted_at))
     await limiter.aclose()
 
 
 @virtual
-async def test_what_the_server_says_is_left_is_waited_for_and_too_long_a_wait_is_refused() -> None:
+async def test_server_quota_beyond_the_maximum_wait_rejects() -> None:
     store = Watched()
     limiter = limiter_on(store)
     async with limiter.throttle() as permit:
@@ -448,7 +446,7 @@ async def test_what_the_server_says_is_left_is_waited_for_and_too_long_a_wait_is
 async def test_shared_slots_beside_it() -> None:
     shared = Shared()
     limiters = [limiter_on(Link(shared), concurrency_limit=SharedConcurrency(2)) for _ in range(2)]
-    # Each has a link of its own: the slots are shared, the stamps are not.
+    # Each has a link of its own: the slots are shared, the rate is not.
     answers = await asyncio.gather(*(outcomes(visits(each, 8)) for each in limiters))
     assert [[each for each in those if isinstance(each, str)] for those in answers] == [
         ["6", "7"],
@@ -458,7 +456,7 @@ async def test_shared_slots_beside_it() -> None:
     assert shared.is_empty
 
 
-# ---- what contradicts it -------------------------------------------------------------------------
+# ---- contradictory options -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -470,14 +468,14 @@ async def test_shared_slots_beside_it() -> None:
         ({"rate_limit": "1/s"}, "two rates"),
     ],
 )
-def test_what_contradicts_it_is_refused(options: dict[str, Unchecked], named: str) -> None:
+def test_contradictory_options_are_rejected(options: dict[str, Unchecked], named: str) -> None:
     arguments: dict[str, Unchecked] = {"algorithm": ALGORITHM, "store": MemoryStore(), "key": "k"}
     with pytest.raises(ValueError, match=named):
         RateLimiter(**(arguments | options))
 
 
 @virtual
-async def test_it_stays_what_it_is() -> None:
+async def test_update_keeps_the_algorithm() -> None:
     limiter = limiter_on(Watched())
     with pytest.raises(ValueError, match="two rates"):
         limiter.update(rate_limit="2/s")

@@ -1,4 +1,4 @@
-"""Limiters that share slots: who gets one, what is said to the store, and what becomes of it."""
+"""Limiters that share slots: who gets one, which calls the store gets, and how failures end."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from aiothrottle.testing import VirtualTimeLoop
 from tests.sharing import Link, Shared, share
 from tests.virtually import now, turns, virtual
 
-Unchecked: TypeAlias = Any  # what callers pass who do not check their types
+Unchecked: TypeAlias = Any  # an argument of a caller that does not check its types
 
 
 def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
@@ -29,7 +29,7 @@ def started(*coroutines: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permi
 
 
 @virtual
-async def test_all_processes_together_have_so_many() -> None:
+async def test_all_processes_together_keep_the_limit() -> None:
     shared = Shared()
     limiters = [share(Link(shared, wakes=place > 0)) for place in range(4)]
     inside = most = 0
@@ -51,7 +51,7 @@ async def test_all_processes_together_have_so_many() -> None:
 
 
 @virtual
-async def test_who_waits_is_served_in_the_order_of_arrival_whatever_his_process() -> None:
+async def test_waiters_of_all_processes_are_served_in_order() -> None:
     shared = Shared()
     limiters = [share(Link(shared), 1) for _ in range(3)]
     order: list[int] = []
@@ -69,7 +69,7 @@ async def test_who_waits_is_served_in_the_order_of_arrival_whatever_his_process(
 
 
 @virtual
-async def test_who_begins_anew_at_once_is_behind_those_who_wait() -> None:
+async def test_immediate_return_queues_behind_waiters() -> None:
     shared = Shared()
     greedy, patient = share(Link(shared), 1), share(Link(shared), 1)
 
@@ -100,7 +100,7 @@ async def test_one_call_is_under_way_and_carries_all() -> None:
 
 
 @virtual
-async def test_so_many_are_wanted_at_a_time_and_no_more() -> None:
+async def test_requested_slots_are_bounded() -> None:
     link = Link(Shared())
     limiter = share(link, 1000)
     await asyncio.gather(*(limiter.acquire() for _ in range(200)))
@@ -115,7 +115,7 @@ async def test_so_many_are_wanted_at_a_time_and_no_more() -> None:
 
 
 @virtual
-async def test_what_runs_for_long_is_renewed_each_third_of_the_lease() -> None:
+async def test_long_hold_is_renewed_each_third_of_lease() -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, 1), share(Link(shared), 1)
@@ -128,7 +128,7 @@ async def test_what_runs_for_long_is_renewed_each_third_of_the_lease() -> None:
 
 
 @virtual
-async def test_nothing_is_asked_while_nobody_wants_anything() -> None:
+async def test_idle_limiter_makes_no_calls() -> None:
     link = Link(Shared())
     limiter = share(link)
     async with limiter.throttle():
@@ -141,7 +141,7 @@ async def test_nothing_is_asked_while_nobody_wants_anything() -> None:
 
 
 @virtual
-async def test_the_slots_of_a_process_that_died_are_free_after_the_lease() -> None:
+async def test_slots_of_dead_process_expire_with_lease() -> None:
     shared = Shared()
     dying, living = Link(shared), Link(shared, wakes=False)
     first, other = share(dying, 2), share(living, 2)
@@ -154,7 +154,7 @@ async def test_the_slots_of_a_process_that_died_are_free_after_the_lease() -> No
 
 
 @virtual
-async def test_what_was_not_renewed_in_time_goes_on_and_counts(
+async def test_hold_with_an_expired_lease_continues_and_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shared = Shared()
@@ -181,7 +181,7 @@ async def test_what_was_not_renewed_in_time_goes_on_and_counts(
 
 @pytest.mark.parametrize("after", range(12))
 @virtual
-async def test_who_is_cancelled_at_any_point_gives_everything_back(after: int) -> None:
+async def test_cancellation_at_any_point_returns_everything(after: int) -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, 1), share(Link(shared), 1)
@@ -199,7 +199,7 @@ async def test_who_is_cancelled_at_any_point_gives_everything_back(after: int) -
 
 
 @virtual
-async def test_who_is_cancelled_while_the_store_is_asked_gives_everything_back() -> None:
+async def test_cancellation_during_the_call_returns_everything() -> None:
     shared = Shared()
     link = Link(shared)
     link.latency = 0.5
@@ -215,7 +215,7 @@ async def test_who_is_cancelled_while_the_store_is_asked_gives_everything_back()
 
 
 @virtual
-async def test_a_waiter_that_leaves_the_queue_is_not_waited_for() -> None:
+async def test_cancelled_waiter_does_not_block_the_queue() -> None:
     shared = Shared()
     holder, leaver, other = (share(Link(shared), 1) for _ in range(3))
     permit = await holder.acquire()
@@ -230,14 +230,14 @@ async def test_a_waiter_that_leaves_the_queue_is_not_waited_for() -> None:
 
 
 @virtual
-async def test_closing_gives_back_what_is_not_in_use() -> None:
+async def test_closing_returns_unused_slots() -> None:
     shared = Shared()
     link = Link(shared)
     link.latency = 0.1
     limiter, other = share(link, 2), share(Link(shared), 2)
     held = await limiter.acquire()
     (waiter,) = started(limiter.acquire())
-    await turns()  # the store is asked
+    await turns()  # the call is under way
     await limiter.aclose()
     with pytest.raises(LimiterClosed):
         await waiter
@@ -246,7 +246,7 @@ async def test_closing_gives_back_what_is_not_in_use() -> None:
     with pytest.raises(LimiterClosed):
         await limiter.try_acquire()
     assert link.free(2) == 1
-    # What runs goes on, and is renewed.
+    # What is held stays held, and is renewed.
     await asyncio.sleep(10)
     assert link.free(2) == 1
     held.release()
@@ -256,7 +256,7 @@ async def test_closing_gives_back_what_is_not_in_use() -> None:
 
 
 @virtual
-async def test_closing_serves_those_who_wait_if_it_is_to() -> None:
+async def test_drain_serves_all_waiters() -> None:
     shared = Shared()
     limiter = share(Link(shared), 1)
 
@@ -273,9 +273,9 @@ async def test_closing_serves_those_who_wait_if_it_is_to() -> None:
 
 
 @virtual
-async def test_a_store_that_fails_is_told_to_those_who_wait_and_asked_by_the_next() -> None:
+async def test_store_error_is_raised_in_all_waiters() -> None:
     link = Link(Shared())
-    link.error = StoreUnavailable("gone")
+    link.error = StoreUnavailable("unreachable")
     limiter = share(link, 5)
     errors = await asyncio.gather(*(limiter.acquire() for _ in range(3)), return_exceptions=True)
     assert [type(error) for error in errors] == [StoreUnavailable] * 3
@@ -290,13 +290,13 @@ async def test_a_store_that_fails_is_told_to_those_who_wait_and_asked_by_the_nex
 
 
 @virtual
-async def test_what_runs_is_renewed_as_soon_as_the_store_is_back() -> None:
+async def test_held_slot_is_renewed_when_the_store_returns() -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, 1, lease=30.0), share(Link(shared), 1, lease=30.0)
     _held = await limiter.acquire()
     (waiter,) = started(other.acquire())
-    link.error = StoreUnavailable("gone")
+    link.error = StoreUnavailable("unreachable")
     await asyncio.sleep(25)
     link.error = None
     await asyncio.sleep(100)
@@ -304,11 +304,11 @@ async def test_what_runs_is_renewed_as_soon_as_the_store_is_back() -> None:
 
 
 @virtual
-async def test_what_could_not_be_given_back_is_given_back_later() -> None:
+async def test_failed_release_is_retried() -> None:
     link = Link(Shared())
     limiter = share(link, 1, lease=30.0)
     permit = await limiter.acquire()
-    link.error = StoreUnavailable("gone")
+    link.error = StoreUnavailable("unreachable")
     permit.release()
     await limiter.aclose()  # it does not wait for the store to come back
     assert now() == 0.0
@@ -318,11 +318,11 @@ async def test_what_could_not_be_given_back_is_given_back_later() -> None:
 
 
 @virtual
-async def test_a_store_that_fails_is_not_asked_for_each_slot_that_comes_free() -> None:
+async def test_failing_store_is_not_called_per_release() -> None:
     link = Link(Shared())
     limiter = share(link, 10)
     permits = [await limiter.acquire() for _ in range(10)]
-    link.error = StoreUnavailable("gone")
+    link.error = StoreUnavailable("unreachable")
     asked = len(link.claims)
     for permit in permits:
         permit.release()
@@ -331,11 +331,11 @@ async def test_a_store_that_fails_is_not_asked_for_each_slot_that_comes_free() -
 
 
 @virtual
-async def test_a_store_that_stays_away_is_let_be_when_the_lease_is_over() -> None:
+async def test_release_is_not_retried_after_the_lease() -> None:
     link = Link(Shared())
     limiter = share(link, 1)
     permit = await limiter.acquire()
-    link.error = StoreUnavailable("gone")
+    link.error = StoreUnavailable("unreachable")
     permit.release()
     await asyncio.sleep(10)
     asked = len(link.claims)
@@ -347,7 +347,7 @@ async def test_a_store_that_stays_away_is_let_be_when_the_lease_is_over() -> Non
 # ---- event loops ---------------------------------------------------------------------------------
 
 
-def test_a_limiter_that_moves_to_another_loop_takes_what_is_in_flight_along() -> None:
+def test_limiter_on_another_loop_keeps_slots_in_flight() -> None:
     store = MemoryStore()
     limiter = RateLimiter(concurrency_limit=SharedConcurrency(2), store=store, key="x")
     permits: list[Permit] = []
@@ -358,7 +358,7 @@ def test_a_limiter_that_moves_to_another_loop_takes_what_is_in_flight_along() ->
     asyncio.run(take())
     asyncio.run(take())
 
-    async def look() -> None:
+    async def release() -> None:
         assert not await limiter.try_acquire()
         for permit in permits:
             permit.release()
@@ -367,13 +367,13 @@ def test_a_limiter_that_moves_to_another_loop_takes_what_is_in_flight_along() ->
         decision.permit.release()
         await limiter.aclose()
 
-    asyncio.run(look())
+    asyncio.run(release())
     assert not store._tables
 
 
-# At 0.5 s nothing is being said to the store; at 1.25 s what is held is being renewed.
+# At 0.5 s no call is under way; at 1.25 s the held slots are being renewed.
 @pytest.mark.parametrize("seconds", [0.5, 1.25])
-def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
+def test_closed_loop_leaves_no_task(seconds: float) -> None:
     kept: list[RateLimiter] = []
 
     async def main() -> None:
@@ -404,7 +404,7 @@ def test_a_loop_that_is_closed_leaves_no_task_behind(seconds: float) -> None:
 
 
 @virtual
-async def test_who_does_not_wait_is_told_of_the_slots_of_all() -> None:
+async def test_peek_and_try_acquire_count_all_slots() -> None:
     shared = Shared()
     limiter, other = share(Link(shared), 1), share(Link(shared), 1)
     assert await limiter.peek()
@@ -422,7 +422,7 @@ async def test_who_does_not_wait_is_told_of_the_slots_of_all() -> None:
 
 
 @virtual
-async def test_the_rate_is_shared_as_well() -> None:
+async def test_rate_is_shared_as_well() -> None:
     link = Link(Shared())
     limiters = [
         RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
@@ -447,7 +447,7 @@ async def test_the_rate_is_shared_as_well() -> None:
 
 
 @virtual
-async def test_who_leaves_while_the_rate_is_waited_for_gives_his_slot_back() -> None:
+async def test_waiter_cancelled_for_the_rate_returns_its_slot() -> None:
     link = Link(Shared())
     limiter = RateLimiter("10/s", concurrency_limit=SharedConcurrency(3), store=link, key="x")
     await limiter.record(10)
@@ -463,7 +463,7 @@ async def test_who_leaves_while_the_rate_is_waited_for_gives_his_slot_back() -> 
 
 
 @virtual
-async def test_a_pause_gives_back_what_waits() -> None:
+async def test_pause_returns_unused_slots() -> None:
     shared = Shared()
     limiter = RateLimiter(
         "1/s", concurrency_limit=SharedConcurrency(1), store=Link(shared), key="x"
@@ -499,7 +499,7 @@ async def test_each_key_has_slots_of_its_own() -> None:
 
 
 @virtual
-async def test_the_limit_may_change() -> None:
+async def test_updated_limit_applies() -> None:
     shared = Shared()
     limiter = share(Link(shared), 1)
     _held = await limiter.acquire()
@@ -516,7 +516,7 @@ async def test_the_limit_may_change() -> None:
         RateLimiter(1, concurrency_limit=1).update(concurrency_limit=SharedConcurrency(2))
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     unchecked: Unchecked = SharedConcurrency
     with pytest.raises(TypeError, match="limit must be a whole number"):
         unchecked(2.5)

@@ -1,7 +1,8 @@
 """Shared slots while a real server is away, each store with each `on_store_error`.
 
 The server is behind a proxy that swallows everything for a while, or resets it. Nothing is counted
-in windows of time: only who is let in, what is told, and that all slots are free again at the end.
+in windows of time: only which requests are granted, which events are sent, and that all slots are
+free again at the end.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ Kind: TypeAlias = Literal["valkey", "mongodb", "memcached"]
 LIMIT = 3
 # No lease ends while the server is away, however slow the machine.
 SLOTS = SharedConcurrency(LIMIT, lease=60.0)
-# Seconds for a call, for those who wait in vain, and for those who do not.
+# Seconds for a call, for waiters that end without a slot, and for those that get one.
 CALL, SOON, LONG = 1.0, 0.5, 20.0
 
 
@@ -63,12 +64,12 @@ async def store_at(kind: Kind, port: int) -> AsyncGenerator[Store]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():  # noqa: ASYNC110 - the store is asked, and tells nobody
+    while not await condition():  # noqa: ASYNC110 - a store sends no events
         await asyncio.sleep(0.02)
 
 
 async def inside(limiter: RateLimiter) -> int:
-    """Tell how many of five more are let in without the store."""
+    """Count how many of five more requests are granted during the outage."""
     tasks = [asyncio.create_task(limiter.acquire(timeout=LONG)) for _ in range(5)]
     done = await asyncio.gather(*tasks, return_exceptions=True)
     for each in done:
@@ -80,7 +81,7 @@ async def inside(limiter: RateLimiter) -> int:
 
 
 async def check_away(limiter: RateLimiter, choice: OnStoreError) -> None:
-    """See that what was chosen holds, while one slot is held."""
+    """Check that the choice holds while one slot is held."""
     match choice:
         case "raise":
             with pytest.raises(StoreUnavailable) as caught:
@@ -90,8 +91,8 @@ async def check_away(limiter: RateLimiter, choice: OnStoreError) -> None:
             assert not await limiter.try_acquire()
             with pytest.raises(ThrottleTimeout):
                 await limiter.acquire(timeout=SOON)
-        case "local":  # it had one slot when the store went, and has no more
-            # A driver that tries again by itself may need longer to give up.
+        case "local":  # it had one slot before the outage, and gets no more
+            # A driver that retries by itself may need longer to give up.
             while limiter.statistics().store_up:
                 with pytest.raises(ThrottleTimeout):
                     await limiter.acquire(timeout=CALL + SOON)
@@ -103,11 +104,11 @@ async def check_away(limiter: RateLimiter, choice: OnStoreError) -> None:
 
 @pytest.mark.parametrize("mode", ["blackhole", "reset"])
 @pytest.mark.parametrize("choice", ["raise", "local", "open", "closed"])
-async def test_what_was_chosen_holds_while_the_server_is_away_and_no_slot_is_lost(
+async def test_choice_holds_during_the_outage_without_losing_slots(
     server: tuple[Kind, int], choice: OnStoreError, mode: str
 ) -> None:
     kind, port = server
-    heard: list[Event] = []
+    events: list[Event] = []
     key = f"{choice}-{mode}"
 
     async def is_back() -> bool:
@@ -121,7 +122,7 @@ async def test_what_was_chosen_holds_while_the_server_is_away_and_no_slot_is_los
 
     async with asyncio.timeout(50), FaultProxy(port) as proxy, store_at(kind, proxy.port) as store:
         limiter = RateLimiter(concurrency_limit=SLOTS, store=store, key=key, on_store_error=choice)
-        limiter.observe(heard.append)
+        limiter.observe(events.append)
         held = await limiter.acquire()
         proxy.mode = mode
         await check_away(limiter, choice)
@@ -129,13 +130,13 @@ async def test_what_was_chosen_holds_while_the_server_is_away_and_no_slot_is_los
         await until(is_back)
         held.release()
         await limiter.aclose()
-    kinds = [type(event) for event in heard if isinstance(event, StoreDown | StoreUp)]
+    kinds = [type(event) for event in events if isinstance(event, StoreDown | StoreUp)]
     assert kinds == [StoreDown, StoreUp] * (len(kinds) // 2)  # more than once if it is slow
     assert kinds
     async with asyncio.timeout(20), store_at(kind, port) as store:
-        again = RateLimiter(concurrency_limit=SLOTS, store=store, key=key)
-        permits = [await again.acquire() for _ in range(LIMIT)]  # none is lost
-        assert not await again.try_acquire()
+        second = RateLimiter(concurrency_limit=SLOTS, store=store, key=key)
+        permits = [await second.acquire() for _ in range(LIMIT)]  # none is lost
+        assert not await second.try_acquire()
         for permit in permits:
             permit.release()
-        await again.aclose()
+        await second.aclose()

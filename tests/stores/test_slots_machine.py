@@ -1,4 +1,4 @@
-"""Shared slots under whatever may happen to a few processes, in virtual time."""
+"""Shared slots of a few processes under every event, in virtual time."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LIMIT, LEASE = 3, 3.0
 
 @dataclass
 class Process:
-    """One of those who share."""
+    """One of the processes that share."""
 
     link: Link
     limiter: RateLimiter
@@ -38,9 +38,9 @@ class Processes(RuleBasedStateMachine):
         self.came = 0
         self.running: dict[int, tuple[Process, asyncio.Event]] = {}
         self.waiting: list[int] = []
-        # As long as nobody leaves otherwise than by being served, the order is exact.
+        # As long as waiters leave the queue only by being served, the order is exact.
         self.calm = True
-        # So many slots came free at once: those at the head go in any order.
+        # So many slots came free at once: the waiters at the head are granted in any order.
         self.freed = 1
 
     async def make(self) -> Shared:
@@ -107,7 +107,7 @@ class Processes(RuleBasedStateMachine):
     @rule(place=st.integers(0, 2))
     def crash(self, place: int) -> None:
         dying = self.processes[place]
-        dying.link.may_answer.clear()  # whatever it still sends is lost
+        dying.link.may_answer.clear()  # its later calls are lost
         for task in dying.tasks:
             task.cancel()
         self.processes[place] = self.begin()
@@ -127,7 +127,7 @@ class Processes(RuleBasedStateMachine):
                     task.result()
 
     def teardown(self) -> None:
-        """All who wait are served, and in the end nobody holds anything."""
+        """All waiters are served, and in the end nobody holds anything."""
         try:
             for _ in range(self.came + 1):
                 self.freed = max(1, len(self.running))
@@ -144,7 +144,7 @@ class Processes(RuleBasedStateMachine):
             for process in self.processes:
                 self.runner.run(process.limiter.aclose())
             self.wait(LEASE + 0.1)
-            # Nobody asks any more, and what the dead have held is over.
+            # Nobody sends calls any more, and the leases of dead processes are over.
             assert not sum(
                 part.held
                 for table in self.shared._tables.values()
@@ -156,7 +156,7 @@ class Processes(RuleBasedStateMachine):
 
 
 class Asking(Processes):
-    """The same where nobody can be woken."""
+    """The same where stores cannot notify."""
 
     wakes = False
 

@@ -1,6 +1,6 @@
-"""Shared slots while the store fails: what `on_store_error` says, in virtual time and on a server.
+"""Shared slots during an outage: each `on_store_error`, in virtual time and on a server.
 
-On the server nobody counts in windows of time: only who is inside, when all have been heard again.
+On the server nobody counts in windows of time: only the slots in use, when all are connected again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.servers import FaultProxy, Valkey
 from tests.sharing import Link, Shared
 from tests.virtually import now, turns, virtual
 
-GONE = StoreUnavailable("gone")
+UNREACHABLE = StoreUnavailable("unreachable")
 
 
 def share(
@@ -38,12 +38,12 @@ def share(
     return RateLimiter(concurrency_limit=slots, store=link, key="x", **options)
 
 
-# Those who came; a permit that nobody refers to any more would be given back.
+# The tasks that acquire; a permit without a reference would be released.
 came: list[asyncio.Task[Permit]] = []
 
 
 async def inside(limiter: RateLimiter, count: int) -> int:
-    """Have so many come; tell how many of them are let in soon."""
+    """Have `count` requests arrive; return how many are granted soon."""
     tasks = [asyncio.create_task(limiter.acquire()) for _ in range(count)]
     came.extend(tasks)
     await asyncio.sleep(0.5)
@@ -51,10 +51,10 @@ async def inside(limiter: RateLimiter, count: int) -> int:
 
 
 @virtual
-async def test_those_who_wait_are_served_when_the_store_is_back() -> None:
+async def test_waiters_are_served_when_the_store_returns() -> None:
     link = Link(Shared())
     limiter = share(link, "closed")
-    link.error = GONE
+    link.error = UNREACHABLE
     assert await inside(limiter, 2) == 0
     with pytest.raises(ThrottleTimeout):
         await limiter.acquire(timeout=5.0)
@@ -68,11 +68,11 @@ async def test_those_who_wait_are_served_when_the_store_is_back() -> None:
 
 
 @virtual
-async def test_without_the_store_there_is_no_bound_and_with_it_again_there_is() -> None:
+async def test_open_has_no_bound_until_the_store_returns() -> None:
     shared = Shared()
     link = Link(shared)
     limiter, other = share(link, "open"), share(Link(shared), "open")
-    link.error = GONE
+    link.error = UNREACHABLE
     assert await inside(limiter, 100) == 100
     decision = await limiter.try_acquire()
     assert decision.permit is not None
@@ -85,26 +85,26 @@ async def test_without_the_store_there_is_no_bound_and_with_it_again_there_is() 
 
 
 @virtual
-async def test_each_process_goes_on_with_what_it_had() -> None:
+async def test_local_keeps_the_slots_of_each_process() -> None:
     shared = Shared()
     links = [Link(shared) for _ in range(3)]
     limiters = [share(link, "local") for link in links]
     permits = [await limiters[0].acquire(), await limiters[0].acquire()]
     for link in links:
-        link.error = GONE
+        link.error = UNREACHABLE
     assert [await inside(limiter, 3) for limiter in limiters] == [0, 1, 1]
     for permit in permits:
         permit.release()
-    await turns()  # those who wait need no store for the two slots
+    await turns()  # waiters need no store for the two slots
     assert limiters[0].statistics().in_flight == 2
     assert limiters[0].statistics().waiting == 1
 
 
 @virtual
-async def test_each_process_goes_on_with_what_it_may_have_at_the_most() -> None:
+async def test_local_is_bounded_by_slots_per_process() -> None:
     link = Link(Shared())
     limiter = share(link, "local", per_process=2)
-    link.error = GONE
+    link.error = UNREACHABLE
     assert await inside(limiter, 5) == 2
 
 
@@ -126,7 +126,7 @@ async def test_given_share_of_slots_is_rounded_down(limit: int, given: float, sl
     limiter, other = (share(link, "local", limit, local_share=given) for link in links)
     permit = await other.acquire()
     for link in links:
-        link.error = GONE
+        link.error = UNREACHABLE
     assert await inside(limiter, limit + 1) == slots
     assert await inside(other, limit + 1) == slots - 1  # it holds one slot already
     permit.release()
@@ -138,15 +138,15 @@ async def test_given_share_of_slots_is_rounded_down(limit: int, given: float, sl
 async def test_per_process_holds_within_a_given_share() -> None:
     link = Link(Shared())
     limiter = share(link, "local", 10, per_process=2, local_share=0.5)
-    link.error = GONE
+    link.error = UNREACHABLE
     assert await inside(limiter, 5) == 2
 
 
 @virtual
-async def test_who_comes_when_the_store_is_known_to_be_away_needs_no_call() -> None:
+async def test_request_during_a_known_outage_makes_no_call() -> None:
     link = Link(Shared())
     limiter = share(link, "local")
-    link.error = GONE
+    link.error = UNREACHABLE
     (await limiter.acquire()).release()
     link.may_answer.clear()  # from now on it hangs
     for _ in range(3):
@@ -157,12 +157,12 @@ async def test_who_comes_when_the_store_is_known_to_be_away_needs_no_call() -> N
 
 
 @virtual
-async def test_a_pause_of_the_store_that_nobody_notices_changes_nothing() -> None:
-    """Whoever tries while the first call hangs is told with those who wait."""
+async def test_unnoticed_pause_of_the_store_changes_nothing() -> None:
+    """A `try_acquire` while the first call hangs is answered with the waiters."""
     link = Link(Shared())
     link.latency = 0.2
     limiter = share(link, "closed")
-    link.error = GONE
+    link.error = UNREACHABLE
     trying = asyncio.create_task(limiter.try_acquire())
     await asyncio.sleep(0.05)
     peeking = asyncio.create_task(limiter.peek())
@@ -172,9 +172,9 @@ async def test_a_pause_of_the_store_that_nobody_notices_changes_nothing() -> Non
 
 
 @virtual
-async def test_the_error_says_of_which_key_it_is() -> None:
+async def test_error_names_its_key() -> None:
     link = Link(Shared())
-    link.error = GONE
+    link.error = UNREACHABLE
     limiters = KeyedRateLimiter(concurrency_limit=SharedConcurrency(3), store=link, key="k")
     for method in (limiters.acquire, limiters.try_acquire, limiters.peek):
         with pytest.raises(StoreUnavailable) as caught:
@@ -184,7 +184,7 @@ async def test_the_error_says_of_which_key_it_is() -> None:
 
 @pytest.mark.parametrize("choice", ["raise", "local", "open", "closed"])
 @virtual
-async def test_what_is_no_outage_is_raised_whatever_was_chosen(choice: OnStoreError) -> None:
+async def test_error_that_is_no_outage_is_always_raised(choice: OnStoreError) -> None:
     link = Link(Shared())
     link.error = ValueError("something else has the same key")
     limiter = share(link, choice)
@@ -195,8 +195,8 @@ async def test_what_is_no_outage_is_raised_whatever_was_chosen(choice: OnStoreEr
 
 
 @pytest.mark.parametrize("choice", ["local", "closed"])
-async def test_a_network_that_swallows_everything_for_a_while(choice: OnStoreError) -> None:
-    """Nobody who waits is lost, and when all are heard again there are never more than may be."""
+async def test_network_that_drops_everything_for_a_while(choice: OnStoreError) -> None:
+    """No waiter is lost, and when all are connected again the limit is never exceeded."""
     server, limit = Valkey(), 3
     running, ended, greatest = 0, 0, 0
     try:

@@ -1,4 +1,4 @@
-"""Slots that real processes share through a real Valkey, and one of which is killed."""
+"""Slots that real processes share through a real Valkey; one process is killed."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from tests.servers import Valkey
 
 LIMIT = 5
 
-# Each says how many are inside, by a counter in the server, beside the limiter.
+# Each prints how many are inside, by a counter in the server, beside the limiter.
 WORKER = """
 import asyncio, sys
 from redis.asyncio import Redis
@@ -56,11 +56,11 @@ async def limiter(valkey: Valkey) -> AsyncIterator[RateLimiter]:
             yield limiter
 
 
-async def test_four_processes_have_so_many_together(valkey: Valkey) -> None:
-    """None has died here, and the lease is one that no busy machine outlasts."""
+async def test_four_processes_keep_the_limit_together(valkey: Valkey) -> None:
+    """No process has died here, and the lease is longer than any delay of a busy machine."""
     workers = [await start(valkey, 50, lease=60, seconds=0.01) for _ in range(4)]
-    said = [(await worker.communicate())[0].decode() for worker in workers]
-    counts = [int(line.split()[1]) for words in said for line in words.splitlines()]
+    outputs = [(await worker.communicate())[0].decode() for worker in workers]
+    counts = [int(line.split()[1]) for output in outputs for line in output.splitlines()]
     assert len(counts) == 200
     assert max(counts) <= LIMIT
     assert valkey.command("KEYS", "*:queue") == []
@@ -68,7 +68,7 @@ async def test_four_processes_have_so_many_together(valkey: Valkey) -> None:
     assert all(valkey.command("HGET", key, ".taken") == b"0" for key in leases)
 
 
-async def test_the_slots_of_a_process_that_is_killed_are_free_after_the_lease(
+async def test_slots_of_killed_process_expire_with_lease(
     valkey: Valkey, limiter: RateLimiter
 ) -> None:
     worker = await start(valkey, 2 * LIMIT, lease=0.5, seconds=1000)
@@ -77,12 +77,12 @@ async def test_the_slots_of_a_process_that_is_killed_are_free_after_the_lease(
         assert (await worker.stdout.readline()).startswith(b"inside")
     worker.kill()
     await worker.wait()
-    permits = [await limiter.acquire() for _ in range(LIMIT)]  # the timeout of the test is its end
+    permits = [await limiter.acquire() for _ in range(LIMIT)]  # bounded by the timeout of the test
     for permit in permits:
         permit.release()
 
 
-async def test_a_server_that_comes_back_with_nothing_hears_what_is_held(
+async def test_server_restarted_empty_learns_the_held_slots(
     valkey: Valkey, limiter: RateLimiter
 ) -> None:
     permits = [await limiter.acquire() for _ in range(LIMIT)]

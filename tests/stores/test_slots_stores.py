@@ -1,4 +1,4 @@
-"""Shared slots in every store: the contract, and the script beside the Python."""
+"""Shared slots in every store: the contract, and the script compared with the Python."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ async def test_memory(check: SlotCheck) -> None:
 
 
 @every_check
-async def test_a_store_of_ones_own(check: SlotCheck) -> None:
+async def test_custom_store(check: SlotCheck) -> None:
     clock, records = ManualClock(), dict[Key, Any]()
     await check(lambda: DictStore(records, clock), clock)
 
@@ -76,7 +76,7 @@ async def test_mongodb(mongo: Process, check: SlotCheck) -> None:
 @every_check
 async def test_memcached(cache: Process, check: SlotCheck) -> None:
     if "steps_back" in check.__name__:
-        return  # each machine has a clock of its own, and memcached none that could tell
+        return  # each machine has a clock of its own, and memcached shares none
     from aiothrottle.stores.memcached import MemcachedStore
 
     async with connect_memcached(cache.port) as client:
@@ -84,7 +84,7 @@ async def test_memcached(cache: Process, check: SlotCheck) -> None:
         await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
 
 
-async def test_the_script_answers_as_the_python_does(server: Valkey | Cluster) -> None:
+async def test_script_answers_as_the_python_does(server: Valkey | Cluster) -> None:
     dice, clock = random.Random(7), ManualClock()
     async with server.connect() as client:
         for life in range(40):
@@ -101,13 +101,13 @@ async def test_the_script_answers_as_the_python_does(server: Valkey | Cluster) -
                 claim = Claim(owner, limit, keeps, wants, dice.choice([5.0, 30.0]), number)
                 theirs = await script.claim(str(life), claim)
                 ours = await python.claim(str(life), claim)
-                # The script remembers those who have nothing, and may ask to look for their end.
+                # The script remembers owners without slots, and may ask to check for their end.
                 assert theirs.retry_after <= ours.retry_after
                 assert replace(theirs, retry_after=0) == replace(ours, retry_after=0)
                 held[owner] = keeps + ours.granted
 
 
-async def test_a_claim_that_arrives_late_changes_nothing(server: Valkey | Cluster) -> None:
+async def test_late_claim_changes_nothing(server: Valkey | Cluster) -> None:
     async with server.connect() as client:
         store = RedisStore(client, "late", timeout=5)
         old = Claim("ann", 3, 0, 3, 30.0, 1)
@@ -118,7 +118,7 @@ async def test_a_claim_that_arrives_late_changes_nothing(server: Valkey | Cluste
         assert (await store.claim("key", Claim("bob", 3, 0, 3, 30.0, 1))).granted == 3
 
 
-async def test_nothing_is_left_when_all_leases_are_over(server: Valkey | Cluster) -> None:
+async def test_expired_leases_leave_no_record(server: Valkey | Cluster) -> None:
     async with server.connect() as client:
         store = RedisStore(client, "brief", timeout=5)
         await store.claim("key", Claim("ann", 1, 0, 1, 0.05, 1))
@@ -129,10 +129,10 @@ async def test_nothing_is_left_when_all_leases_are_over(server: Valkey | Cluster
             await asyncio.sleep(0.02)
 
 
-async def test_who_is_next_is_told(server: Valkey | Cluster) -> None:
-    """And by its own store alone, whichever of its owners it is."""
+async def test_next_owner_is_notified(server: Valkey | Cluster) -> None:
+    """By its own store alone, whichever of its owners it is."""
     async with server.connect() as client:
-        here, there = (RedisStore(client, "told", timeout=5) for _ in range(2))
+        here, there = (RedisStore(client, "notified", timeout=5) for _ in range(2))
         if not hasattr(client, "pubsub"):  # redis-py before 8: a cluster's client cannot listen
             assert not here.listen("bob", lambda: None)
             return
@@ -155,7 +155,7 @@ async def test_who_is_next_is_told(server: Valkey | Cluster) -> None:
         there.unlisten("cid")
 
 
-async def test_a_record_of_something_else_is_no_table() -> None:
+async def test_foreign_record_is_no_table() -> None:
     clock, records = ManualClock(), dict[Key, Any]()
     store = DictStore(records, clock)
     await store.swap(slots_key("key"), None, b"something", 10.0)
@@ -163,7 +163,7 @@ async def test_a_record_of_something_else_is_no_table() -> None:
         await store.claim("key", Claim("ann", 1, 0, 1, 30.0, 1))
 
 
-def test_a_table_survives_as_bytes() -> None:
+def test_table_survives_as_bytes() -> None:
     table = SlotTable()
     table.claim(0.1, Claim("ann", 1, 0, 3, 1 / 3, 1))
     table.claim(0.05, Claim("bob", 1, 0, 1, 30.0, 1))

@@ -1,4 +1,4 @@
-"""`on_store_error`: what stands in for a store that fails, and the way back. In virtual time."""
+"""`on_store_error`: the fallback of a failing store, and the recovery. In virtual time."""
 
 import asyncio
 import gc
@@ -39,12 +39,12 @@ from tests.stores.test_shared import cancel, others, rest
 from tests.virtually import now, turns, virtual, visit, visits
 
 OUTAGES = ["refuses", "stalls", "drops"]
-STANDING_IN: list[OnStoreError] = ["local", "open", "closed"]
+FALLBACKS: list[OnStoreError] = ["local", "open", "closed"]
 
 
 @pytest.fixture(autouse=True)
 def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests say when it is tried again; that pauses differ is a test of its own."""
+    """The tests decide when a retry happens; the jitter of the pauses has a test of its own."""
     monkeypatch.setattr("aiothrottle.stores.health._JITTER", 0.0)
 
 
@@ -59,29 +59,29 @@ def limiter_on(
 
 
 async def fall(limiter: RateLimiter, server: Server, mode: str = "refuses") -> None:
-    """Have the limiter find that the server is away."""
+    """Have the limiter find that the server is unreachable."""
     server.mode = mode
     await limiter.peek()
     assert limiter.statistics().store_up is False
 
 
-class Crowd:
-    """Processes that go as often as they may."""
+class Workers:
+    """Processes that acquire as often as they can."""
 
     def __init__(self, *limiters: RateLimiter) -> None:
         self.limiters = limiters
-        self.went: list[float] = []
+        self.granted_at: list[float] = []
         self.tasks = [asyncio.create_task(self.work(limiter)) for limiter in limiters * 20]
 
     async def work(self, limiter: RateLimiter) -> None:
         while True:
             async with limiter.throttle():
-                self.went.append(now())
+                self.granted_at.append(now())
 
     def count(self, begin: float, end: float) -> int:
-        return sum(begin <= instant < end for instant in self.went)
+        return sum(begin <= instant < end for instant in self.granted_at)
 
-    async def leave(self) -> None:
+    async def stop(self) -> None:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -93,7 +93,7 @@ class Crowd:
 
 
 @virtual
-async def test_raise_tells_those_who_wait_and_asks_no_more_often_than_it_has_to() -> None:
+async def test_raise_fails_waiters_with_few_retries() -> None:
     server = Server()
     limiter = limiter_on(server, "raise")
     await visit(limiter)
@@ -115,7 +115,7 @@ async def test_raise_tells_those_who_wait_and_asks_no_more_often_than_it_has_to(
 
 
 @virtual
-async def test_the_error_says_of_which_key_it_is() -> None:
+async def test_error_names_its_key() -> None:
     server = Server()
     server.mode = "refuses"
     limiters = KeyedRateLimiter("20/s", store=Client(server), key="k")
@@ -134,43 +134,43 @@ async def test_the_error_says_of_which_key_it_is() -> None:
 @pytest.mark.parametrize("mode", OUTAGES)
 @pytest.mark.parametrize("rate", ["20/s", ["20/s", "60/5s"]])
 @virtual
-async def test_local_shares_the_limit_fairly_without_a_burst_before_or_after(
+async def test_local_shares_the_limit_fairly_without_bursts(
     mode: str, rate: str | list[str]
 ) -> None:
     server = Server()
     server.latency = 0.002
-    crowd = Crowd(*(limiter_on(server, "local", rate) for _ in range(4)))
+    workers = Workers(*(limiter_on(server, "local", rate) for _ in range(4)))
     await asyncio.sleep(5.0)
     server.mode = mode
     await asyncio.sleep(5.0)
     server.mode = "up"
     await asyncio.sleep(10.0)
-    await crowd.leave()
-    # A slot may be used 20 ms late.
-    assert greatest_count(crowd.went, 0.98) <= 20
+    await workers.stop()
+    # A reservation may be used 20 ms late.
+    assert greatest_count(workers.granted_at, 0.98) <= 20
     if rate == "20/s":
-        # A second at the most is waited for the first call that is not answered.
-        assert crowd.count(6.1, 10.0) >= 0.9 * 60
-        assert crowd.count(12.0, 20.0) >= 0.9 * 8 * 20
+        # At most a second is spent waiting for the first call without an answer.
+        assert workers.count(6.1, 10.0) >= 0.9 * 60
+        assert workers.count(12.0, 20.0) >= 0.9 * 8 * 20
     else:
-        assert greatest_count(crowd.went, 4.98) <= 60
-        assert crowd.count(10.0, 20.0) >= 0.9 * 120 - 60
+        assert greatest_count(workers.granted_at, 4.98) <= 60
+        assert workers.count(10.0, 20.0) >= 0.9 * 120 - 60
 
 
 @virtual
-async def test_a_process_alone_has_the_whole_limit_and_no_more() -> None:
+async def test_single_process_has_exactly_the_whole_limit() -> None:
     server = Server()
-    crowd = Crowd(limiter_on(server, "local"))
+    workers = Workers(limiter_on(server, "local"))
     await asyncio.sleep(1.5)
     server.mode = "refuses"
     await asyncio.sleep(5.0)
-    await crowd.leave()
-    assert greatest_count(crowd.went, 0.98) <= 20
-    assert len(crowd.went) >= 120
+    await workers.stop()
+    assert greatest_count(workers.granted_at, 0.98) <= 20
+    assert len(workers.granted_at) >= 120
 
 
 @virtual
-async def test_local_knows_what_others_had_spent_when_the_store_failed() -> None:
+async def test_local_counts_the_tokens_spent_before_the_outage() -> None:
     server = Server()
     other, limiter = limiter_on(server, "local"), limiter_on(server, "local")
     await limiter.peek()
@@ -182,7 +182,7 @@ async def test_local_knows_what_others_had_spent_when_the_store_failed() -> None
 
 @pytest.mark.parametrize("mode", OUTAGES)
 @virtual
-async def test_open_lets_all_go_but_for_the_slots(mode: str) -> None:
+async def test_open_limits_only_the_slots(mode: str) -> None:
     server = Server()
     limiter = limiter_on(server, "open", "2/min", concurrency_limit=3)
 
@@ -199,7 +199,7 @@ async def test_open_lets_all_go_but_for_the_slots(mode: str) -> None:
     assert max(most) == 3
     server.mode = "up"
     await asyncio.sleep(2.0)
-    # The limit is used up, and no more than that.
+    # The limit is used up and not exceeded.
     assert server.recorded == [2.0]
     await rest()
     assert limiter.statistics().store_up is True
@@ -207,7 +207,7 @@ async def test_open_lets_all_go_but_for_the_slots(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", OUTAGES)
 @virtual
-async def test_closed_waits_until_the_store_is_back(mode: str) -> None:
+async def test_closed_waits_until_the_store_returns(mode: str) -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     server.mode = mode
@@ -220,15 +220,15 @@ async def test_closed_waits_until_the_store_is_back(mode: str) -> None:
     assert len(server.methods(since=4.0)) <= 6.0 / 0.3
     server.mode = "up"
     back = now()
-    went = sorted(await asyncio.gather(*waiting))
-    # A try that is not answered, the pause after it, and a call.
-    assert back <= went[0] <= back + 2.0
-    assert greatest_count(went, 0.98) <= 20
+    granted_at = sorted(await asyncio.gather(*waiting))
+    # A try without an answer, the pause after it, and a call.
+    assert back <= granted_at[0] <= back + 2.0
+    assert greatest_count(granted_at, 0.98) <= 20
     await rest()
 
 
 @virtual
-async def test_while_closed_nobody_waits_for_nobody() -> None:
+async def test_closed_limiter_without_waiters_makes_no_calls() -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     await fall(limiter, server)
@@ -240,18 +240,17 @@ async def test_while_closed_nobody_waits_for_nobody() -> None:
     assert not others()
 
 
-# ---- the other methods
-# -----------------------------------------------------------------------------
+# ---- the other methods ---------------------------------------------------------------------------
 
 
 @virtual
-async def test_try_acquire_and_peek_say_what_stands_in() -> None:
+async def test_try_acquire_and_peek_report_the_fallback() -> None:
     allowed: dict[OnStoreError, list[bool]] = {
         "local": [True, True, False, False],
         "open": [True] * 4,
         "closed": [False] * 4,
     }
-    for choice in STANDING_IN:
+    for choice in FALLBACKS:
         server = Server()
         limiter = limiter_on(server, choice, "2/s")
         await fall(limiter, server)
@@ -261,13 +260,13 @@ async def test_try_acquire_and_peek_say_what_stands_in() -> None:
             assert bool(decision) is expected
             if not expected:
                 assert 0.0 < decision.retry_after <= 1.0
-        assert await limiter.try_acquire(0)  # costs nothing
+        assert await limiter.try_acquire(0)  # zero cost is always granted
         await limiter.aclose()
 
 
-@pytest.mark.parametrize("choice", STANDING_IN)
+@pytest.mark.parametrize("choice", FALLBACKS)
 @virtual
-async def test_what_is_recorded_meanwhile_is_told_to_the_store(choice: OnStoreError) -> None:
+async def test_record_during_an_outage_reaches_the_store_later(choice: OnStoreError) -> None:
     server = Server()
     limiter = limiter_on(server, choice, "10/min")
     await limiter.record(2)
@@ -275,29 +274,29 @@ async def test_what_is_recorded_meanwhile_is_told_to_the_store(choice: OnStoreEr
     await limiter.record(3)
     await limiter.record(1)
     server.mode = "up"
-    await asyncio.sleep(2.0)  # nobody asks
+    await asyncio.sleep(2.0)  # without a request
     assert server.recorded == [2.0, 4.0]
     assert (await limiter.peek()).remaining == 4.0
     await limiter.aclose()
 
 
 @virtual
-async def test_what_is_given_back_goes_to_who_has_given_it() -> None:
+async def test_refund_goes_where_the_tokens_came_from() -> None:
     server = Server()
     limiter = limiter_on(server, "local", "10/min")
-    async with limiter.throttle(4) as of_the_store:
+    async with limiter.throttle(4) as shared:
         await fall(limiter, server)
         await asyncio.sleep(0.01)
-        async with limiter.throttle(4) as of_here:
-            of_here.settle(1)
+        async with limiter.throttle(4) as local:
+            local.settle(1)
             await rest()
             assert (await limiter.peek()).remaining == 5.0
-            of_the_store.settle(1)  # the store cannot hear of it: it stays spent
+            shared.settle(1)  # the store is unreachable: the tokens stay spent
             await rest()
             assert (await limiter.peek()).remaining == 5.0
             server.mode = "up"
             await asyncio.sleep(2.0)
-            of_here.settle(0)  # and this it does not know
+            local.settle(0)  # and the store never counted these
             await rest()
     assert server.recorded == [1.0]
     assert (await limiter.peek()).remaining == 5.0
@@ -305,7 +304,7 @@ async def test_what_is_given_back_goes_to_who_has_given_it() -> None:
 
 
 @virtual
-async def test_what_was_recorded_leaves_the_store_when_its_time_is_over() -> None:
+async def test_late_record_expires_with_its_period() -> None:
     server = Server()
     limiter = limiter_on(server, "local", "10/min")
     await fall(limiter, server)
@@ -365,7 +364,7 @@ async def test_failed_refund_stays_spent_and_hides_no_bug(
 
 
 @virtual
-async def test_it_is_tried_at_growing_intervals_and_often_enough() -> None:
+async def test_retry_intervals_grow_up_to_a_bound() -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     server.mode = "refuses"
@@ -380,7 +379,7 @@ async def test_it_is_tried_at_growing_intervals_and_often_enough() -> None:
 
 
 @virtual
-async def test_an_outage_of_an_hour_ends_as_one_of_a_second() -> None:
+async def test_long_outage_ends_like_a_short_one() -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     server.mode = "refuses"
@@ -393,7 +392,7 @@ async def test_an_outage_of_an_hour_ends_as_one_of_a_second() -> None:
 
 
 @virtual
-async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
+async def test_keys_of_one_store_share_retries_and_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -403,7 +402,7 @@ async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
     server.mode = "stalls"
     await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(10)))
     begin = now()
-    # A key that is new need not find out by itself.
+    # A new key need not find out by itself.
     await asyncio.gather(*(limiter.try_acquire(str(key)) for key in range(50)))
     assert now() == begin
     for _ in range(20):
@@ -422,9 +421,9 @@ async def test_keys_of_one_store_try_one_at_a_time_and_log_one_line(
     await limiter.aclose()
 
 
-@pytest.mark.parametrize("choice", STANDING_IN)
+@pytest.mark.parametrize("choice", FALLBACKS)
 @virtual
-async def test_a_server_that_can_only_be_read_is_not_back(
+async def test_read_only_server_has_not_recovered(
     choice: OnStoreError, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
@@ -441,15 +440,15 @@ async def test_a_server_that_can_only_be_read_is_not_back(
 
 
 @virtual
-async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
-    for choice in STANDING_IN:
+async def test_error_that_is_no_outage_is_always_raised() -> None:
+    for choice in FALLBACKS:
         server = Server()
         await server.record("k", TokenBucket("1/min"))
         limiter = limiter_on(server, choice)
         with pytest.raises(ValueError, match="another algorithm"):
             await visit(limiter)
         assert limiter.statistics().store_up is True
-        # Nor does it hold up the way back.
+        # Nor does it delay the recovery.
         await server.clear("k")
         await fall(limiter, server)
         await server.record("k", TokenBucket("1/min"))
@@ -467,13 +466,13 @@ async def test_an_error_that_is_no_outage_is_told_whatever_was_chosen() -> None:
 
 
 @virtual
-async def test_who_is_cancelled_while_the_way_back_is_cleared_harms_nobody() -> None:
+async def test_cancellation_during_the_recovery_harms_nobody() -> None:
     server = Server()
     limiter = limiter_on(server, "local", "2/10s")
     await fall(limiter, server)
     await visit(limiter)
     server.mode, server.latency = "up", 0.5
-    while "record" not in server.methods():  # noqa: ASYNC110 - which says what was spent, and is under way now
+    while "record" not in server.methods():  # noqa: ASYNC110 - this call reports the spent tokens
         await asyncio.sleep(0.01)
     asking = asyncio.create_task(limiter.try_acquire())
     first, second = visits(limiter, 2)
@@ -490,7 +489,7 @@ async def test_who_is_cancelled_while_the_way_back_is_cleared_harms_nobody() -> 
 
 
 @virtual
-async def test_closing_leaves_no_task_at_any_point_of_the_way_back() -> None:
+async def test_closing_during_the_recovery_leaves_no_task() -> None:
     for step in range(12):
         server = Server()
         server.latency = 0.3
@@ -510,7 +509,7 @@ async def test_closing_leaves_no_task_at_any_point_of_the_way_back() -> None:
 
 
 @virtual
-async def test_whoever_sweeps_up_all_tasks_does_not_stop_the_way_back() -> None:
+async def test_task_sweep_does_not_stop_the_recovery() -> None:
     server = Server()
     limiter = limiter_on(server, "closed")
     server.mode = "stalls"
@@ -524,7 +523,7 @@ async def test_whoever_sweeps_up_all_tasks_does_not_stop_the_way_back() -> None:
         await asyncio.gather(*waiting)
 
 
-def test_a_second_loop_finds_a_limiter_that_asks_the_store() -> None:
+def test_second_loop_starts_with_the_store() -> None:
     servers: list[Server] = []
     clients: list[Client] = []
 
@@ -551,7 +550,7 @@ def test_a_second_loop_finds_a_limiter_that_asks_the_store() -> None:
 
 
 @virtual
-async def test_a_limiter_without_its_store_can_be_collected() -> None:
+async def test_limiter_in_an_outage_can_be_collected() -> None:
     server = Server()
     limiter = limiter_on(server, "local")
     await fall(limiter, server)
@@ -565,7 +564,7 @@ async def test_a_limiter_without_its_store_can_be_collected() -> None:
 
 
 @virtual
-async def test_an_update_holds_for_what_stands_in_too() -> None:
+async def test_update_applies_to_the_fallback_too() -> None:
     server = Server()
     limiter = limiter_on(server, "local", "2/min")
     await visit(limiter, 2)
@@ -623,21 +622,21 @@ async def test_each_process_uses_exactly_its_given_share(mode: str, algorithm: A
     server = Server()
     server.latency = 0.002
     shares = (0.25, 0.5)
-    crowds = [
-        Crowd(limiter_on(server, "local", "100/s", algorithm=algorithm, local_share=share))
+    groups = [
+        Workers(limiter_on(server, "local", "100/s", algorithm=algorithm, local_share=share))
         for share in shares
     ]
     await asyncio.sleep(2.5)
     server.mode = mode
     await asyncio.sleep(22.5)
-    for crowd, share in zip(crowds, shares, strict=True):
+    for workers, share in zip(groups, shares, strict=True):
         # In the first seconds of the outage the tokens of the others count as well.
-        assert crowd.count(6.5, 24.5) == 18 * 100 * share
+        assert workers.count(6.5, 24.5) == 18 * 100 * share
     server.mode = "up"
     await asyncio.sleep(8.0)
-    assert sum(crowd.count(28.0, 33.0) for crowd in crowds) >= 0.9 * 5 * 100
-    for crowd in crowds:
-        await crowd.leave()
+    assert sum(workers.count(28.0, 33.0) for workers in groups) >= 0.9 * 5 * 100
+    for workers in groups:
+        await workers.stop()
 
 
 @virtual
@@ -660,11 +659,11 @@ async def test_processes_are_counted_only_without_a_given_share() -> None:
         limiter_on(server, "local", local_share=0.25),
         *(RateLimiter("20/s", store=each, key="k", on_store_error="local") for each in clients),
     ]
-    crowds = [Crowd(limiter) for limiter in limiters]
+    groups = [Workers(limiter) for limiter in limiters]
     await asyncio.sleep(20.0)
     assert {Health.of(client).counter.processes for client in clients} == {3}
-    for crowd in crowds:
-        await crowd.leave()
+    for workers in groups:
+        await workers.stop()
 
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -677,10 +676,10 @@ async def test_processes_are_counted_only_without_a_given_share() -> None:
 )
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
 def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -> None:
-    share, went, clock = LocalShare(algorithm), 0, 0.0
+    share, granted, clock = LocalShare(algorithm), 0, 0.0
     while clock < 80.0:
         wait = share.spend(clock, 1.0, processes)
-        went += wait == 0.0
+        granted += wait == 0.0
         clock += wait
     per_second = 10 if algorithm.capacity == 10 else 3
     # In a window a share is a whole number of tokens.
@@ -688,7 +687,7 @@ def test_shares_add_up_to_the_limit(algorithm: Algorithm[Any], processes: int) -
     if processes > per_second:
         least = processes / math.ceil(processes / per_second)
     burst = algorithm.capacity
-    assert least * 80 - processes <= went * processes <= per_second * 80 + burst + processes
+    assert least * 80 - processes <= granted * processes <= per_second * 80 + burst + processes
 
 
 @pytest.mark.parametrize("algorithm", [SlidingWindowLog("2/s"), TokenBucket("2/s")], ids=repr)
@@ -700,21 +699,21 @@ def test_smallest_share_grants_one_token_at_once(algorithm: Algorithm[Any]) -> N
     assert 5_000 <= share.wait(0.0, 1.0, size.divisor) <= 10_000
 
 
-def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
+def test_heavy_cost_is_granted_when_shares_cover_it() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
     assert share.spend(0.0, 5.0, 4) == 0.0  # twenty, so two seconds' worth
     assert share.wait(0.5, 1.0, 4) == 1.5
 
 
-def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
+def test_share_counts_reservations_that_the_store_reported() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
     share.note_answer(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
-    assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
+    assert share.remaining(0.0, 1) == 0.0  # while a reservation lies ahead
     assert share.wait(0.4, 5.0, 1) == 0.0
     assert share.wait(0.4, 6.0, 1) == pytest.approx(1.0)
 
 
-def test_a_roll_counts_those_who_signed_lately() -> None:
+def test_process_count_excludes_processes_without_recent_renewal() -> None:
     counts = [ProcessCount(name, 30.0) for name in ("ann", "bob", "eve")]
     state = counts[0].start()
     for at, count in enumerate(counts):
@@ -727,24 +726,24 @@ def test_a_roll_counts_those_who_signed_lately() -> None:
 
 
 @virtual
-async def test_processes_that_are_gone_are_not_counted_for_long() -> None:
+async def test_ended_processes_are_not_counted_for_long() -> None:
     server = Server()
     stores = [Client(server) for _ in range(5)]
-    crowd = Crowd(
+    workers = Workers(
         *(RateLimiter("20/s", store=store, key="k", on_store_error="local") for store in stores)
     )
     await asyncio.sleep(15.0)
     assert {Health.of(store).counter.processes for store in stores} == {5}
     counts = sum(at == 0 for at, _ in server.asked)
     assert counts < 50
-    for task in crowd.tasks[0::5]:
+    for task in workers.tasks[0::5]:
         task.cancel()
     await asyncio.sleep(45.0)
     assert {Health.of(store).counter.processes for store in stores[1:]} == {4}
-    await crowd.leave()
+    await workers.stop()
 
 
-def test_what_was_spent_is_forgotten_in_portions() -> None:
+def test_spent_tokens_expire_in_portions() -> None:
     spent = Spent(32.0)
     for second in range(64):
         spent.add(float(second), 1.0)
@@ -756,7 +755,7 @@ def test_what_was_spent_is_forgotten_in_portions() -> None:
     assert spent.total(200.0) == 0.0
 
 
-def test_processes_do_not_all_try_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_of_processes_have_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiothrottle.stores.health._JITTER", 0.25)
     pauses: set[float] = set()
     for _ in range(20):

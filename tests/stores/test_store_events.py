@@ -1,4 +1,4 @@
-"""A store that goes and comes back: who is told of it, and what the page and the metrics say."""
+"""Events of a store that fails and recovers, and what the dashboard and the metrics show."""
 
 import asyncio
 import contextlib
@@ -28,63 +28,63 @@ CHOICES: list[OnStoreError] = ["raise", "local", "open", "closed"]
 
 
 async def ask(limiter: RateLimiter) -> None:
-    """Ask for what may go, whether the store answers or not."""
+    """Send one request, whether the store answers or not."""
     with contextlib.suppress(StoreUnavailable):
         await limiter.try_acquire()
 
 
-def of_the_store(heard: list[Event]) -> list[StoreDown | StoreUp]:
-    return [event for event in heard if isinstance(event, StoreDown | StoreUp)]
+def of_the_store(events: list[Event]) -> list[StoreDown | StoreUp]:
+    return [event for event in events if isinstance(event, StoreDown | StoreUp)]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_each_outage_is_told_once_with_its_error_and_its_length(
+async def test_outage_is_reported_once_with_error_and_duration(
     choice: OnStoreError,
 ) -> None:
     server = Server()
     keyed = KeyedRateLimiter("20/s", store=Client(server), key="k", on_store_error=choice)
-    heard: list[Event] = []
-    keyed.observe(heard.append)
-    ann = keyed["ann"]  # kept: were it forgotten meanwhile, its next one would be told again
+    events: list[Event] = []
+    keyed.observe(events.append)
+    ann = keyed["ann"]  # referenced: a forgotten key would report its next outage again
     await ask(ann)
-    assert of_the_store(heard) == []
+    assert of_the_store(events) == []
     for _ in range(2):
         server.mode = "refuses"
         begin = now()
         for _ in range(30):
             await ask(ann)
             await asyncio.sleep(0.1)
-        (down,) = of_the_store(heard)
+        (down,) = of_the_store(events)
         assert isinstance(down, StoreDown)
         assert down.key == "ann"
         assert isinstance(down.error, StoreUnavailable)
         server.mode = "up"
-        while len(of_the_store(heard)) == 1:
+        while len(of_the_store(events)) == 1:
             await ask(ann)
             await asyncio.sleep(0.01)
-        _, up = of_the_store(heard)
+        _, up = of_the_store(events)
         assert isinstance(up, StoreUp)
         assert up.key == "ann"
         assert up.after == pytest.approx(now() - begin, abs=0.02)
-        heard.clear()
+        events.clear()
         await asyncio.sleep(5.0)
     await keyed.aclose()
 
 
 @virtual
-async def test_who_begins_while_the_store_is_away_is_told_why() -> None:
+async def test_limiter_made_during_an_outage_reports_its_reason() -> None:
     server = Server()
     client = Client(server)
     first, second = (
         RateLimiter("20/s", store=client, key=key, on_store_error="open") for key in "ab"
     )
-    heard: list[Event] = []
-    second.observe(heard.append)
+    events: list[Event] = []
+    second.observe(events.append)
     server.mode = "stalls"
     await ask(first)
     await ask(second)
-    (down,) = of_the_store(heard)
+    (down,) = of_the_store(events)
     assert isinstance(down, StoreDown)
     assert "late" in str(down.error)
     await first.aclose()
@@ -92,75 +92,75 @@ async def test_who_begins_while_the_store_is_away_is_told_why() -> None:
 
 
 @virtual
-async def test_metrics_and_the_page_say_that_the_store_is_away() -> None:
+async def test_metrics_and_dashboard_show_the_outage() -> None:
     server = Server()
     limiter = RateLimiter("20/s", store=Client(server), key="k", on_store_error="open")
     registry = CollectorRegistry()
     PrometheusMetrics(registry).watch(limiter, "api")
     feed = Feed("api", limiter, None, now)
 
-    def told() -> tuple[float | None, float | None]:
+    def reported() -> tuple[float | None, float | None]:
         gauge = registry.get_sample_value("aiothrottle_store_up", {"limiter": "api"})
         return gauge, feed.snapshot()["storeDownFor"]
 
     await ask(limiter)
-    assert told() == (None, None)
+    assert reported() == (None, None)
     server.mode = "refuses"
     await ask(limiter)
     await asyncio.sleep(3.0)
     await ask(limiter)
-    assert told() == (0.0, 3.0)
+    assert reported() == (0.0, 3.0)
     server.mode = "up"
     await asyncio.sleep(3.0)
-    assert told() == (1.0, None)
+    assert reported() == (1.0, None)
     await limiter.aclose()
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_it_is_back_also_if_who_missed_it_asks_no_more(
+async def test_recovery_is_reported_for_idle_limiters(
     choice: OnStoreError, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     server = Server()
     client = Client(server)
-    gone, other = (
+    closed, other = (
         RateLimiter("20/s", store=client, key=key, on_store_error=choice) for key in "ab"
     )
     await ask(other)
     for _ in range(2):
         server.mode = "refuses"
-        await ask(gone)
-        await gone.aclose()
+        await ask(closed)
+        await closed.aclose()
         server.mode = "up"
         await asyncio.sleep(5.0)
         async with other.throttle():
             pass
-        gone = RateLimiter("20/s", store=client, key="a", on_store_error=choice)
+        closed = RateLimiter("20/s", store=client, key="a", on_store_error=choice)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
     await other.aclose()
 
 
 @virtual
-async def test_at_the_switch_a_share_of_what_was_not_heard_of_may_go_on_top() -> None:
+async def test_switch_to_local_exceeds_limit_by_one_share() -> None:
     """The true bound: less than twice the limit, in the period of the switch."""
     server = Server()
     busy, quiet = (
         RateLimiter("20/s", store=Client(server), key="k", on_store_error="local") for _ in range(2)
     )
-    for _ in range(2):  # they sign, and know of each other
+    for _ in range(2):  # they renew, and count each other
         await ask(busy)
         await ask(quiet)
         await asyncio.sleep(2.0)
 
     async def go(limiter: RateLimiter) -> int:
-        went = 0
+        granted = 0
         while await limiter.try_acquire():
-            went += 1
-        return went
+            granted += 1
+        return granted
 
     assert await go(busy) == 20
-    server.mode = "refuses"  # the quiet one has not heard of those
+    server.mode = "refuses"  # the quiet one does not know of those
     assert await go(busy) == 0
     assert await go(quiet) == 10
     await asyncio.sleep(1.0)
@@ -174,39 +174,39 @@ async def test_at_the_switch_a_share_of_what_was_not_heard_of_may_go_on_top() ->
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_an_outage_of_shared_slots_is_told_once_and_so_is_its_end(
+async def test_outage_of_shared_slots_is_reported_once(
     choice: OnStoreError,
 ) -> None:
     link = Link(Shared())
     slots = SharedConcurrency(3, 3.0)
     limiter = RateLimiter(concurrency_limit=slots, store=link, key="x", on_store_error=choice)
-    heard: list[Event] = []
-    limiter.observe(heard.append)
+    events: list[Event] = []
+    limiter.observe(events.append)
     for _ in range(2):
-        link.error = StoreUnavailable("gone")
+        link.error = StoreUnavailable("unreachable")
         begin = now()
         for _ in range(10):
             await ask(limiter)
             await asyncio.sleep(0.1)
-        (down,) = of_the_store(heard)
+        (down,) = of_the_store(events)
         assert isinstance(down, StoreDown)
         assert down.error is link.error
         assert limiter.statistics().store_up is False
         link.error = None
-        while len(of_the_store(heard)) == 1:
+        while len(of_the_store(events)) == 1:
             await ask(limiter)
             await asyncio.sleep(0.01)
-        _, up = of_the_store(heard)
+        _, up = of_the_store(events)
         assert isinstance(up, StoreUp)
         assert up.after == pytest.approx(now() - begin, abs=0.02)
         assert limiter.statistics().store_up is True
-        heard.clear()
+        events.clear()
     await limiter.aclose()
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 @virtual
-async def test_a_rate_and_slots_in_one_store_tell_once(choice: OnStoreError) -> None:
+async def test_rate_and_slots_in_one_store_report_once(choice: OnStoreError) -> None:
     store = Both()
     limiter = RateLimiter(
         "20/s",
@@ -215,26 +215,26 @@ async def test_a_rate_and_slots_in_one_store_tell_once(choice: OnStoreError) -> 
         key="k",
         on_store_error=choice,
     )
-    heard: list[Event] = []
-    limiter.observe(heard.append)
+    events: list[Event] = []
+    limiter.observe(events.append)
     await ask(limiter)
     for _ in range(2):
-        store.error = StoreUnavailable("gone")
+        store.error = StoreUnavailable("unreachable")
         for _ in range(30):
             await ask(limiter)
             await asyncio.sleep(0.1)
-        assert [type(event) for event in of_the_store(heard)] == [StoreDown]
+        assert [type(event) for event in of_the_store(events)] == [StoreDown]
         store.error = None
         for _ in range(30):
             await ask(limiter)
             await asyncio.sleep(0.1)
-        assert [type(event) for event in of_the_store(heard)] == [StoreDown, StoreUp]
-        heard.clear()
+        assert [type(event) for event in of_the_store(events)] == [StoreDown, StoreUp]
+        events.clear()
     await limiter.aclose()
 
 
 class Both(MemoryStore):
-    """A store of both that fails when it is told to."""
+    """A store of both that fails while `error` is set."""
 
     def __init__(self) -> None:
         super().__init__(clock=now)
@@ -289,7 +289,7 @@ async def test_metrics_count_an_outage_once_for_all_keys() -> None:
         telemetry.watch(limiter, name)
         prometheus.watch(limiter, name)
 
-    def told() -> list[float | None]:
+    def reported() -> list[float | None]:
         data = json.loads(cast("Any", reader.get_metrics_data()).to_json())
         points = [
             point["value"]
@@ -306,7 +306,7 @@ async def test_metrics_count_an_outage_once_for_all_keys() -> None:
         for key in "abc":
             await ask(keyed[key])
             await ask(other[key])
-        assert told() == [number, number]
+        assert reported() == [number, number]
         server.mode = "up"
         await asyncio.sleep(3.0)
         for key in "abc":

@@ -1,4 +1,4 @@
-"""`RedisStore` when the server, or the way to it, fails: clear errors, and never one too many."""
+"""`RedisStore` when the server or the network fails: clear errors, and no token spent twice."""
 
 import asyncio
 import tempfile
@@ -26,7 +26,7 @@ from tests.servers import Cluster, FaultProxy, Sentinels, Valkey, need
 pytestmark = pytest.mark.slow
 
 WINDOW = SlidingWindowLog("10/min")
-# Seconds: beside "never" only, since a busy machine may take its time.
+# Seconds: compared with "never" only, since a busy machine may take its time.
 PATIENCE = 20.0
 LIBFAKETIME = "vendor/libfaketime/src/libfaketime.so.1"
 
@@ -63,9 +63,7 @@ async def cancel_in_the_midst(proxy: FaultProxy, store: RedisStore) -> None:
 
 
 @pytest.mark.parametrize("mode", ["blackhole", "drop reply", "cut", "reset"])
-async def test_a_call_that_fails_is_told_in_time_and_the_next_one_works(
-    valkey: Valkey, mode: str
-) -> None:
+async def test_failed_call_raises_in_time_next_call_works(valkey: Valkey, mode: str) -> None:
     async with through_proxy(valkey) as (proxy, store):
         proxy.mode = mode
         begin = time.monotonic()
@@ -75,18 +73,18 @@ async def test_a_call_that_fails_is_told_in_time_and_the_next_one_works(
         assert caught.value.__cause__ is not None
         proxy.mode = "pass"
         answer = await store.reserve("key", WINDOW, [1] * 20)
-        # What failed may have been spent, once.
+        # The failed call may have been counted, once.
         assert len(answer.instants) in {8, 9}
         if mode == "drop reply":
             assert len(answer.instants) == 8
 
 
 @pytest.mark.parametrize("as_made", [True, False], ids=["the client's own retries", "many retries"])
-async def test_a_driver_that_sends_again_spends_once(valkey: Valkey, *, as_made: bool) -> None:
-    """Its own timeout is shorter than the stall, and it tries again by itself."""
+async def test_resending_driver_spends_once(valkey: Valkey, *, as_made: bool) -> None:
+    """Its own timeout is shorter than the stall, and it retries by itself."""
     options: dict[str, Any] = {"socket_timeout": 0.05}
     if as_made and signature(Redis).parameters["retry"].default is None:
-        pytest.skip("this redis-py sends nothing again unless told to: it does from 6.0 on")
+        pytest.skip("this redis-py does not retry by default: it does from 6.0 on")
     if not as_made:
         options["retry"] = Retry(ConstantBackoff(0.01), 10)
         options["retry_on_error"] = [RedisTimeoutError]
@@ -99,7 +97,7 @@ async def test_a_driver_that_sends_again_spends_once(valkey: Valkey, *, as_made:
             proxy.mode = "drop reply"
             calling = asyncio.ensure_future(call)
             async with asyncio.timeout(20.0):
-                # It has been done, and was sent again. The proxy sets no event.
+                # The server executed it, and it was sent twice. The proxy sets no event.
                 while proxy.dropped < sent + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             proxy.mode = "pass"
@@ -114,7 +112,7 @@ async def test_a_driver_that_sends_again_spends_once(valkey: Valkey, *, as_made:
         assert (await store.peek("key", WINDOW)).remaining == 6.0
 
 
-async def test_a_server_that_stands_still_is_given_up_in_time(valkey: Valkey) -> None:
+async def test_stalled_server_is_given_up_in_time(valkey: Valkey) -> None:
     async with through_proxy(valkey) as (_, store):
         valkey.pause()
         begin = time.monotonic()
@@ -126,12 +124,12 @@ async def test_a_server_that_stands_still_is_given_up_in_time(valkey: Valkey) ->
         assert len((await store.reserve("key", WINDOW, [1] * 20)).instants) in {8, 9}
 
 
-async def test_who_is_cancelled_in_the_midst_of_a_call_harms_nobody(valkey: Valkey) -> None:
+async def test_cancellation_during_a_call_harms_nobody(valkey: Valkey) -> None:
     async with through_proxy(valkey) as (proxy, store):
         await cancel_in_the_midst(proxy, store)
 
 
-async def test_a_connection_that_is_refused_is_told_and_comes_back(valkey: Valkey) -> None:
+async def test_refused_connection_raises_and_recovers(valkey: Valkey) -> None:
     async with through_proxy(valkey) as (proxy, store):
         proxy.stop()
         with pytest.raises(StoreUnavailable):
@@ -140,7 +138,7 @@ async def test_a_connection_that_is_refused_is_told_and_comes_back(valkey: Valke
         assert (await store.peek("key", WINDOW)).remaining == 9.0
 
 
-async def test_a_slow_network_is_no_failure(valkey: Valkey) -> None:
+async def test_slow_network_is_no_failure(valkey: Valkey) -> None:
     async with FaultProxy(valkey.port) as proxy, Redis(port=proxy.port) as client:
         store = RedisStore(client)
         await store.peek("key", WINDOW)
@@ -148,7 +146,7 @@ async def test_a_slow_network_is_no_failure(valkey: Valkey) -> None:
         assert len((await store.reserve("key", WINDOW, [1] * 20)).instants) == 10
 
 
-async def test_a_server_that_was_killed_and_is_back_starts_anew(valkey: Valkey) -> None:
+async def test_restarted_server_starts_empty(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, timeout=0.3)
         await store.record("key", WINDOW, 10)
@@ -159,7 +157,7 @@ async def test_a_server_that_was_killed_and_is_back_starts_anew(valkey: Valkey) 
         assert (await store.peek("key", WINDOW)).remaining == 10.0
 
 
-async def test_a_server_without_memory_refuses_and_nothing_is_half_done(valkey: Valkey) -> None:
+async def test_server_out_of_memory_changes_nothing(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client)
         await store.reserve("key", WINDOW, [1])
@@ -171,7 +169,7 @@ async def test_a_server_without_memory_refuses_and_nothing_is_half_done(valkey: 
         assert (await store.peek("key", WINDOW)).remaining == 9.0
 
 
-async def test_a_replica_that_may_not_write_refuses(valkey: Valkey) -> None:
+async def test_read_only_replica_raises(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client)
         await store.reserve("key", WINDOW, [1])
@@ -183,7 +181,7 @@ async def test_a_replica_that_may_not_write_refuses(valkey: Valkey) -> None:
         assert (await store.peek("key", WINDOW)).remaining == 9.0
 
 
-async def test_a_failover_keeps_what_was_spent() -> None:
+async def test_failover_keeps_the_spent_tokens() -> None:
     servers = Sentinels()
     try:
         async with servers.connect() as client:
@@ -198,7 +196,7 @@ async def test_a_failover_keeps_what_was_spent() -> None:
 
 
 async def eventually(store: RedisStore) -> Answer:
-    """Ask until there is an answer. Every failure on the way is one of ours."""
+    """Call until there is an answer. Every failure until then is one of our errors."""
     async with asyncio.timeout(15):
         while True:
             try:
@@ -207,27 +205,27 @@ async def eventually(store: RedisStore) -> Answer:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_slot_that_moves_to_another_node_takes_its_records_along() -> None:
+async def test_migrated_hash_slot_keeps_its_records() -> None:
     cluster = Cluster()
     try:
         async with cluster.connect() as client:
             store = RedisStore(client)
-            left = (await store.reserve("key", WINDOW, [1])).remaining
+            remaining = (await store.reserve("key", WINDOW, [1])).remaining
             slot = client.keyslot("{aiothrottle:key}")
             source = cluster.nodes[next(p for p in range(3) if slot < (p + 1) * 16384 // 3)]
             target = next(node for node in cluster.nodes if node is not source)
             cluster.move(slot, source, target)
-            # A script of several keys, one of them new, is told to try again until the slot is
-            # wholly there; redis-py does so for a while.
+            # A script of several keys, one of them new, gets TRYAGAIN until the hash slot is
+            # wholly there; redis-py retries for a while.
             with pytest.raises(StoreUnavailable):
                 await store.reserve("key", WINDOW, [1])
             cluster.moved(slot, target)
-            assert (await store.reserve("key", WINDOW, [1])).remaining == left - 1
+            assert (await store.reserve("key", WINDOW, [1])).remaining == remaining - 1
     finally:
         cluster.stop()
 
 
-async def test_a_clock_of_the_server_that_jumps_grants_at_most_one_limit_more() -> None:
+async def test_server_clock_jump_grants_one_more_limit() -> None:
     """Back by 20 s: nobody waits for it, nothing is minted. On by 30 s: that much has passed."""
     clock = FakedClock()
     try:
@@ -246,7 +244,7 @@ async def test_a_clock_of_the_server_that_jumps_grants_at_most_one_limit_more() 
 
 
 class FakedClock:
-    """A server whose clock is told what to show."""
+    """A server whose clock the test sets."""
 
     def __init__(self) -> None:
         spec = find_spec("libfaketime")
@@ -265,9 +263,9 @@ class FakedClock:
         )
 
     def jump(self, offset: str) -> None:
-        """Show another time from now on: so far from the true one."""
+        """Set the time of the server, `seconds` from the true one."""
         self.file.write_text(offset)
-        time.sleep(0.2)  # the server looks at its clock ten times a second
+        time.sleep(0.2)  # the server reads its clock ten times a second
 
     def stop(self) -> None:
         self.valkey.stop()

@@ -1,7 +1,7 @@
-"""Limiters on a real server through every fault that we can cause: see `endure`.
+"""Limiters on a real server through each fault: see `endure`.
 
 Never more than the limit, counted by the clock of the client, but for the switch with "local",
-where nobody knows what others have taken since his last answer; nobody who waits is lost; and when
+where a process cannot know what others took since its last answer; no waiter is lost; and when
 the server is back so are they. The guard is as long as the period, so a machine would have to stand
 still for half a second before a count could be wrong. Deadlines are ten times what it takes.
 """
@@ -33,7 +33,7 @@ DEADLINE = 60.0
 
 
 class Crew:
-    """Two limiters with a client each, as two processes have, and those who go through them."""
+    """Two limiters with a client each, as two processes have, and the tasks that use them."""
 
     def __init__(self, *clients: Redis, choice: OnStoreError, timeout: float) -> None:
         self.stores = [RedisStore(client, timeout=timeout) for client in clients]
@@ -41,14 +41,14 @@ class Crew:
             RateLimiter(f"{LIMIT}/500ms", guard=PERIOD, store=store, key="k", on_store_error=choice)
             for store in self.stores
         ]
-        self.went: list[float] = []
+        self.granted_at: list[float] = []
         self.over = False
         self.tasks = [asyncio.create_task(self.work(limiter)) for limiter in self.limiters * 4]
 
     async def work(self, limiter: RateLimiter) -> None:
         while not self.over:
             async with limiter.throttle():
-                self.went.append(time.monotonic())
+                self.granted_at.append(time.monotonic())
 
     async def until(self, ready: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -59,18 +59,18 @@ class Crew:
                 await asyncio.sleep(0.01)
 
     async def go(self, times: int) -> None:
-        """Wait until so many more have gone."""
-        count = len(self.went) + times
-        await self.until(lambda: len(self.went) >= count)
+        """Wait until `times` more are granted."""
+        count = len(self.granted_at) + times
+        await self.until(lambda: len(self.granted_at) >= count)
 
     async def know(self, *, up: bool) -> None:
-        """Wait until all know how the store is."""
+        """Wait until all limiters know the state of the store."""
         await self.until(
             lambda: all(limiter.statistics().store_up is up for limiter in self.limiters)
         )
 
     async def meet(self) -> None:
-        """Wait until each knows how many they are."""
+        """Wait until each limiter knows how many processes there are."""
         await self.until(
             lambda: all(
                 Health.of(store).counter.processes == len(self.stores) for store in self.stores
@@ -78,7 +78,7 @@ class Crew:
         )
 
     async def leave(self) -> None:
-        """Have all go once more, and none is lost."""
+        """Have all tasks acquire once more; none is lost."""
         self.over = True
         async with asyncio.timeout(DEADLINE):
             await asyncio.gather(*self.tasks)
@@ -93,13 +93,13 @@ async def endure(
     choice: OnStoreError = "local",
     timeout: float = 1.5,  # what a busy machine makes late is no outage
 ) -> None:
-    """Go on while the store is harmed, and when it is mended."""
+    """Continue while the store fails, and when it has recovered."""
     async with connect() as one, connect() as other:
         crew = Crew(one, other, choice=choice, timeout=timeout)
         await crew.go(LIMIT)
         if choice == "local":
             await crew.meet()
-        before = len(crew.went)
+        before = len(crew.granted_at)
         await harm()
         await crew.know(up=False)
         if choice == "closed":
@@ -110,9 +110,9 @@ async def endure(
         await crew.know(up=True)
         await crew.go(LIMIT // 2)
         await crew.leave()
-    assert greatest_count(crew.went[:before], PERIOD) <= LIMIT
-    # Of what the other has taken unheard of each lets half go on top, see docs/stores.md.
-    assert greatest_count(crew.went, PERIOD) <= (1.5 * LIMIT if choice == "local" else LIMIT)
+    assert greatest_count(crew.granted_at[:before], PERIOD) <= LIMIT
+    # Half of what the other took unreported may be granted on top, see docs/stores.md.
+    assert greatest_count(crew.granted_at, PERIOD) <= (1.5 * LIMIT if choice == "local" else LIMIT)
 
 
 def deed(act: Callable[[], object]) -> Deed:
@@ -153,14 +153,14 @@ async def test_every_fault_of_the_network(valkey: Valkey, choice: OnStoreError) 
             group.create_task(through(mode, database), name=mode)
 
 
-async def test_a_slow_network_is_no_outage(valkey: Valkey) -> None:
+async def test_slow_network_is_no_outage(valkey: Valkey) -> None:
     async with FaultProxy(valkey.port) as proxy:
         proxy.delay = 0.1
         async with Redis(port=proxy.port) as one, Redis(port=proxy.port) as other:
             crew = Crew(one, other, choice="raise", timeout=DEADLINE)
             await crew.go(LIMIT + 5)
             await crew.leave()
-    assert greatest_count(crew.went, PERIOD) <= LIMIT
+    assert greatest_count(crew.granted_at, PERIOD) <= LIMIT
 
 
 # ---- the server ----------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_every_fault_of_a_server() -> None:
 
 
 async def opens(server: Valkey) -> None:
-    """Without a limit while it is away, and with it when it is back."""
+    """Without a limit during the outage, and with it afterwards."""
     async with server.connect() as client:
         store = RedisStore(client, timeout=0.3)
         limiter = RateLimiter("5/h", store=store, key="k", on_store_error="open")
@@ -212,17 +212,17 @@ async def opens(server: Valkey) -> None:
         await limiter.aclose()
 
 
-async def test_scripts_that_are_flushed_are_no_outage(valkey: Valkey) -> None:
+async def test_flushed_scripts_are_no_outage(valkey: Valkey) -> None:
     async with valkey.connect() as one, valkey.connect() as other:
         crew = Crew(one, other, choice="raise", timeout=DEADLINE)
         for _ in range(5):
             await crew.go(5)
             await one.script_flush()
         await crew.leave()
-    assert greatest_count(crew.went, PERIOD) <= LIMIT
+    assert greatest_count(crew.granted_at, PERIOD) <= LIMIT
 
 
-async def test_a_failover_by_sentinel() -> None:
+async def test_failover_by_sentinel() -> None:
     servers = Sentinels()
     try:
 
@@ -234,7 +234,7 @@ async def test_a_failover_by_sentinel() -> None:
         servers.stop()
 
 
-async def test_a_slot_that_moves_to_another_node_of_a_cluster() -> None:
+async def test_hash_slot_that_moves_to_another_node() -> None:
     cluster = Cluster()
     try:
         async with cluster.connect() as client:
@@ -250,7 +250,7 @@ async def test_a_slot_that_moves_to_another_node_of_a_cluster() -> None:
         cluster.stop()
 
 
-async def test_a_clock_of_the_server_that_jumps() -> None:
+async def test_server_clock_that_jumps() -> None:
     """Back: nobody waits for it. On: that much has passed, so there is one limit more."""
     clock = FakedClock()
     try:
@@ -260,11 +260,11 @@ async def test_a_clock_of_the_server_that_jumps() -> None:
             clock.jump("-20s")
             back = time.monotonic()
             await crew.go(LIMIT)
-            if time.monotonic() - back < 20.0:  # else nobody can tell
-                assert greatest_count(crew.went, PERIOD) <= LIMIT
+            if time.monotonic() - back < 20.0:  # else the result is undefined
+                assert greatest_count(crew.granted_at, PERIOD) <= LIMIT
             clock.jump("+30s")
             await crew.go(LIMIT)
             await crew.leave()
-        assert greatest_count(crew.went, PERIOD) <= 2 * LIMIT
+        assert greatest_count(crew.granted_at, PERIOD) <= 2 * LIMIT
     finally:
         clock.stop()

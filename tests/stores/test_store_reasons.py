@@ -1,4 +1,4 @@
-"""Why a store cannot be reached is in the message of the `StoreUnavailable`, for each driver."""
+"""The message of a `StoreUnavailable` has the reason of the outage, for each driver."""
 
 import gc
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -31,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _collected() -> Iterator[None]:
-    """Collect what drivers have left here, and not in a later test."""
+    """Collect what drivers leave here, and not in a later test."""
     yield
     gc.collect()
 
@@ -45,7 +45,7 @@ async def over_redis(port: int, **options: Any) -> AsyncGenerator[Store]:  # noq
 
 @asynccontextmanager
 async def over_redis_without_retries(port: int, **options: Any) -> AsyncGenerator[Store]:  # noqa: ANN401
-    # As docs/deployment.md advises: else a timeout may come amid a retry, which hides the reason.
+    # As docs/deployment.md advises: else a timeout may come during a retry, which hides the reason.
     async with over_redis(port, retry=Retry(NoBackoff(), 0), **options) as store:
         yield store
 
@@ -78,7 +78,7 @@ async def over_memcached(port: int) -> AsyncGenerator[Store]:
 
 
 async def reasons(opened: Opened) -> list[str]:
-    """Give what a limiter, and the store itself, say of the outage; also the second time."""
+    """Return what a limiter and the store itself report of the outage; also the second time."""
     found: list[str] = []
     async with opened as store:
         limiter = RateLimiter("1/s", store=store, key="key")
@@ -94,22 +94,22 @@ async def reasons(opened: Opened) -> list[str]:
 @pytest.mark.parametrize(
     "over", [over_redis, over_redis_without_retries, over_valkey, over_mongodb]
 )
-async def test_a_refused_connection_is_told(over: Callable[[int], Opened]) -> None:
+async def test_refused_connection_is_reported(over: Callable[[int], Opened]) -> None:
     for reason in await reasons(over(free_port())):
         assert "Connect call failed" in reason or "Connection refused" in reason
 
 
-async def test_of_memcached_it_is_told_where_the_reason_is() -> None:
+async def test_memcached_error_names_the_logger_with_the_reason() -> None:
     port = free_port()
-    # While it connects, the driver counts a connection that is not there: not each call can tell.
+    # While it connects, the driver counts a missing connection: not each call has the reason.
     node = f"port={port}"
-    told = [reason for reason in await reasons(over_memcached(port)) if node in reason]
-    assert told
-    assert all("the logger 'emcache' has the reason" in reason for reason in told)
+    reported = [reason for reason in await reasons(over_memcached(port)) if node in reason]
+    assert reported
+    assert all("the logger 'emcache' has the reason" in reason for reason in reported)
 
 
 @pytest.mark.parametrize("over", [over_redis_without_retries, over_valkey])
-async def test_a_wrong_password_is_told_and_not_shown(valkey: Valkey, over: Any) -> None:  # noqa: ANN401
+async def test_wrong_password_is_reported_and_not_shown(valkey: Valkey, over: Any) -> None:  # noqa: ANN401
     valkey.command("CONFIG", "SET", "requirepass", "right")
     for reason in await reasons(over(valkey.port, password="sesame")):
         assert "invalid username-password pair" in reason
@@ -123,13 +123,13 @@ def mongo() -> Iterator[Process]:
     server.stop()
 
 
-async def test_a_wrong_password_of_mongodb_is_told_and_not_shown(mongo: Process) -> None:
+async def test_wrong_mongodb_password_is_reported_and_not_shown(mongo: Process) -> None:
     for reason in await reasons(over_mongodb(mongo.port, "ann:sesame@")):
         assert "authentication failed" in reason
         assert "sesame" not in reason
 
 
-async def test_an_untrusted_certificate_is_told(valkey: Valkey, mongo: Process) -> None:
+async def test_untrusted_certificate_is_reported(valkey: Valkey, mongo: Process) -> None:
     context = context_of(trustme.CA())
     async with FaultProxy(valkey.port, context) as proxy:
         for over in (over_redis_without_retries, over_valkey):

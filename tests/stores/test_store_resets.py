@@ -104,7 +104,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[Connect, int]]:
 
 @pytest.fixture(autouse=True)
 def _drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have emcache connect anew at once, and what drivers have left collected here."""
+    """Have emcache reconnect at once, and collect what drivers leave here."""
     if find_spec("emcache"):
         monkeypatch.setattr("emcache.connection_pool.CREATE_CONNECTION_MAX_BACKOFF", 0.1)
     yield
@@ -112,7 +112,7 @@ def _drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Witness:
-    """Looks at what calls raise."""
+    """Checks the errors that calls raise."""
 
     def __init__(self) -> None:
         self.outages = self.baseless = self.calls = 0
@@ -157,7 +157,7 @@ async def reset_while(proxy: FaultProxy, lots: random.Random, calls: Calls) -> N
     assert [type(each) for each in found if each] in ([], [asyncio.CancelledError])
 
 
-async def test_verbs_raise_nothing_but_outages(served: tuple[Connect, int]) -> None:
+async def test_methods_raise_nothing_but_outages(served: tuple[Connect, int]) -> None:
     connect, port = served
     lots, witness = random.Random(1), Witness()
     async with FaultProxy(port) as proxy, connect(proxy.port) as store:

@@ -1,6 +1,6 @@
 """Stores that need no server: the contract, on a dict and on one that compares and swaps."""
 
-# ruff: noqa: ARG002 - what a store is told it may not need
+# ruff: noqa: ARG002 - a store need not use each argument
 
 import pytest
 
@@ -11,7 +11,7 @@ from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 
 
 class DictStore(SwapStore):
-    """A store of one's own, as small as they come."""
+    """A custom store, as small as they come."""
 
     def __init__(self, records: dict[Key, bytes], clock: ManualClock) -> None:
         self.records = records
@@ -44,20 +44,20 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 
 @every_check
-async def test_the_memory_store_keeps_the_contract(check: Check) -> None:
+async def test_memory_store_keeps_the_contract(check: Check) -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     await check(lambda: store, clock)
 
 
 @every_check
-async def test_a_store_of_ones_own_keeps_the_contract(check: Check) -> None:
+async def test_custom_store_keeps_the_contract(check: Check) -> None:
     clock = ManualClock()
     records: dict[Key, bytes] = {}
     await check(lambda: DictStore(records, clock), clock)
 
 
-async def test_the_memory_store_lets_go_of_what_is_over() -> None:
+async def test_memory_store_drops_expired_records() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     for number in range(5000):
@@ -67,7 +67,7 @@ async def test_the_memory_store_lets_go_of_what_is_over() -> None:
 
 
 class Beaten(DictStore):
-    """A store in which somebody else is always faster."""
+    """A store in which another process always writes first."""
 
     rounds = 0
 
@@ -76,14 +76,14 @@ class Beaten(DictStore):
         return False
 
 
-async def test_who_is_beaten_again_and_again_gives_up() -> None:
+async def test_repeated_conflict_gives_up() -> None:
     store = Beaten({}, ManualClock())
     with pytest.raises(StoreUnavailable, match="64 times in a row"):
         await store.record("key", SlidingWindowLog(1))
     assert store.rounds == 64
 
 
-async def test_nothing_is_swapped_for_a_refusal_or_a_question() -> None:
+async def test_rejection_and_peek_write_nothing() -> None:
     clock, window = ManualClock(), SlidingWindowLog(1)
     records: dict[Key, bytes] = {}
     await DictStore(records, clock).reserve("key", window, [1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or find_spec("emcache"):
     from aiothrottle.stores.memcached import MemcachedStore
 
-# Each machine has a clock of its own, and memcached none that could tell.
+# Each machine has a clock of its own, and memcached shares none.
 TRUE_OF_ALL = [
     check for check in CHECKS if "a_clock_that_stepped_back_delays" not in check.__name__
 ]
@@ -36,32 +36,32 @@ async def client(server: Process) -> "AsyncIterator[Client]":
 
 
 @pytest.mark.parametrize("check", TRUE_OF_ALL, ids=lambda check: check.__name__)
-async def test_the_contract(client: "Client", check: Check) -> None:
+async def test_store_keeps_the_contract(client: "Client", check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MemcachedStore(client, check.__name__, clock=clock), clock)
 
 
-async def test_a_machine_whose_clock_is_behind_mints_nothing(client: "Client") -> None:
+async def test_machine_with_a_slow_clock_mints_nothing(client: "Client") -> None:
     window, ahead, behind = SlidingWindowLog("10/s"), ManualClock(1000), ManualClock(999)
     stores = [MemcachedStore(client, "skew", clock=clock) for clock in (ahead, behind)]
-    went = 0
+    granted = 0
     for _ in range(40):
         for store in stores:
-            went += len((await store.reserve("key", window, [1] * 10)).instants)
+            granted += len((await store.reserve("key", window, [1] * 10)).instants)
         ahead.advance(0.05)
         behind.advance(0.05)
-    assert 20 <= went <= 30
+    assert 20 <= granted <= 30
 
 
-async def test_by_its_own_clock_it_grants_now(client: "Client") -> None:
+async def test_own_clock_grants_now(client: "Client") -> None:
     store = MemcachedStore(client, "own")
     assert (await store.reserve("key", SlidingWindowLog("10/h"), [1] * 20)).delays == (0.0,) * 10
-    # More than thirty days are another thing to memcached.
+    # memcached reads more than thirty days as a date.
     await store.reserve("weeks", SlidingWindowLog("10/8w"), [1])
     assert (await store.peek("weeks", SlidingWindowLog("10/8w"))).remaining == 9.0
 
 
-async def test_a_server_that_is_gone_is_told() -> None:
+async def test_stopped_server_is_reported() -> None:
     server = memcached()
     async with connect_memcached(server.port) as client:
         store = MemcachedStore(client)
@@ -72,7 +72,7 @@ async def test_a_server_that_is_gone_is_told() -> None:
         assert caught.value.__cause__ is not None
 
 
-def test_what_is_no_client_is_refused() -> None:
+def test_wrong_client_is_rejected() -> None:
     need_emcache()
     with pytest.raises(TypeError, match="emcache"):
         MemcachedStore(None)  # type: ignore[arg-type]

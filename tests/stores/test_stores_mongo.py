@@ -48,13 +48,13 @@ async def client(uri: str) -> AsyncIterator[AsyncMongoClient[Any]]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_the_contract(client: AsyncMongoClient[Any], check: Check) -> None:
+async def test_store_keeps_the_contract(client: AsyncMongoClient[Any], check: Check) -> None:
     clock = ManualClock()
     await check(lambda: MongoStore(client, "aiothrottle_test", clock=clock, timeout=5), clock)
 
 
-class Heard(CommandListener):
-    """Notes what the driver sends."""
+class Recorded(CommandListener):
+    """Records the commands that the driver sends."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
@@ -67,30 +67,30 @@ class Heard(CommandListener):
     def failed(self, event: CommandFailedEvent) -> None: ...
 
 
-async def test_a_stamp_is_moved_in_one_call_on_the_servers_clock(
+async def test_wait_until_is_one_call_on_server_clock(
     client: AsyncMongoClient[Any], uri: str
 ) -> None:
-    heard, algorithm = Heard(), WaitUntil(1000, 5000, 10_000)
-    async with AsyncMongoClient[Any](uri, retryWrites=False, event_listeners=[heard]) as watched:
+    recorded, algorithm = Recorded(), WaitUntil(1000, 5000, 10_000)
+    async with AsyncMongoClient[Any](uri, retryWrites=False, event_listeners=[recorded]) as watched:
         store = MongoStore(watched, client["aiothrottle_test"].name, timeout=5)
         answers = [await store.reserve("key", algorithm, [1], horizon=5000) for _ in range(8)]
     first = ["createIndexes", "findAndModify", "insert"]
-    assert heard.commands == [*first, *["findAndModify"] * 8, "endSessions"]
+    assert recorded.commands == [*first, *["findAndModify"] * 8, "endSessions"]
     begin = answers[0].instants[0]
-    stamps = [answer.instants[0] - begin for answer in answers[:5]]
-    assert stamps == pytest.approx([0, 1000, 2000, 3000, 4000])
+    instants = [answer.instants[0] - begin for answer in answers[:5]]
+    assert instants == pytest.approx([0, 1000, 2000, 3000, 4000])
     assert 5000 < answers[-1].retry_after <= 6000
     assert not answers[-1].instants
 
 
-async def test_the_server_moves_a_stamp_as_the_algorithm_does(
+async def test_server_update_equals_the_python_of_wait_until(
     client: AsyncMongoClient[Any],
 ) -> None:
     dice, clock = random.Random(7), ManualClock()
     mongo = MongoStore(client, "aiothrottle_test", clock=clock, timeout=5)
     memory = DictStore({}, clock)
     for algorithm in (WaitUntil(1, 5, 10), WaitUntil(0.1, 0.5, 0.7)):
-        key, went = repr(algorithm), list[tuple[float, float]]()
+        key, granted = repr(algorithm), list[tuple[float, float]]()
         for _ in range(150):
             clock.advance(dice.choice([0.0, 0.05, 0.3, dice.random(), -0.2]))
             cost = dice.choice([1.0, 1.0, 2.0, 0.5, 0.0])
@@ -100,21 +100,21 @@ async def test_the_server_moves_a_stamp_as_the_algorithm_does(
             if method == "reserve":
                 arguments, options = ([cost],), {"horizon": dice.choice([0.0, 0.2, 5.0])}
             elif method == "refund":
-                if not went:
+                if not granted:
                     continue
-                arguments = went.pop()
-            said = await getattr(memory, method)(key, algorithm, *arguments, **options)
+                arguments = granted.pop()
+            expected = await getattr(memory, method)(key, algorithm, *arguments, **options)
             found = await getattr(mongo, method)(key, algorithm, *arguments, **options)
             if method == "refund":
                 continue
-            assert found.now == pytest.approx(said.now, abs=1e-9)
-            assert found.instants == pytest.approx(said.instants, abs=1e-9)
-            assert found.retry_after == pytest.approx(said.retry_after, abs=1e-9)
-            assert found.reset_after == pytest.approx(said.reset_after, abs=1e-9)
-            went += [(cost, instant) for instant in said.instants if cost]
+            assert found.now == pytest.approx(expected.now, abs=1e-9)
+            assert found.instants == pytest.approx(expected.instants, abs=1e-9)
+            assert found.retry_after == pytest.approx(expected.retry_after, abs=1e-9)
+            assert found.reset_after == pytest.approx(expected.reset_after, abs=1e-9)
+            granted += [(cost, instant) for instant in expected.instants if cost]
 
 
-async def test_many_that_begin_with_the_same_stamp_get_one_each(
+async def test_concurrent_first_calls_get_one_instant_each(
     client: AsyncMongoClient[Any], uri: str
 ) -> None:
     async with AsyncMongoClient[Any](uri, retryWrites=False) as other:
@@ -131,19 +131,19 @@ async def test_many_that_begin_with_the_same_stamp_get_one_each(
     assert gaps == pytest.approx([100.0] * 19)
 
 
-async def test_a_stamp_and_another_algorithm_are_not_mixed_up(
+async def test_wait_until_and_other_algorithms_are_not_mixed(
     client: AsyncMongoClient[Any],
 ) -> None:
     store = MongoStore(client, "aiothrottle_test", timeout=5)
     await store.record("window", SlidingWindowLog(1))
     with pytest.raises(ValueError, match="another algorithm"):
         await store.reserve("window", WaitUntil(1, 5, 10), [1])
-    await store.reserve("stamp", WaitUntil(1, 5, 10), [1])
+    await store.reserve("wait until", WaitUntil(1, 5, 10), [1])
     with pytest.raises(ValueError, match="another algorithm"):
-        await store.reserve("stamp", SlidingWindowLog(1), [1])
+        await store.reserve("wait until", SlidingWindowLog(1), [1])
 
 
-async def test_many_that_begin_with_the_same_key_get_the_limit_and_no_more(
+async def test_concurrent_first_calls_get_exactly_the_limit(
     client: AsyncMongoClient[Any], uri: str
 ) -> None:
     """On the server's clock; each with a client of its own, as processes have."""
@@ -156,7 +156,7 @@ async def test_many_that_begin_with_the_same_key_get_the_limit_and_no_more(
         assert sum(len(answer.instants) for answer in answers) == 10
 
 
-async def test_the_time_is_the_servers_and_counts_from_2026(client: AsyncMongoClient[Any]) -> None:
+async def test_time_is_the_servers_since_2026(client: AsyncMongoClient[Any]) -> None:
     store = MongoStore(client, "aiothrottle_test")
     before = await store.record("key", TokenBucket(1))
     after = await store.peek("key", TokenBucket(1))
@@ -164,7 +164,7 @@ async def test_the_time_is_the_servers_and_counts_from_2026(client: AsyncMongoCl
     assert abs(time.time() - 1767225600 - after.now) < 60.0
 
 
-async def test_what_is_over_is_purged_and_the_rest_is_not(client: AsyncMongoClient[Any]) -> None:
+async def test_only_expired_records_are_purged(client: AsyncMongoClient[Any]) -> None:
     store = MongoStore(client, "aiothrottle_test")
     await store.record("short", SlidingWindowLog("10/10ms"))
     await store.record("long", SlidingWindowLog("10/h"))
@@ -174,7 +174,7 @@ async def test_what_is_over_is_purged_and_the_rest_is_not(client: AsyncMongoClie
     assert (await store.peek("long", SlidingWindowLog("10/h"))).remaining == 9.0
 
 
-async def test_the_server_is_told_when_to_remove_a_record(client: AsyncMongoClient[Any]) -> None:
+async def test_record_has_its_expiry_on_the_server(client: AsyncMongoClient[Any]) -> None:
     store = MongoStore(client, "aiothrottle_test")
     await store.record("key", SlidingWindowLog("10/h"))
     records = client["aiothrottle_test"]["limits"]
@@ -186,7 +186,7 @@ async def test_the_server_is_told_when_to_remove_a_record(client: AsyncMongoClie
     assert 3500 < expires - time.time() < 3700
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(
+async def test_slow_call_is_given_up_next_call_works(
     client: AsyncMongoClient[Any],
 ) -> None:
     store = MongoStore(client, "aiothrottle_test")
@@ -208,13 +208,13 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(
     assert (await store.peek("key", window)).remaining in {8.0, 9.0}
 
 
-def test_what_is_no_asynchronous_client_is_refused() -> None:
+def test_wrong_client_is_rejected() -> None:
     with pytest.raises(TypeError, match="AsyncMongoClient"):
         MongoStore(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
-async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
+async def test_invalid_timeout_is_rejected(timeout: Any) -> None:  # noqa: ANN401
     async with AsyncMongoClient[Any](connect=False) as client:
         with pytest.raises((TypeError, ValueError), match=r"timeout must be a .*number of seconds"):
             MongoStore(client, timeout=timeout)

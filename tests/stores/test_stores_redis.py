@@ -1,4 +1,4 @@
-"""`RedisStore` on real servers: the contract, the script beside the Python, and bad input."""
+"""`RedisStore` on real servers: the contract, the script and Python compared, bad input."""
 
 import asyncio
 import math
@@ -58,14 +58,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_the_contract(server: Server, check: Check) -> None:
+async def test_store_keeps_the_contract(server: Server, check: Check) -> None:
     async with server.connect() as client:
         clock = ManualClock()
         prefix = check.__name__
         await check(lambda: RedisStore(client, prefix, clock=clock, timeout=5), clock)
 
 
-# ---- the script beside the Python ----------------------------------------------------------------
+# ---- the script compared with the Python ---------------------------------------------------------
 
 PORTED: list[Algorithm[Any]] = [
     SlidingWindowLog("3/s"),
@@ -95,7 +95,7 @@ PORTED: list[Algorithm[Any]] = [
 
 
 class Life:
-    """What happens to one record, at random: the same to the script and to the Python."""
+    """Random calls for one record: the same to the script and to the Python."""
 
     def __init__(self, dice: random.Random, algorithm: Algorithm[Any], clock: ManualClock) -> None:
         self.dice = dice
@@ -106,7 +106,7 @@ class Life:
         )
         self.scale = dice.choice([0.02, 0.3, 1.0, 1.0, 5.0])
         self.fractions = dice.random() < 0.5
-        self.went: list[tuple[float, float]] = []
+        self.granted: list[tuple[float, float]] = []
 
     def pass_time(self) -> None:
         if self.dice.random() < 0.05:
@@ -128,9 +128,9 @@ class Life:
 
     def step(self) -> tuple[str, tuple[Any, ...], dict[str, float]]:
         kind = self.dice.random()
-        if kind < 0.15 and self.went:
-            place = self.dice.choice([-1, self.dice.randrange(len(self.went))])
-            instant, cost = self.went.pop(place)
+        if kind < 0.15 and self.granted:
+            place = self.dice.choice([-1, self.dice.randrange(len(self.granted))])
+            instant, cost = self.granted.pop(place)
             return "refund", (cost * self.dice.choice([1, 1, 0.5]), instant), {}
         if kind < 0.4:
             return self.dice.choice(["peek", "record"]), (self.cost(),), {}
@@ -139,7 +139,7 @@ class Life:
         return "reserve", (costs,), {"horizon": horizon}
 
 
-async def test_the_script_decides_as_the_python_does_to_the_last_bit(valkey: Valkey) -> None:
+async def test_script_decides_as_python_to_the_last_bit(valkey: Valkey) -> None:
     dice = random.Random(DECISIONS)
     clock = ManualClock()
     decisions, record = 0, 0
@@ -153,34 +153,36 @@ async def test_the_script_decides_as_the_python_does_to_the_last_bit(valkey: Val
             for _ in range(40):
                 life.pass_time()
                 method, arguments, options = life.step()
-                said = await getattr(python, method)(key, algorithm, *arguments, **options)
+                expected = await getattr(python, method)(key, algorithm, *arguments, **options)
                 found = await getattr(script, method)(key, algorithm, *arguments, **options)
-                assert found == said, (algorithm, clock(), method, arguments, options)
+                assert found == expected, (algorithm, clock(), method, arguments, options)
                 if method == "reserve":
-                    life.went += [
-                        pair for pair in zip(said.instants, arguments[0], strict=False) if pair[1]
+                    life.granted += [
+                        pair
+                        for pair in zip(expected.instants, arguments[0], strict=False)
+                        if pair[1]
                     ]
-                    decisions += len(said.instants)
+                    decisions += len(expected.instants)
                 decisions += 1
 
 
 @pytest.mark.parametrize(
     "algorithm", [TokenBucket("1/s", burst=1000), Cooldown(1000, 1000)], ids=repr
 )
-async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, algorithm: Any) -> None:  # noqa: ANN401
+async def test_refunds_of_many_records_are_equal(valkey: Valkey, algorithm: Any) -> None:  # noqa: ANN401
     """More rising levels than are kept: where they become fewer, too."""
     dice, clock = random.Random(3), ManualClock(1e9)
-    went = list[float]()
+    granted = list[float]()
     async with valkey.connect() as client:
         await client.flushall()
         script, python = RedisStore(client, "settled", clock=clock, timeout=5), DictStore({}, clock)
         for _ in range(400):
             clock.advance(dice.choice([0.01, 0.5, dice.random()]))
-            said = await python.reserve("key", algorithm, [2])
-            assert await script.reserve("key", algorithm, [2]) == said
-            went += said.instants
+            expected = await python.reserve("key", algorithm, [2])
+            assert await script.reserve("key", algorithm, [2]) == expected
+            granted += expected.instants
             if dice.random() < 0.2:
-                instant = went.pop(dice.randrange(len(went)))
+                instant = granted.pop(dice.randrange(len(granted)))
                 await python.refund("key", algorithm, 1.5, instant)
                 await script.refund("key", algorithm, 1.5, instant)
             assert await script.peek("key", algorithm) == await python.peek("key", algorithm)
@@ -189,7 +191,7 @@ async def test_many_that_can_be_settled_are_settled_alike(valkey: Valkey, algori
 NUMBERS = [0.1, 1 / 3, 1.0, 3.0, 1e16, 2.0**53, 1.0 + 2**-52, 2.0**-53, 2.0**-60, 1e-300, 7e5]
 
 
-async def test_the_arithmetic_of_the_script_is_that_of_python(valkey: Valkey) -> None:
+async def test_script_arithmetic_equals_python_arithmetic(valkey: Valkey) -> None:
     """Sums that are rounded once, and the edges of periods, from just below to just above."""
     algorithms = RECORD.partition("-- What stores/ledger.py")[0]
     code = """
@@ -209,8 +211,8 @@ async def test_the_arithmetic_of_the_script_is_that_of_python(valkey: Valkey) ->
             near = math.nextafter(dice.choice([-1, 1]) * dice.choice(NUMBERS), math.inf)
             numbers = [index, width, near, *dice.choices(NUMBERS, k=dice.randint(0, 6))]
             reply = await script(args=[struct.pack("<d", number) for number in numbers])
-            said = (math.fsum(numbers), edge(index, width), math.nextafter(near, math.inf))
-            assert struct.unpack("<ddd", reply) == said, numbers
+            expected = (math.fsum(numbers), edge(index, width), math.nextafter(near, math.inf))
+            assert struct.unpack("<ddd", reply) == expected, numbers
         powers = [-1.0, -0.5, -2.0, 0.5, 1.0, 4.0]
         for power in powers:
             numbers = [1.0, 1.0, power]
@@ -221,41 +223,41 @@ async def test_the_arithmetic_of_the_script_is_that_of_python(valkey: Valkey) ->
 # ---- the server's own clock ----------------------------------------------------------------------
 
 
-async def test_a_record_expires_when_it_may_be_forgotten(valkey: Valkey) -> None:
+async def test_record_expires_when_it_may_be_forgotten(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, "expiry")
         for algorithm in PORTED[:-1]:
             await store.reserve(repr(algorithm), algorithm, [1, 1], horizon=1)
-            # So much that it is still there when a busy machine comes to look.
+            # So much that it is still there when a busy machine reads it.
             answer = await store.record(repr(algorithm), algorithm, 10_000)
             names = [name async for name in client.scan_iter("{expiry:*")]
             assert len(names) >= 2
             for name in names:
-                left = await client.pttl(name)
-                if b"#" in name.partition(b"}")[2]:  # an answer, kept for who asks again
-                    assert 0 < left <= 5000
+                expires_in = await client.pttl(name)
+                if b"#" in name.partition(b"}")[2]:  # an answer, kept for a resent call
+                    assert 0 < expires_in <= 5000
                 else:
-                    assert 0 < left <= answer.reset_after * 1000 + 2, algorithm
+                    assert 0 < expires_in <= answer.reset_after * 1000 + 2, algorithm
             await client.flushall()
 
 
-async def test_the_time_is_the_servers_and_counts_from_2026(valkey: Valkey) -> None:
+async def test_time_is_the_servers_since_2026(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         answer = await RedisStore(client).peek("key", SlidingWindowLog(1))
         seconds, microseconds = await client.time()
         assert 0 <= seconds + microseconds / 1e6 - 1767225600 - answer.now < 1
 
 
-async def test_a_script_that_the_server_has_lost_is_sent_again(valkey: Valkey) -> None:
+async def test_script_lost_by_the_server_is_resent(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, "lost")
-        for left in (9.0, 8.0):
+        for remaining in (9.0, 8.0):
             await client.script_flush()
-            assert (await store.reserve("key", SlidingWindowLog(10), [1])).remaining == left
+            assert (await store.reserve("key", SlidingWindowLog(10), [1])).remaining == remaining
 
 
-async def test_a_decision_costs_the_same_however_long_the_window(valkey: Valkey) -> None:
-    """Counted in commands of the script, of the server's own count."""
+async def test_decision_costs_the_same_for_any_window(valkey: Valkey) -> None:
+    """Counted in commands of the script, by the server's own count."""
 
     async def commands_of(limit: int) -> int:
         async with valkey.connect() as client:
@@ -273,7 +275,7 @@ async def test_a_decision_costs_the_same_however_long_the_window(valkey: Valkey)
             stats = await client.info("commandstats")
             return sum(stat["calls"] for stat in stats.values())
 
-    # A command more for each entry that has left the window, and for a bisection of the rest.
+    # A command more for each expired entry, and for a bisection of the rest.
     counts = [await commands_of(limit) for limit in (10, 100, 1000, 10_000)]
     assert max(counts) <= counts[0] + 20, counts
 
@@ -284,9 +286,7 @@ HOURLY = SlidingWindowLog("10/h")
 
 
 @pytest.mark.parametrize("window", [HOURLY, AllOf(AllOf(HOURLY))], ids=repr)
-async def test_what_the_driver_sends_twice_counts_once(
-    valkey: Valkey, window: Algorithm[Any]
-) -> None:
+async def test_resent_command_counts_once(valkey: Valkey, window: Algorithm[Any]) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, f"twice {window}")
         send, load = client.execute_command, client.register_script(LOAD).sha
@@ -295,9 +295,9 @@ async def test_what_the_driver_sends_twice_counts_once(
             first = await send(*command, **options)
             if command[0] == "INFO" or {"peek", load} & set(command):
                 return first
-            again = await send(*command, **options)
-            assert again == first
-            return again
+            second = await send(*command, **options)
+            assert second == first
+            return second
 
         client.execute_command = send_twice
         answer = await store.reserve("key", window, [1, 1, 1])
@@ -307,7 +307,7 @@ async def test_what_the_driver_sends_twice_counts_once(
         assert (await store.peek("key", window)).remaining == 7.0
 
 
-def test_a_forked_child_has_ids_of_its_own() -> None:
+def test_forked_child_has_ids_of_its_own() -> None:
     requests = Requests("prefix", 1.0)
     one, other = (requests.make("peek", "key", SlidingWindowLog(1), 1) for _ in range(2))
     assert one is not None
@@ -316,7 +316,7 @@ def test_a_forked_child_has_ids_of_its_own() -> None:
     assert one.keys[1] != other.keys[1]
 
 
-async def test_a_client_that_decodes_its_replies_is_as_good(valkey: Valkey) -> None:
+async def test_client_that_decodes_replies_works(valkey: Valkey) -> None:
     async with valkey.connect(decode_responses=True) as client:
         for check in CHECKS:
             await client.flushall()
@@ -324,7 +324,7 @@ async def test_a_client_that_decodes_its_replies_is_as_good(valkey: Valkey) -> N
             await check(partial(RedisStore, client, clock=clock, timeout=5), clock)
 
 
-async def test_a_client_that_was_closed_connects_again(valkey: Valkey) -> None:
+async def test_closed_client_reconnects(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         store = RedisStore(client, "closed")
         await store.record("key", SlidingWindowLog(10))
@@ -333,7 +333,7 @@ async def test_a_client_that_was_closed_connects_again(valkey: Valkey) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_a_client_of_valkey_py_is_as_good(valkey: Valkey, check: Check) -> None:
+async def test_client_of_valkey_py_works(valkey: Valkey, check: Check) -> None:
     from valkey.asyncio import Valkey as Client
 
     clock: Any = ManualClock()
@@ -344,7 +344,7 @@ async def test_a_client_of_valkey_py_is_as_good(valkey: Valkey, check: Check) ->
         await check(lambda: RedisStore(client, prefix, clock=clock, timeout=5), clock)
 
 
-async def test_what_valkey_py_raises_is_told_of() -> None:
+async def test_errors_of_valkey_py_are_reported() -> None:
     from valkey.asyncio import Valkey as Client
 
     client: Any = Client(port=free_port())
@@ -354,7 +354,7 @@ async def test_what_valkey_py_raises_is_told_of() -> None:
     assert type(caught.value.__cause__).__module__.startswith("valkey.")
 
 
-def test_what_is_no_asynchronous_client_is_refused() -> None:
+def test_wrong_client_is_rejected() -> None:
     import redis
 
     for client in (redis.Redis(), None, "redis://localhost"):
@@ -363,14 +363,14 @@ def test_what_is_no_asynchronous_client_is_refused() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
-async def test_a_time_out_that_is_none_is_refused(timeout: Any) -> None:  # noqa: ANN401
+async def test_invalid_timeout_is_rejected(timeout: Any) -> None:  # noqa: ANN401
     client: Any = Redis()
     async with client:
         with pytest.raises((TypeError, ValueError), match=r"timeout must be a .*number of seconds"):
             RedisStore(client, timeout=timeout)
 
 
-async def test_an_eviction_policy_that_forgets_limits_is_warned_of_once() -> None:
+async def test_evicting_server_policy_is_warned_of_once() -> None:
     server = Valkey("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     try:
         async with server.connect() as client:
@@ -382,7 +382,7 @@ async def test_an_eviction_policy_that_forgets_limits_is_warned_of_once() -> Non
         server.stop()
 
 
-async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
+async def test_outdated_server_is_rejected(valkey: Valkey) -> None:
     async with valkey.connect() as client:
 
         async def info() -> dict[str, Any]:
@@ -393,7 +393,7 @@ async def test_a_server_that_is_too_old_is_refused(valkey: Valkey) -> None:
             await RedisStore(client).peek("key", SlidingWindowLog(1))
 
 
-async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: Valkey) -> None:
+async def test_documented_commands_are_sufficient(valkey: Valkey) -> None:
     """The access control lists of docs/deployment.md."""
     page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
     line, slots = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
@@ -425,10 +425,10 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
         first = await limiters[0].acquire()
         waiter = asyncio.create_task(limiters[1].acquire())
         channels = 0
-        while not channels:  # the other one listens: it may subscribe
+        while not channels:  # the other one subscribes
             channels = len(valkey.command("PUBSUB", "CHANNELS", "aiothrottle:wake:*"))
             await asyncio.sleep(0.01)
-        first.release()  # nobody else says that the slot is free for 10 seconds
+        first.release()  # without a notification it would wait for 10 seconds
         async with asyncio.timeout(9):
             (await waiter).release()
         for limiter in limiters:
@@ -438,7 +438,7 @@ async def test_the_commands_of_the_documentation_are_all_that_it_needs(valkey: V
 # ---- a pipeline of the caller's ------------------------------------------------------------------
 
 
-async def test_verbs_join_a_transaction_of_the_callers(server: Server) -> None:
+async def test_methods_join_a_transaction_of_the_caller(server: Server) -> None:
     window = SlidingWindowLog(2)
     async with server.connect() as client:
         store = RedisStore(client, "joined")
@@ -446,19 +446,19 @@ async def test_verbs_join_a_transaction_of_the_callers(server: Server) -> None:
         joined = store.pipeline(pipe)
         pipe.incr("{joined:key}mine")
         taken = joined.reserve("key", window, [1, 1, 1])
-        told = joined.peek("key", window)
+        joined_peek = joined.peek("key", window)
         counted = joined.record("key", window)
         joined.clear("key")
         fresh = joined.peek("key", window)
         replies = await pipe.execute()
         assert replies[0] == 1
         assert taken.answer(replies).delays == (0.0, 0.0)
-        assert told.answer(replies).remaining == counted.answer(replies).remaining == 0.0
+        assert joined_peek.answer(replies).remaining == counted.answer(replies).remaining == 0.0
         assert fresh.answer(replies).remaining == 2.0
         assert (await store.peek("key", window)).remaining == 2.0
 
 
-async def test_nothing_of_a_transaction_that_fails_is_spent(valkey: Valkey) -> None:
+async def test_failed_transaction_spends_nothing(valkey: Valkey) -> None:
     async with valkey.connect() as client, valkey.connect() as other:
         store = RedisStore(client, "watched")
         async with client.pipeline() as pipe:
@@ -471,7 +471,7 @@ async def test_nothing_of_a_transaction_that_fails_is_spent(valkey: Valkey) -> N
         assert (await store.peek("key", SlidingWindowLog(2))).remaining == 2.0
 
 
-async def test_a_pipeline_takes_no_algorithm_that_the_script_does_not_know(valkey: Valkey) -> None:
+async def test_pipeline_rejects_algorithms_unknown_to_the_script(valkey: Valkey) -> None:
     async with valkey.connect() as client:
         joined = RedisStore(client).pipeline(client.pipeline())
         with pytest.raises(TypeError, match="algorithms of this package"):
@@ -481,19 +481,21 @@ async def test_a_pipeline_takes_no_algorithm_that_the_script_does_not_know(valke
 # ---- many at once --------------------------------------------------------------------------------
 
 
-async def test_many_on_one_key_get_the_limit_and_no_more(server: Server) -> None:
-    """On the server's clock, for a real second, with slots taken ahead."""
+async def test_concurrent_calls_for_a_key_get_the_limit(server: Server) -> None:
+    """On the server's clock, for a real second, with reservations."""
     window = SlidingWindowLog("200/s")
 
     async def worker(store: RedisStore) -> list[float]:
-        went: list[float] = []
+        granted_at: list[float] = []
         for _ in range(30):
-            went += (await store.reserve("key", window, [1] * 3, horizon=0.1)).instants
+            granted_at += (await store.reserve("key", window, [1] * 3, horizon=0.1)).instants
             await asyncio.sleep(0.01)
-        return went
+        return granted_at
 
     async with server.connect() as one, server.connect() as other:
         stores = [RedisStore(client, "many", timeout=5) for client in (one, other) * 4]
-        went = sorted(chain.from_iterable(await asyncio.gather(*map(worker, stores))))
-    assert len(went) >= 200
-    assert all(later - first >= 1.0 for first, later in zip(went, went[200:], strict=False))
+        granted_at = sorted(chain.from_iterable(await asyncio.gather(*map(worker, stores))))
+    assert len(granted_at) >= 200
+    assert all(
+        later - first >= 1.0 for first, later in zip(granted_at, granted_at[200:], strict=False)
+    )

@@ -1,4 +1,4 @@
-"""A real Valkey behind TLS: rates and slots work, and what is checked is up to the client."""
+"""A real Valkey behind TLS: rates and slots work, and the client decides what is verified."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ class Secured(NamedTuple):
 
 
 def context_of(authority: trustme.CA) -> ssl.SSLContext:
-    """Give what ends TLS on loopback, with a certificate of the authority."""
+    """Return a TLS proxy on loopback, with a certificate of the authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     cast("Any", authority.issue_cert("127.0.0.1")).configure_cert(context)
     return context
@@ -36,7 +36,7 @@ def context_of(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncGenerator[Secured]:
-    """Start a server behind what ends TLS: the one of the package has none of its own."""
+    """Start a server behind a TLS proxy: the server of the package has no TLS of its own."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
     server = Valkey()
@@ -61,7 +61,7 @@ async def test_rates_and_slots_are_shared_over_tls(secured: Secured) -> None:
             held = await one.acquire()
             waiting = asyncio.create_task(other.acquire())
             assert not await one.try_acquire()
-            await asyncio.sleep(0.05)  # it listens by now, or will ask
+            await asyncio.sleep(0.05)  # it has subscribed by now, or will poll
             held.release()
             (await waiting).release()
         assert (await one.peek()).remaining == 1
@@ -71,7 +71,7 @@ async def test_rates_and_slots_are_shared_over_tls(secured: Secured) -> None:
     assert not secured.is_empty()
 
 
-async def test_a_certificate_that_the_client_does_not_trust_is_an_error(secured: Secured) -> None:
+async def test_untrusted_certificate_is_an_error(secured: Secured) -> None:
     async with secured.client() as client:
         limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5), key="k")
         with pytest.raises(StoreUnavailable, match="certificate") as caught:
@@ -81,8 +81,8 @@ async def test_a_certificate_that_the_client_does_not_trust_is_an_error(secured:
     assert secured.is_empty()
 
 
-async def test_a_name_that_the_certificate_has_not_is_an_error(secured: Secured) -> None:
-    """If the client checks it."""
+async def test_wrong_host_name_is_an_error(secured: Secured) -> None:
+    """If the client verifies it."""
     trusting = {"ssl_ca_certs": secured.authority, "ssl_check_hostname": True}
     async with secured.client("localhost", **trusting) as client:
         limiter = RateLimiter("3/min", store=RedisStore(client, timeout=5), key="k")

@@ -1,4 +1,4 @@
-"""`WaitUntil` through a store that fails: who has an instant goes, for the others it was chosen."""
+"""`WaitUntil` through a failing store: granted instants hold, `on_store_error` decides the rest."""
 
 import asyncio
 
@@ -14,8 +14,8 @@ from tests.stores.test_shared_wait_until import TABLE, limiter_on
 from tests.virtually import now, turns, virtual, visit, visits
 
 
-async def gone_after_one() -> tuple[Server, RateLimiter]:
-    """Let one go, take the store away, and have the share of this process stand in for it."""
+async def outage_after_one() -> tuple[Server, RateLimiter]:
+    """Grant one request, stop the store, and have the local share of this process serve."""
     server = Server()
     limiter = limiter_on(Client(server), on_store_error="local")
     assert await visit(limiter) == 0
@@ -24,7 +24,7 @@ async def gone_after_one() -> tuple[Server, RateLimiter]:
 
 
 @virtual
-async def test_if_that_raises_all_who_come_get_it_and_who_was_let_in_goes() -> None:
+async def test_raise_fails_new_requests_and_keeps_granted_ones() -> None:
     store = Watched()
     limiter = limiter_on(store)
     tasks = visits(limiter, 3)
@@ -34,13 +34,13 @@ async def test_if_that_raises_all_who_come_get_it_and_who_was_let_in_goes() -> N
         assert isinstance(outcome, StoreUnavailable)
     assert await outcomes(tasks) == [0, 1, 2]
     store.error = None
-    # The three hits that were not answered may have been counted.
+    # The three requests without an answer may have been counted.
     assert 3 <= await visit(limiter) <= 6
 
 
 @virtual
-async def test_without_a_store_the_share_refuses_as_the_algorithm_does() -> None:
-    _, limiter = await gone_after_one()
+async def test_local_share_rejects_as_the_algorithm_does() -> None:
+    _, limiter = await outage_after_one()
     tasks = visits(limiter, 9)
     answers = await outcomes(tasks)
     assert answers[:5] == [1, 2, 3, 4, 5]
@@ -50,7 +50,7 @@ async def test_without_a_store_the_share_refuses_as_the_algorithm_does() -> None
 
 
 @virtual
-async def test_the_share_knows_of_the_others_what_the_stamp_tells() -> None:
+async def test_local_share_knows_the_last_reported_instant() -> None:
     server = Server()
     limiter = limiter_on(Client(server), on_store_error="local")
     other = limiter_on(Client(server))
@@ -58,7 +58,7 @@ async def test_the_share_knows_of_the_others_what_the_stamp_tells() -> None:
     assert await visit(limiter) == 3
     (await_other,) = visits(other, 1)
     await asyncio.sleep(0.1)
-    assert not await limiter.try_acquire()  # the stamp is at 5
+    assert not await limiter.try_acquire()  # the next instant is 5
     server.mode = "refuses"
     assert await visit(limiter) == 5
     assert await await_other == 4
@@ -66,7 +66,7 @@ async def test_the_share_knows_of_the_others_what_the_stamp_tells() -> None:
 
 
 @virtual
-async def test_of_two_processes_each_has_every_second_interval_without_the_store() -> None:
+async def test_local_share_of_two_is_every_second_interval() -> None:
     server = Server()
     limiters = [limiter_on(Client(server), on_store_error="local") for _ in range(2)]
     for _ in range(2):
@@ -86,15 +86,15 @@ async def test_of_two_processes_each_has_every_second_interval_without_the_store
     server.recorded.clear()
     server.mode = "up"
     await visit(limiters[0])
-    # Of what it has let go in the last ten seconds only what is ahead of the stamp counts.
+    # Of its grants in the last ten seconds only those after the reported instant count.
     assert 0 < server.recorded[0] <= 2
     for limiter in limiters:
         await limiter.aclose()
 
 
 @virtual
-async def test_when_the_store_is_back_all_who_come_are_stamped_at_once() -> None:
-    server, limiter = await gone_after_one()
+async def test_recovered_store_serves_all_waiters_in_one_call() -> None:
+    server, limiter = await outage_after_one()
     assert await visit(limiter) == 1
     server.mode = "up"
     assert await visit(limiter) == 2
@@ -107,8 +107,8 @@ async def test_when_the_store_is_back_all_who_come_are_stamped_at_once() -> None
 
 
 @virtual
-async def test_of_a_long_time_without_the_store_it_hears_no_more_than_the_stamp() -> None:
-    server, limiter = await gone_after_one()
+async def test_long_outage_reports_only_the_current_instant() -> None:
+    server, limiter = await outage_after_one()
     for _ in range(30):
         await visit(limiter)
     server.mode = "up"
@@ -119,8 +119,8 @@ async def test_of_a_long_time_without_the_store_it_hears_no_more_than_the_stamp(
 
 
 @virtual
-async def test_what_went_without_the_store_counts_when_it_is_back() -> None:
-    server, limiter = await gone_after_one()
+async def test_local_grants_count_when_the_store_recovers() -> None:
+    server, limiter = await outage_after_one()
     tasks = visits(limiter, 3)
     await asyncio.sleep(0.5)
     server.mode = "up"
@@ -135,7 +135,7 @@ async def test_what_went_without_the_store_counts_when_it_is_back() -> None:
 
 
 @virtual
-async def test_closed_they_wait_until_it_is_back_and_then_it_decides() -> None:
+async def test_closed_waiters_are_decided_when_the_store_recovers() -> None:
     server = Server()
     server.mode = "refuses"
     limiter = limiter_on(Client(server), on_store_error="closed")
@@ -148,16 +148,16 @@ async def test_closed_they_wait_until_it_is_back_and_then_it_decides() -> None:
     server.mode = "up"
     answers = await outcomes(tasks)
     assert isinstance(answers[8], str)
-    went = [each for each in answers[:6] if isinstance(each, float)]
-    assert 20 < went[0] < 22
-    assert up_at == [went[0]]
-    assert [each - went[0] for each in went] == pytest.approx(range(6), abs=0.01)
+    granted_at = [each for each in answers[:6] if isinstance(each, float)]
+    assert 20 < granted_at[0] < 22
+    assert up_at == [granted_at[0]]
+    assert [each - granted_at[0] for each in granted_at] == pytest.approx(range(6), abs=0.01)
     assert answers[6:8] == ["6", "7"]
     await limiter.aclose()
 
 
 @virtual
-async def test_open_all_go() -> None:
+async def test_open_grants_all() -> None:
     server = Server()
     server.mode = "refuses"
     limiter = limiter_on(Client(server), on_store_error="open")
@@ -167,7 +167,7 @@ async def test_open_all_go() -> None:
 
 
 @virtual
-async def test_another_algorithm_under_the_key_is_told_to_those_who_come() -> None:
+async def test_key_of_another_algorithm_is_raised_in_waiters() -> None:
     store = Watched()
     await store.record("k", SlidingWindowLog(5))
     limiter = limiter_on(store)
@@ -176,7 +176,7 @@ async def test_another_algorithm_under_the_key_is_told_to_those_who_come() -> No
         assert "another algorithm" in str(outcome)
 
 
-def test_on_the_next_loop_nobody_waits_for_an_instant_of_the_last_one() -> None:
+def test_second_loop_ignores_instants_of_the_first() -> None:
     server = Server()
     limiter = limiter_on(Client(server), on_store_error="closed")
 
@@ -187,11 +187,11 @@ def test_on_the_next_loop_nobody_waits_for_an_instant_of_the_last_one() -> None:
         await asyncio.sleep(0.1)
         assert not any(task.done() for task in waiting)
 
-    async def again() -> None:
+    async def second() -> None:
         server.mode = "up"
         assert await outcomes(visits(limiter, 8)) == TABLE[:8]
         await limiter.aclose()
 
-    for main in (without, again):
+    for main in (without, second):
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             runner.run(main())

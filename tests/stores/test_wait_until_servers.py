@@ -27,14 +27,14 @@ PATIENCE = 10.0  # seconds for a call: a busy machine is no outage
 @asynccontextmanager
 async def on_valkey(port: int) -> AsyncGenerator[Store]:
     async with Redis(port=port) as client:
-        yield RedisStore(client, "stamps", timeout=PATIENCE)
+        yield RedisStore(client, "timestamps", timeout=PATIENCE)
 
 
 @asynccontextmanager
 async def on_mongodb(port: int) -> AsyncGenerator[Store]:
     uri = f"mongodb://127.0.0.1:{port}"
     async with AsyncMongoClient[Any](uri, retryWrites=False) as client:
-        yield MongoStore(client, "stamps", timeout=PATIENCE)
+        yield MongoStore(client, "timestamps", timeout=PATIENCE)
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def on_memcached(port: int) -> AsyncGenerator[Store]:
     from aiothrottle.stores.memcached import MemcachedStore
 
     async with connect_memcached(port) as client:
-        yield MemcachedStore(client, "stamps")
+        yield MemcachedStore(client, "timestamps")
 
 
 @pytest.fixture(
@@ -58,7 +58,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 class Noting(Store):
-    """Notes for when the server has let go, at first and after all."""
+    """Records the instants that the server granted, at first and after refunds."""
 
     __slots__ = ("first", "instants", "store")
 
@@ -102,68 +102,68 @@ async def hit(limiter: RateLimiter) -> float:
 
 
 async def hits(limiter: RateLimiter, count: int) -> tuple[list[float], list[float]]:
-    """Give when those went who did, and what the others were told to wait."""
+    """Return the times of the grants, and the waits reported to rejected requests."""
     outcomes = await asyncio.gather(*(hit(limiter) for _ in range(count)), return_exceptions=True)
-    went, told = list[float](), list[float]()
+    granted_at, waits = list[float](), list[float]()
     for outcome in outcomes:
         if isinstance(outcome, ThrottleTimeout):
-            told.append(outcome.retry_after)
+            waits.append(outcome.retry_after)
         else:
             assert isinstance(outcome, float), outcome
-            went.append(outcome)
-    return went, told
+            granted_at.append(outcome)
+    return granted_at, waits
 
 
-async def test_ten_hits_at_one_instant(connect: Connect) -> None:
+async def test_ten_simultaneous_requests(connect: Connect) -> None:
     async with connect() as store:
         noting = Noting(store)
         algorithm = WaitUntil(0.2, raise_after=1, limit=2)
         async with RateLimiter(algorithm=algorithm, store=noting, key="ten") as limiter:
             begin = time.monotonic()
-            went, told = await hits(limiter, 10)
-    assert told == pytest.approx([1.2, 1.4, 1.6, 1.8])
+            granted_at, waits = await hits(limiter, 10)
+    assert waits == pytest.approx([1.2, 1.4, 1.6, 1.8])
     waits = [at - noting.first[0] for at in noting.first]
     assert waits == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert len(went) == 6
+    assert len(granted_at) == 6
     # By the server's clock; that of MongoDB counts milliseconds.
-    assert all(at - begin >= 0.2 * place - 0.002 for place, at in enumerate(went))
+    assert all(at - begin >= 0.2 * place - 0.002 for place, at in enumerate(granted_at))
 
 
-async def test_the_refused_count_until_the_limit(connect: Connect) -> None:
+async def test_rejected_requests_count_up_to_the_limit(connect: Connect) -> None:
     algorithm = WaitUntil(100, raise_after=0, limit=1000)
     async with (
         connect() as store,
         RateLimiter(algorithm=algorithm, store=store, key="r") as limiter,
     ):
-        went, told = await hits(limiter, 5)
-        assert len(went) == 1
-        assert told == pytest.approx([100, 200, 300, 400])
-        went, told = await hits(limiter, 20)
-        assert not went
-        assert told[:3] == pytest.approx([500, 600, 700], abs=60)  # less what has gone by
-        assert told[-10:] == pytest.approx([1000] * 10)
+        granted_at, waits = await hits(limiter, 5)
+        assert len(granted_at) == 1
+        assert waits == pytest.approx([100, 200, 300, 400])
+        granted_at, waits = await hits(limiter, 20)
+        assert not granted_at
+        assert waits[:3] == pytest.approx([500, 600, 700], abs=60)  # less the time that has passed
+        assert waits[-10:] == pytest.approx([1000] * 10)
         assert not await limiter.try_acquire()
         assert (await limiter.peek()).retry_after == pytest.approx(1000, abs=60)
 
 
-async def test_processes_together_let_one_go_in_an_interval(connect: Connect) -> None:
+async def test_processes_share_one_grant_per_interval(connect: Connect) -> None:
     """Each has a client and a limiter of its own, as processes have."""
     algorithm, instants = WaitUntil(0.05, raise_after=1, limit=4), list[float]()
-    refused = 0
+    rejected = 0
 
     async def process() -> None:
-        nonlocal refused
+        nonlocal rejected
         async with (
             connect() as store,
             RateLimiter(algorithm=algorithm, store=Noting(store, instants), key="k") as limiter,
         ):
             for _ in range(4):
-                _, told = await hits(limiter, 10)
-                refused += len(told)
+                _, waits = await hits(limiter, 10)
+                rejected += len(waits)
                 await asyncio.sleep(0.1)
 
     await asyncio.gather(*(process() for _ in range(4)))
     instants.sort()
-    assert len(instants) + refused == 160
-    assert len(instants) >= 21  # those who came first
+    assert len(instants) + rejected == 160
+    assert len(instants) >= 21  # the first grants
     assert all(later - first >= 0.05 - 1e-6 for first, later in pairwise(instants))

@@ -1,7 +1,7 @@
-"""What the test suites of other limiters ask for, and any limiter should do, written anew.
+"""Specifies the behaviour that the test suites of other limiters require, written anew.
 
 Each test names the suite whose behaviour it describes. `tests/limiter/test_common_defects.py` has
-what those suites do not ask for.
+the cases that those suites omit.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tests.virtually import now, turns, virtual
 
 # mjpieters/aiolimiter, tests/test_aiolimiter.py: has capacity up to the limit, and then waits.
 @virtual
-async def test_the_capacity_goes_at_once_and_the_rest_at_the_rate() -> None:
+async def test_capacity_is_granted_at_once_then_the_rate() -> None:
     limiter, instants = RateLimiter(Rate(10, 5), algorithm=TokenBucket), list[float]()
     for _ in range(14):
         (await limiter.acquire()).release()
@@ -24,7 +24,7 @@ async def test_the_capacity_goes_at_once_and_the_rest_at_the_rate() -> None:
 
 # mjpieters/aiolimiter: more than the capacity at once is an error.
 @virtual
-async def test_more_than_the_capacity_is_an_error_and_all_of_it_is_not() -> None:
+async def test_cost_above_the_capacity_is_an_error() -> None:
     limiter = RateLimiter(Rate(10, 60), algorithm=TokenBucket)
     with pytest.raises(CostTooHigh):
         await limiter.acquire(11)
@@ -32,9 +32,9 @@ async def test_more_than_the_capacity_is_an_error_and_all_of_it_is_not() -> None
     assert now() == 0.0
 
 
-# mjpieters/aiolimiter, test_task_cancelled: who waits behind a cancelled one still goes.
+# mjpieters/aiolimiter, test_task_cancelled: the waiter behind a cancelled one is still granted.
 @virtual
-async def test_who_waits_behind_one_that_is_cancelled_goes_in_its_place() -> None:
+async def test_waiter_behind_a_cancelled_one_takes_its_place() -> None:
     limiter = RateLimiter(1)
     await limiter.acquire()
     first, second = (asyncio.create_task(limiter.acquire()) for _ in range(2))
@@ -44,10 +44,10 @@ async def test_who_waits_behind_one_that_is_cancelled_goes_in_its_place() -> Non
     assert now() == 1.0
 
 
-# bharel/asynciolimiter, tests/test_limiter.py: what a stall of the CPU cost is not made up for by
-# more than the limit.
+# bharel/asynciolimiter, tests/test_limiter.py: after a stall of the CPU the lost time is not
+# made up for by more than the limit.
 @virtual
-async def test_after_a_long_stall_no_more_than_the_burst_goes_at_once() -> None:
+async def test_long_stall_grants_at_most_the_burst() -> None:
     limiter, instants = RateLimiter(10, algorithm=TokenBucket(burst=3)), list[float]()
     await asyncio.sleep(3600)
     for _ in range(6):
@@ -58,13 +58,13 @@ async def test_after_a_long_stall_no_more_than_the_burst_goes_at_once() -> None:
 
 # vutran1710/PyrateLimiter, test_blocking_timeouts.py: try, wait with a timeout, wait for ever.
 @virtual
-async def test_to_try_to_wait_so_long_and_to_wait_are_three_things() -> None:
+async def test_try_timeout_and_endless_wait_differ() -> None:
     limiter = RateLimiter(1)
     assert await limiter.try_acquire()
     assert not await limiter.try_acquire()
-    with pytest.raises(ThrottleTimeout) as told:
+    with pytest.raises(ThrottleTimeout) as caught:
         await limiter.acquire(timeout=0.5)
-    assert (now(), told.value.retry_after) == (0.0, 1.0)
+    assert (now(), caught.value.retry_after) == (0.0, 1.0)
     await limiter.acquire(timeout=1.5)
     assert now() == 1.0
     await limiter.acquire()
@@ -73,7 +73,7 @@ async def test_to_try_to_wait_so_long_and_to_wait_are_three_things() -> None:
 
 # vutran1710/PyrateLimiter, test_multi_bucket.py: of several rates the strictest counts.
 @virtual
-async def test_of_several_rates_the_one_that_is_spent_counts() -> None:
+async def test_exhausted_rate_of_several_decides() -> None:
     limiter, instants = RateLimiter(["2/s", "3/min"]), list[float]()
     for _ in range(4):
         await limiter.acquire()
@@ -81,9 +81,9 @@ async def test_of_several_rates_the_one_that_is_spent_counts() -> None:
     assert instants == [0.0, 0.0, 1.0, 60.0]
 
 
-# alisaifee/limits, tests/test_strategy.py: a window with costs, and what it says of itself.
+# alisaifee/limits, tests/test_strategy.py: a window with costs, and what it reports.
 @virtual
-async def test_a_window_tells_what_is_left_and_when_it_is_new() -> None:
+async def test_window_reports_remaining_and_reset() -> None:
     limiter = RateLimiter("10/s", algorithm=FixedWindow)
     await asyncio.sleep(5.25)
     decision = await limiter.try_acquire(6)
@@ -108,7 +108,7 @@ async def test_a_window_tells_what_is_left_and_when_it_is_new() -> None:
     ],
 )
 @virtual
-async def test_a_table_of_costs(costs: list[int], allowed: list[bool], remaining: int) -> None:
+async def test_table_of_costs(costs: list[int], allowed: list[bool], remaining: int) -> None:
     limiter = RateLimiter(Rate(10, 60), algorithm=TokenBucket)
     assert [bool(await limiter.try_acquire(cost)) for cost in costs] == allowed
     assert (await limiter.peek()).remaining == pytest.approx(remaining)
@@ -119,9 +119,7 @@ async def test_a_table_of_costs(costs: list[int], allowed: list[bool], remaining
 @pytest.mark.parametrize("burst", [1, 4])
 @pytest.mark.parametrize("count", [1, 9])
 @virtual
-async def test_a_run_takes_as_long_as_what_is_beyond_the_burst(
-    rate: int, burst: int, count: int
-) -> None:
+async def test_run_takes_the_time_of_its_excess(rate: int, burst: int, count: int) -> None:
     limiter = RateLimiter(rate, algorithm=TokenBucket(burst=burst))
     await asyncio.gather(*(limiter.acquire() for _ in range(count)))
     assert now() == pytest.approx(max(0, count - burst) / rate)

@@ -34,20 +34,19 @@ from aiothrottle.testing.server import (
     _retry_after,  # pyright: ignore[reportPrivateUsage]
 )
 
-# --- the algorithms: time is an argument
-# -----------------------------------------------------------
+# --- the algorithms: time is an argument -----------------------------------------------------
 
 # Binary fractions, so that the sums and differences below are exact.
 TIMES = st.lists(st.integers(0, 200).map(lambda n: n / 8), max_size=40).map(sorted)
 
 
 def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
-    went: list[float] = []
+    granted_at: list[float] = []
     for now in times:
         if algorithm.ready_at() <= now:
             algorithm.count(now)
-            went.append(now)
-    return went
+            granted_at.append(now)
+    return granted_at
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
     [
         # A full period after the first, not after the last.
         (SlidingWindowLog(2, 1.0), [0, 0.5, 0.875, 1, 1.25, 1.5], [0, 0.5, 1, 1.5]),
-        # What was refused costs nothing.
+        # A rejected request costs nothing.
         (SlidingWindowLog(1, 1.0), [0, 0.9, 0.95, 1.0], [0, 1.0]),
         # Twice the limit around an edge.
         (FixedWindow(2, 1.0), [0.8, 0.9, 0.95, 1.0, 1.1, 1.2], [0.8, 0.9, 1.0, 1.1]),
@@ -66,7 +65,7 @@ def admitted(algorithm: ServerAlgorithm, times: list[float]) -> list[float]:
         (TokenBucket(1, 1.0, 1), [0, 0.75, 1.75, 2.0, 2.75], [0, 1.75, 2.75]),
     ],
 )
-def test_a_algorithm_admits_and_refuses(
+def test_algorithm_admits_and_rejects(
     algorithm: ServerAlgorithm, times: list[float], expected: list[float]
 ) -> None:
     assert admitted(algorithm, times) == expected
@@ -101,7 +100,7 @@ def test_fixed_window_is_its_definition(
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.03])
-def test_an_instant_at_an_edge_belongs_to_the_window_that_begins_there(phase: float) -> None:
+def test_instant_at_an_edge_starts_a_window(phase: float) -> None:
     edges = [n * 0.1 - phase for n in range(1, 2000)]
     before = [math.nextafter(edge, -math.inf) for edge in edges]
     assert admitted(FixedWindow(1, 0.1, phase), edges) == edges
@@ -155,14 +154,14 @@ def test_greatest_count_is_its_definition(instants: list[float], period: float) 
 
 
 @pytest.mark.parametrize("period", [0, -1.0, math.nan])
-def test_greatest_count_wants_a_period(period: float) -> None:
+def test_greatest_count_rejects_an_invalid_period(period: float) -> None:
     with pytest.raises(ValueError, match="period must be greater than 0"):
         greatest_count([1.0], period)
     with pytest.raises(ValueError, match="period must be greater than 0"):
         Audit().greatest_count(period)
 
 
-def test_the_audit_counts_arrivals_and_admitted_requests() -> None:
+def test_audit_counts_arrivals_and_admitted_requests() -> None:
     audit = Audit()
     for arrived_at, refused in [(0.0, False), (0.5, True), (0.9, False), (1.0, False)]:
         audit.record(RecordedRequest(arrived_at, "GET", "/", refused), open_exchanges=2)
@@ -187,7 +186,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def statuses(
     session: aiohttp.ClientSession, server: RateLimitedServer, count: int
 ) -> list[int]:
-    """Send so many requests, one after the other."""
+    """Send `count` requests, one after the other."""
     result: list[int] = []
     for _ in range(count):
         async with session.get(server.url) as response:
@@ -196,7 +195,7 @@ async def statuses(
     return result
 
 
-async def test_without_limits_all_is_well(session: aiohttp.ClientSession) -> None:
+async def test_server_without_limits_admits_all(session: aiohttp.ClientSession) -> None:
     before = time.monotonic()
     async with RateLimitedServer() as server:
         async with session.put(server.url / "a b" % {"c": "d"}, data=b"body") as response:
@@ -219,7 +218,7 @@ async def test_without_limits_all_is_well(session: aiohttp.ClientSession) -> Non
         ({"rate": 1e6}, 6),
     ],
 )
-async def test_the_rate_is_enforced_by_the_algorithm(
+async def test_rate_is_enforced_by_the_algorithm(
     session: aiohttp.ClientSession, arguments: dict[str, Any], expected: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
@@ -237,15 +236,15 @@ async def test_the_rate_is_enforced_by_the_algorithm(
         ({"rate": "60/h", "algorithm": "token-bucket", "burst": 1}, 60),
     ],
 )
-async def test_retry_after_is_when_the_algorithm_has_room(
+async def test_retry_after_is_when_the_algorithm_admits(
     session: aiohttp.ClientSession, arguments: dict[str, Any], seconds: int
 ) -> None:
     async with RateLimitedServer(**arguments) as server:
         await statuses(session, server, 1)
         async with session.get(server.url) as response:
-            told = int(response.headers["Retry-After"])
-        # The time between the two requests has passed, and what is left is rounded up.
-        assert seconds - 30 <= told <= seconds
+            seconds_to_wait = int(response.headers["Retry-After"])
+        # The time between the two requests has passed, and the rest is rounded up.
+        assert seconds - 30 <= seconds_to_wait <= seconds
 
 
 @pytest.mark.parametrize(
@@ -268,27 +267,29 @@ def test_retry_after_is_rounded_up(
 @pytest.mark.parametrize(
     ("refusal", "status"), [("429-seconds", 429), ("429-date", 429), ("429", 429), ("503", 503)]
 )
-async def test_a_refusal_looks_as_chosen(
+async def test_throttled_response_has_the_chosen_form(
     session: aiohttp.ClientSession, refusal: Refusal, status: int
 ) -> None:
     async with RateLimitedServer("1/h", refusal=refusal) as server:
         assert await statuses(session, server, 2) == [200, status]
         async with session.get(server.url) as response:
-            told = response.headers.get("Retry-After")
+            retry_after = response.headers.get("Retry-After")
         assert server.audit.requests[-1].status == status
         assert server.audit.requests[-1].refused
     if refusal == "429":
-        assert told is None
+        assert retry_after is None
     elif refusal == "429-date":
-        assert told is not None
-        assert told == formatdate(parsedate_to_datetime(told).timestamp(), usegmt=True)
-        assert 3500 < parsedate_to_datetime(told).timestamp() - time.time() <= 3601
+        assert retry_after is not None
+        assert retry_after == formatdate(
+            parsedate_to_datetime(retry_after).timestamp(), usegmt=True
+        )
+        assert 3500 < parsedate_to_datetime(retry_after).timestamp() - time.time() <= 3601
     else:
-        assert told is not None
-        assert 3500 < int(told) <= 3600
+        assert retry_after is not None
+        assert 3500 < int(retry_after) <= 3600
 
 
-async def test_silence_is_no_answer_and_closing_ends_it(session: aiohttp.ClientSession) -> None:
+async def test_silence_is_no_answer_until_closing(session: aiohttp.ClientSession) -> None:
     async with RateLimitedServer("1/h", refusal="silence") as server:
         assert await statuses(session, server, 1) == [200]
         with pytest.raises(TimeoutError):
@@ -327,7 +328,7 @@ class Gate:
         return response
 
 
-async def test_an_exchange_is_open_until_its_body_is_written(
+async def test_exchange_is_open_until_its_body_is_written(
     session: aiohttp.ClientSession,
 ) -> None:
     gate = Gate()
@@ -343,21 +344,21 @@ async def test_an_exchange_is_open_until_its_body_is_written(
         assert server.audit.admitted == 3
 
 
-async def test_a_refused_request_takes_no_place(session: aiohttp.ClientSession) -> None:
+async def test_throttled_request_takes_no_slot(session: aiohttp.ClientSession) -> None:
     gate = Gate()
     async with RateLimitedServer(concurrency_limit=1, refusal="silence", handler=gate) as server:
         first = await session.get(server.url)
-        refused = asyncio.create_task(statuses(session, server, 1))
+        throttled = asyncio.create_task(statuses(session, server, 1))
         await until(lambda: server.audit.refused == 1)
         gate.opened.set()
         await first.read()
         assert await statuses(session, server, 1) == [200]
-        assert not refused.done()
-        refused.cancel()
+        assert not throttled.done()
+        throttled.cancel()
         assert (server.audit.refused, server.audit.greatest_concurrency) == (1, 2)
 
 
-async def test_a_large_body_that_nobody_reads_keeps_its_exchange_open(
+async def test_unread_large_body_keeps_its_exchange_open(
     session: aiohttp.ClientSession,
 ) -> None:
     size = 2**26
@@ -372,7 +373,7 @@ async def test_a_large_body_that_nobody_reads_keeps_its_exchange_open(
         assert await statuses(session, server, 1) == [200]
 
 
-async def test_the_place_of_a_client_that_went_away_is_free_at_once(
+async def test_slot_of_disconnected_client_is_free_at_once(
     session: aiohttp.ClientSession,
 ) -> None:
     gate = Gate()
@@ -389,7 +390,7 @@ async def test_the_place_of_a_client_that_went_away_is_free_at_once(
         assert await statuses(session, server, 1) == [200]
 
 
-async def test_an_answer_to_a_client_that_went_away_is_no_error(
+async def test_answer_to_a_disconnected_client_is_no_error(
     session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
@@ -408,7 +409,7 @@ async def test_an_answer_to_a_client_that_went_away_is_no_error(
     assert caplog.records == []
 
 
-async def test_a_client_that_keeps_to_the_concurrency_limit_is_never_refused(
+async def test_client_within_the_concurrency_limit_is_never_throttled(
     session: aiohttp.ClientSession,
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -427,16 +428,16 @@ async def test_a_client_that_keeps_to_the_concurrency_limit_is_never_refused(
         assert server.audit.greatest_concurrency == 5
 
 
-async def test_an_error_of_the_handler_is_recorded(
+async def test_error_of_the_handler_is_recorded(
     session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(request: web.Request) -> web.StreamResponse:
-        if request.path == "/gone":
+        if request.path == "/missing":
             raise web.HTTPGone
         raise ZeroDivisionError
 
     async with RateLimitedServer(concurrency_limit=1, handler=fail) as server:
-        for path in ("gone", "bug", "gone"):
+        for path in ("missing", "bug", "missing"):
             async with session.get(server.url / path):
                 pass
     assert [request.status for request in server.audit.requests] == [410, 500, 410]
@@ -444,7 +445,7 @@ async def test_an_error_of_the_handler_is_recorded(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_a_request_arrives_after_the_latency(session: aiohttp.ClientSession) -> None:
+async def test_request_arrives_after_the_latency(session: aiohttp.ClientSession) -> None:
     async with RateLimitedServer(latency=0.05) as server:
         sent_at = time.monotonic()
         await statuses(session, server, 1)
@@ -452,7 +453,7 @@ async def test_a_request_arrives_after_the_latency(session: aiohttp.ClientSessio
     assert server.audit.requests[0].arrived_at >= sent_at + 0.048
 
 
-async def test_a_jittered_request_can_be_overtaken(session: aiohttp.ClientSession) -> None:
+async def test_jittered_request_can_be_overtaken(session: aiohttp.ClientSession) -> None:
     # The first delays of this seed are 0.97 and 0.01 times the jitter.
     async with RateLimitedServer(jitter=0.3, seed=15) as server:
 
@@ -471,7 +472,7 @@ def delays(server: RateLimitedServer) -> list[float]:
     return [server._delay() for _ in range(100)]  # pyright: ignore[reportPrivateUsage]
 
 
-def test_the_delays_depend_on_the_seed_alone() -> None:
+def test_delays_depend_only_on_the_seed() -> None:
     first = delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=1))
     assert first == delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=1))
     assert first != delays(RateLimitedServer(latency=1.0, jitter=0.5, seed=2))
@@ -506,7 +507,7 @@ async def test_closing_leaves_nothing_behind() -> None:
 
 def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
     async def start_and_cancel(steps: int) -> bool:
-        """Cancel the start after so many turns of the loop; tell whether it had ended by then."""
+        """Cancel the start after `turns` turns of the loop; return whether it had ended by then."""
         server = RateLimitedServer()
         starting = asyncio.create_task(server.start())
         for _ in range(steps):
@@ -528,7 +529,7 @@ def test_start_cancelled_at_any_step_leaves_no_socket() -> None:
     assert steps > 1
 
 
-async def test_closing_does_not_wait_for_an_upload_that_was_refused() -> None:
+async def test_closing_does_not_wait_for_a_throttled_upload() -> None:
     before = asyncio.all_tasks()
     async with RateLimitedServer("1/h") as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.url.port)
@@ -543,7 +544,7 @@ async def test_closing_does_not_wait_for_an_upload_that_was_refused() -> None:
     writer.close()
 
 
-async def test_a_server_is_started_once(session: aiohttp.ClientSession) -> None:
+async def test_server_can_be_started_only_once(session: aiohttp.ClientSession) -> None:
     server = RateLimitedServer()
     with pytest.raises(RuntimeError, match="before it is started"):
         _ = server.url
@@ -605,7 +606,7 @@ async def test_a_server_is_started_once(session: aiohttp.ClientSession) -> None:
         ({"handler": "/"}, TypeError, "handler must be an aiohttp handler, not '/'"),
     ],
 )
-def test_bad_arguments_are_refused_at_once(
+def test_wrong_arguments_are_rejected_at_once(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -632,6 +633,6 @@ async def test_all_linked_pages_can_be_found(session: aiohttp.ClientSession, cou
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, ValueError), (2.0, TypeError)])
-def test_a_site_has_a_whole_number_of_pages(count: int, error: type[Exception]) -> None:
+def test_site_has_a_whole_number_of_pages(count: int, error: type[Exception]) -> None:
     with pytest.raises(error, match="count must be a whole number of pages, 1 or more"):
         linked_pages(count)

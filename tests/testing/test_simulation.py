@@ -30,11 +30,11 @@ def bucket(rate: float = 20, burst: float = 20) -> Callable[[], RateLimiter]:
     return lambda: RateLimiter(rate, algorithm=TokenBucket(burst=burst), guard=0.0)
 
 
-# --- Cases whose outcome is known ---
+# --- Cases with a known outcome ---
 
 
 @pytest.mark.parametrize("latency", [0.001, 0.05, 0.1, 1 / 3])
-def test_without_jitter_a_window_meets_a_window_to_the_last_request(latency: float) -> None:
+def test_window_without_jitter_uses_the_whole_window(latency: float) -> None:
     outcome = simulate(window(), WINDOW, workers=200, latency=latency, jitter=0.0)
     assert outcome.sent == 20 * 60
     assert outcome.refused == 0
@@ -43,14 +43,14 @@ def test_without_jitter_a_window_meets_a_window_to_the_last_request(latency: flo
     assert outcome.fairness == 1.0
 
 
-def test_an_hour_of_a_slow_api_passes_at_once() -> None:
+def test_hour_of_a_slow_api_passes_at_once() -> None:
     outcome = simulate(lambda: RateLimiter("100/min"), "100/min", jitter=0.0, seconds=3600)
     assert (outcome.sent, outcome.refused, outcome.utilisation) == (6000, 0, 1.0)
     assert outcome.greatest_count == 100
 
 
 @pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.algorithm)
-def test_a_client_of_half_the_rate_is_never_refused_and_uses_half(server: Server) -> None:
+def test_client_of_half_the_rate_is_never_throttled(server: Server) -> None:
     outcome = simulate(window(rate=10), server)
     assert outcome.sent == 600
     assert outcome.refused == 0
@@ -58,13 +58,13 @@ def test_a_client_of_half_the_rate_is_never_refused_and_uses_half(server: Server
 
 
 @pytest.mark.parametrize("server", [WINDOW, FIXED, BUCKET], ids=lambda server: server.algorithm)
-def test_a_client_that_is_too_fast_is_refused(server: Server) -> None:
+def test_too_fast_client_is_throttled(server: Server) -> None:
     outcome = simulate(window(rate=40), server, jitter=0.0)
     assert outcome.refused > 0
     assert outcome.greatest_count > 20
 
 
-def test_what_a_fixed_window_lets_through_around_an_edge_a_rolling_one_refuses() -> None:
+def test_rolling_window_throttles_a_burst_around_an_edge() -> None:
     def twenty_twice(server: Server) -> Outcome:
         return simulate(lambda: RateLimiter("20/500ms"), server, jitter=0.0, seconds=0.9)
 
@@ -76,20 +76,20 @@ def test_what_a_fixed_window_lets_through_around_an_edge_a_rolling_one_refuses()
     ] == [(40, 0), (40, 20), (40, 20)]
 
 
-def test_the_token_bucket_holds_its_burst() -> None:
+def test_token_bucket_holds_its_burst() -> None:
     assert simulate(bucket(burst=20), BUCKET, jitter=0.0, workers=100).refused == 0
     small = Server("20/s", "token-bucket", burst=5)
     assert simulate(bucket(burst=5), small, jitter=0.0, workers=100).refused == 0
     assert simulate(bucket(burst=20), small, jitter=0.0, workers=100).refused > 0
 
 
-def test_the_long_run_of_a_bucket_uses_all_of_a_bucket() -> None:
+def test_bucket_client_uses_all_of_a_bucket_server() -> None:
     outcome = simulate(bucket(), BUCKET, jitter=0.0, workers=100)
     assert outcome.sent == 20 + 20 * 60 - 1
     assert outcome.utilisation == 1.0
 
 
-def test_a_rate_below_one_is_one_request_in_as_much_more_time() -> None:
+def test_rate_below_one_is_a_longer_period() -> None:
     assert Server("0.5/s").period == 2.0
     outcome = simulate(lambda: RateLimiter("0.5/s"), "0.5/s", jitter=0.0, workers=3)
     assert (outcome.sent, outcome.refused, outcome.greatest_count) == (30, 0, 1)
@@ -100,7 +100,7 @@ def test_a_rate_below_one_is_one_request_in_as_much_more_time() -> None:
 
 @pytest.mark.parametrize("jitter", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_guard_as_long_as_the_jitter_is_enough(jitter: float, seed: int) -> None:
+def test_guard_as_long_as_the_jitter_is_sufficient(jitter: float, seed: int) -> None:
     without = simulate(window(), WINDOW, jitter=jitter, seed=seed)
     assert without.refused > 0
     guarded = simulate(window(guard=jitter), WINDOW, jitter=jitter, seed=seed)
@@ -109,7 +109,7 @@ def test_a_guard_as_long_as_the_jitter_is_enough(jitter: float, seed: int) -> No
     assert guarded.utilisation >= math.floor(60 / (1 + jitter)) / 60
 
 
-def test_no_request_travels_faster_than_the_latency_or_slower_than_the_jitter_allows() -> None:
+def test_travel_time_is_bounded_by_latency_and_jitter() -> None:
     outcome = simulate(window(), WINDOW, latency=0.05, jitter=0.02, seconds=0.9)
     instants = [arrival.at for arrival in outcome.arrivals]
     assert len(instants) == 20
@@ -117,12 +117,12 @@ def test_no_request_travels_faster_than_the_latency_or_slower_than_the_jitter_al
     assert 0.015 < max(instants) <= 0.02
 
 
-def test_the_phase_of_a_fixed_window_is_left_to_the_seed_unless_it_is_given() -> None:
-    def refused(server: Server) -> set[int]:
+def test_phase_of_fixed_window_depends_on_seed() -> None:
+    def throttled(server: Server) -> set[int]:
         return {simulate(bucket(), server, seconds=3, seed=seed).refused for seed in range(8)}
 
-    assert len(refused(Server("20/s", "fixed-window"))) > 1
-    assert len(refused(Server("20/s", "fixed-window", phase=0.1))) == 1
+    assert len(throttled(Server("20/s", "fixed-window"))) > 1
+    assert len(throttled(Server("20/s", "fixed-window", phase=0.1))) == 1
 
 
 # --- Several clients ---
@@ -135,13 +135,13 @@ def test_equal_clients_get_equal_shares() -> None:
     assert {arrival.client for arrival in outcome.arrivals} == {0, 1}
 
 
-def test_clients_that_each_take_the_whole_limit_are_refused() -> None:
+def test_clients_with_the_whole_limit_each_are_throttled() -> None:
     outcome = simulate(window(guard=0.01), WINDOW, clients=4)
     assert outcome.refused_share > 0.5
     assert outcome.utilisation > 0.2
 
 
-def test_fairness_is_one_of_n_when_one_gets_nearly_everything() -> None:
+def test_fairness_of_one_dominant_client_is_one_nth() -> None:
     rates = iter([10, 1e-6, 1e-6, 1e-6])
     outcome = simulate(
         lambda: RateLimiter(next(rates), algorithm=TokenBucket(burst=1), guard=0.0),
@@ -152,7 +152,7 @@ def test_fairness_is_one_of_n_when_one_gets_nearly_everything() -> None:
     assert outcome.fairness == 603**2 / (4 * (600**2 + 3))
 
 
-# --- Refusals, and what the client makes of them ---
+# --- Throttled requests and the reaction of the client ---
 
 
 def first_gap(server: Server) -> float:
@@ -163,7 +163,7 @@ def first_gap(server: Server) -> float:
     return max(b - a for a, b in itertools.pairwise(instants))
 
 
-def test_retry_after_is_rounded_up_to_a_second_unless_it_is_exact() -> None:
+def test_retry_after_is_rounded_up_unless_exact() -> None:
     # The third comes 0.04 s after the first, 0.46 s too early.
     assert first_gap(Server("2/500ms", retry_after="seconds")) == pytest.approx(1.02)
     assert first_gap(Server("2/500ms", retry_after="exact")) == pytest.approx(0.48)
@@ -178,24 +178,24 @@ def test_without_retry_after_the_client_backs_off() -> None:
     assert statistics.mean(gaps) == pytest.approx(2.0, rel=0.3)
 
 
-def test_a_refusal_pauses_all_workers_of_that_client() -> None:
+def test_throttled_request_pauses_all_workers_of_its_client() -> None:
     outcome = simulate(lambda: RateLimiter("5/500ms"), "5/10s", seconds=9)
-    # At 0.5 s five are refused, and nothing comes at 1 s.
+    # At 0.5 s five requests are throttled, and nothing arrives at 1 s.
     assert (outcome.sent, outcome.refused, outcome.given_up) == (10, 5, 0)
 
 
-def test_who_is_refused_too_often_gives_up() -> None:
+def test_request_throttled_too_often_gives_up() -> None:
     never = Retry(attempts=1)
     outcome = simulate(lambda: RateLimiter("5/500ms"), "5/10s", seconds=9, retry=never)
     assert (outcome.sent, outcome.refused, outcome.given_up) == (10, 5, 5)
 
 
-def test_a_limiter_may_refuse_by_itself() -> None:
+def test_limiter_may_reject_locally() -> None:
     class CrowdedError(ThrottleError):
         retry_after = 0.25
 
     class Picky(RateLimiter):
-        """Turns away every third."""
+        """Rejects every third request."""
 
         __slots__ = ("calls",)
         calls: Iterator[int]
@@ -210,14 +210,14 @@ def test_a_limiter_may_refuse_by_itself() -> None:
         limiter.calls = itertools.count()
         return limiter
 
-    # The one worker is turned away for 0.25 s, sends two that take 0.125 s each, and so on.
+    # The one worker is rejected for 0.25 s, sends two that take 0.125 s each, and so on.
     outcome = simulate(client, WINDOW, workers=1, latency=0.0625, jitter=0.0, seconds=10 - 0.0625)
     assert (outcome.sent, outcome.turned_away) == (40, 20)
     away = simulate(client, "1000/s", demand=30)
     assert away.turned_away / (away.sent + away.turned_away) == pytest.approx(1 / 3, rel=0.01)
 
 
-def test_the_slot_is_held_until_the_answer_is_there() -> None:
+def test_slot_is_held_until_the_answer() -> None:
     outcome = simulate(
         lambda: RateLimiter(concurrency_limit=2), "1000/s", latency=0.25, jitter=0.0, seconds=10
     )
@@ -227,7 +227,7 @@ def test_the_slot_is_held_until_the_answer_is_there() -> None:
 # --- Demand ---
 
 
-def test_random_demand_is_met_as_long_as_it_is_below_the_limit() -> None:
+def test_random_demand_below_the_limit_is_met() -> None:
     outcome = simulate(window(guard=0.01), WINDOW, demand=15, seconds=100)
     assert outcome.refused == 0
     assert outcome.sent == pytest.approx(1500, rel=0.1)
@@ -236,19 +236,19 @@ def test_random_demand_is_met_as_long_as_it_is_below_the_limit() -> None:
     assert outcome.waits.p99 > outcome.waits.mean
 
 
-def test_random_demand_is_of_each_client() -> None:
+def test_random_demand_applies_to_each_client() -> None:
     outcome = simulate(window(rate=5), WINDOW, demand=4, clients=3, seconds=100)
     assert outcome.sent == pytest.approx(1200, rel=0.1)
 
 
-def test_the_gaps_of_a_poisson_process_deviate_as_much_as_they_last() -> None:
+def test_poisson_gaps_deviate_by_their_mean() -> None:
     outcome = simulate(RateLimiter, "1000/s", demand=10, jitter=0.0, seconds=300)
     gaps = [b.at - a.at for a, b in itertools.pairwise(outcome.arrivals)]
     assert statistics.mean(gaps) == pytest.approx(0.1, rel=0.1)
     assert statistics.stdev(gaps) == pytest.approx(0.1, rel=0.1)
 
 
-def test_saturated_waits_are_as_long_as_the_line() -> None:
+def test_saturated_waits_are_as_long_as_the_queue() -> None:
     # Of 20 workers at 20/s each is served once a second, and a tenth of it is travelling (Little).
     outcome = simulate(bucket(burst=1), WINDOW, jitter=0.0)
     assert outcome.waits.p50 == pytest.approx(0.9)
@@ -258,7 +258,7 @@ def test_saturated_waits_are_as_long_as_the_line() -> None:
 # --- The outcome ---
 
 
-def test_the_same_seed_gives_the_same_outcome() -> None:
+def test_same_seed_gives_the_same_outcome() -> None:
     def run(seed: int) -> Outcome:
         return simulate(window(), Server(20, "fixed-window"), clients=2, demand=15, seed=seed)
 
@@ -266,7 +266,7 @@ def test_the_same_seed_gives_the_same_outcome() -> None:
     assert run(seed=1) != run(seed=2)
 
 
-def test_the_figures_follow_from_the_arrivals() -> None:
+def test_results_follow_from_the_arrivals() -> None:
     outcome = simulate(window(), WINDOW, clients=2)
     assert outcome.sent == len(outcome.arrivals)
     assert outcome.refused == sum(arrival.refused for arrival in outcome.arrivals)
@@ -280,14 +280,14 @@ def test_the_figures_follow_from_the_arrivals() -> None:
     assert greatest_count(admitted, 1 - 1e-9) <= 20
 
 
-def test_a_server_that_asks_for_too_long_a_wait_is_given_up() -> None:
+def test_too_long_retry_after_is_given_up() -> None:
     outcome = simulate(window(rate=1), "1/day", seconds=1000)
-    # Each refusal pauses the limiter, but for no longer than `Retry.max_retry_after`, 120 s.
+    # Each throttled request pauses the limiter, up to `Retry.max_retry_after`, 120 s.
     assert (outcome.admitted, outcome.refused, outcome.given_up) == (1, 9, 9)
     assert outcome.utilisation == 1.0
 
 
-def test_an_outcome_of_nothing_has_no_waits() -> None:
+def test_outcome_without_requests_has_no_waits() -> None:
     outcome = simulate(window(), WINDOW, demand=1e-9)
     assert (outcome.sent, outcome.refused_share, outcome.utilisation) == (0, 0.0, 0.0)
     assert math.isnan(outcome.waits.mean)
@@ -295,7 +295,7 @@ def test_an_outcome_of_nothing_has_no_waits() -> None:
     assert outcome.greatest_count == 0
 
 
-def test_an_outcome_is_a_value_that_prints_in_a_line() -> None:
+def test_outcome_is_a_value_with_short_repr() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     assert str(outcome) == (
         "1200 sent, 0.00% refused, 100.0% used, waited 0.885 s (p99 0.9 s), "
@@ -306,7 +306,7 @@ def test_an_outcome_is_a_value_that_prints_in_a_line() -> None:
         outcome.sent = 0  # type: ignore[misc]
 
 
-def test_a_table_has_a_line_for_each_outcome() -> None:
+def test_table_has_a_line_for_each_outcome() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     head, rule, first, second = table({"a": outcome, "quite long": outcome}).splitlines()
     assert len(head) == len(rule) == len(first) == len(second)
@@ -316,7 +316,7 @@ def test_a_table_has_a_line_for_each_outcome() -> None:
 # --- The server ---
 
 
-def test_a_algorithm_of_ones_own() -> None:
+def test_custom_algorithm() -> None:
     class OneInTwoSeconds:
         def __init__(self) -> None:
             self.now = 0.0
@@ -333,7 +333,7 @@ def test_a_algorithm_of_ones_own() -> None:
     assert simulate(window(1), server, jitter=0.0).refused > 0
 
 
-def test_a_algorithm_that_limits_nothing_is_found() -> None:
+def test_algorithm_without_a_limit_is_found() -> None:
     class Generous:
         def ready_at(self) -> float:
             return -math.inf
@@ -345,7 +345,7 @@ def test_a_algorithm_that_limits_nothing_is_found() -> None:
         simulate(window(), Server(20, Generous), seconds=1)
 
 
-def test_a_server_is_a_value() -> None:
+def test_server_is_a_value() -> None:
     assert Server("20/s") == Server(20)
     assert hash(Server("20/s", "token-bucket", burst=5)) == hash(
         Server(20, "token-bucket", burst=5)
@@ -377,7 +377,7 @@ def test_a_server_is_a_value() -> None:
         ({"rate": "20/1e-9s"}, "the period of a server must be a .* of seconds, 0.000001 or more"),
     ],
 )
-def test_a_server_that_makes_no_sense(options: dict[str, Any], message: str) -> None:
+def test_wrong_server_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Server(options.pop("rate", 20), **options)
 
@@ -395,21 +395,21 @@ def test_a_server_that_makes_no_sense(options: dict[str, Any], message: str) -> 
         ({"seconds": "60"}, TypeError, "seconds must be a finite number"),
     ],
 )
-def test_a_simulation_that_makes_no_sense(
+def test_wrong_simulation_options_are_rejected(
     options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         simulate(window(), WINDOW, **options)
 
 
-def test_a_client_is_something_that_makes_limiters() -> None:
+def test_client_must_make_limiters() -> None:
     with pytest.raises(TypeError, match="makes a RateLimiter when it is called"):
         simulate(cast("Any", RateLimiter(20)), WINDOW)
     with pytest.raises(TypeError, match="which is not a RateLimiter"):
         simulate(cast("Any", lambda: 20), WINDOW)
 
 
-def test_an_error_of_the_limiter_is_raised_as_it_is() -> None:
+def test_error_of_the_limiter_is_raised_unchanged() -> None:
     class Broken(Unlimited):
         """It has divided by zero."""
 
@@ -426,12 +426,12 @@ def test_an_error_of_the_limiter_is_raised_as_it_is() -> None:
         simulate(lambda: closed, WINDOW)
 
 
-async def test_where_a_loop_runs_it_belongs_into_a_thread() -> None:
+async def test_running_loop_error_advises_a_thread() -> None:
     with pytest.raises(RuntimeError, match=r"`await asyncio\.to_thread\(simulate, \.\.\.\)`"):
         simulate(window(), WINDOW)
     outcome = await asyncio.to_thread(simulate, window(), WINDOW, jitter=0.0)
     assert outcome.utilisation == 1.0
 
 
-def test_the_door() -> None:
+def test_package_lists_its_public_names() -> None:
     assert all(hasattr(aiothrottle.simulation, name) for name in aiothrottle.simulation.__all__)

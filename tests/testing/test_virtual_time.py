@@ -27,7 +27,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
 
-def test_a_day_passes_at_once(runner: asyncio.Runner) -> None:
+def test_day_passes_at_once(runner: asyncio.Runner) -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         seen = [loop.time()]
@@ -39,7 +39,7 @@ def test_a_day_passes_at_once(runner: asyncio.Runner) -> None:
     assert runner.run(main()) == [3600.0 * hour for hour in range(25)]
 
 
-def test_longer_than_asyncio_waits_in_one_go(runner: asyncio.Runner) -> None:
+def test_sleep_beyond_the_selector_maximum(runner: asyncio.Runner) -> None:
     async def main() -> float:
         await asyncio.sleep(10 * 365 * 86400)
         return asyncio.get_running_loop().time()
@@ -47,7 +47,7 @@ def test_longer_than_asyncio_waits_in_one_go(runner: asyncio.Runner) -> None:
     assert runner.run(main()) == 10 * 365 * 86400
 
 
-def test_the_clock_starts_where_it_is_told_and_stands_still_without_timers() -> None:
+def test_clock_starts_as_given_and_stops_without_timers() -> None:
     async def main() -> float:
         for _ in range(100):
             await asyncio.sleep(0)
@@ -57,7 +57,7 @@ def test_the_clock_starts_where_it_is_told_and_stands_still_without_timers() -> 
         assert runner.run(main()) == 1000.5
 
 
-def test_tasks_take_their_turns_in_the_order_of_their_timers(runner: asyncio.Runner) -> None:
+def test_tasks_run_in_the_order_of_their_timers(runner: asyncio.Runner) -> None:
     log: list[tuple[str, float]] = []
 
     async def tick(name: str, every: float, times: int) -> None:
@@ -73,7 +73,7 @@ def test_tasks_take_their_turns_in_the_order_of_their_timers(runner: asyncio.Run
     assert sorted(log[3:]) == [("a", 6), ("b", 6)]
 
 
-def test_a_timeout_expires_at_its_instant(runner: asyncio.Runner) -> None:
+def test_timeout_expires_at_its_instant(runner: asyncio.Runner) -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10):
@@ -84,7 +84,7 @@ def test_a_timeout_expires_at_its_instant(runner: asyncio.Runner) -> None:
 
 
 @given(start=INSTANTS, instants=st.lists(INSTANTS, min_size=1, max_size=10))
-def test_a_timer_sees_its_own_instant_to_the_last_bit(start: float, instants: list[float]) -> None:
+def test_timer_sees_its_exact_instant(start: float, instants: list[float]) -> None:
     # Neighbours are less apart than the tolerance with which asyncio fires timers.
     instants += [math.nextafter(instant, math.inf) for instant in instants]
     seen: list[tuple[float, float]] = []
@@ -118,7 +118,7 @@ def test_sums_that_round_differently_are_two_instants(runner: asyncio.Runner) ->
     assert runner.run(main()) == [0.3, 0.1 + 0.2]
 
 
-def test_what_is_ready_to_be_read_comes_before_the_next_timer(runner: asyncio.Runner) -> None:
+def test_readable_socket_precedes_the_next_timer(runner: asyncio.Runner) -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         seen: list[float] = []
@@ -138,7 +138,7 @@ def test_what_is_ready_to_be_read_comes_before_the_next_timer(runner: asyncio.Ru
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_program_that_nothing_can_wake_ends_with_an_error() -> None:
+def test_deadlocked_program_ends_with_an_error() -> None:
     ended: list[float] = []
 
     async def main() -> None:
@@ -156,13 +156,13 @@ def test_a_program_that_nothing_can_wake_ends_with_an_error() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_sleeping_for_ever_is_waiting_for_nothing() -> None:
+def test_endless_sleep_is_a_deadlock() -> None:
     runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
     with runner, pytest.raises(RuntimeError, match="nothing can ever wake"):
         runner.run(asyncio.sleep(math.inf))
 
 
-def test_a_thread_can_wake_the_loop(runner: asyncio.Runner) -> None:
+def test_thread_can_wake_the_loop(runner: asyncio.Runner) -> None:
     async def main() -> str:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[str] = loop.create_future()
@@ -184,7 +184,7 @@ def test_a_thread_can_wake_the_loop(runner: asyncio.Runner) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_watched_file_can_wake_the_loop(runner: asyncio.Runner) -> None:
+def test_watched_file_can_wake_the_loop(runner: asyncio.Runner) -> None:
     async def main(output: int) -> float:
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
