@@ -114,7 +114,7 @@ def test_what_the_store_has_not_counted_yet_need_not_be_paid() -> None:
 def test_what_was_given_back_while_the_store_was_told_is_returned_when_it_has_counted() -> None:
     state = ALGORITHM.start()
     slot = Reservation(5.0, 3.0, math.nan)
-    state.charged.append(slot)
+    state.recorded.append(slot)
     ALGORITHM.refund(state, 6.0, 1, 5.0)
     assert returned(state) == []
     state.counted(slot, 3.0, 77.0)
@@ -151,7 +151,7 @@ def test_what_is_ready_goes_back_the_latest_first() -> None:
 def test_what_the_store_said_is_of_interest_for_a_while() -> None:
     state = ALGORITHM.start()
     assert (ALGORITHM.remaining(state, 0.0), ALGORITHM.reset_after(state, 0.0)) == (10, 0.0)
-    state.left, state.known_until = 3, 5.0
+    state.remaining, state.known_until = 3, 5.0
     assert (ALGORITHM.remaining(state, 4.0), ALGORITHM.reset_after(state, 4.0)) == (3, 1.0)
     assert (ALGORITHM.remaining(state, 5.0), ALGORITHM.reset_after(state, 6.0)) == (10, 0.0)
 
@@ -166,7 +166,7 @@ def test_a_new_algorithm_keeps_what_is_reserved_and_takes_over_nothing_else() ->
     assert fresh == ReservedState()
 
 
-@pytest.mark.parametrize("name", ["used", "charged"])
+@pytest.mark.parametrize("name", ["used", "recorded"])
 def test_what_was_used_is_remembered_up_to_a_bound(name: str) -> None:
     assert getattr(ALGORITHM.start(), name).maxlen == 4096
 
