@@ -1,4 +1,4 @@
-"""How much one call to a store asks for, and how far ahead."""
+"""How many tokens one call to a store asks for, and how far ahead."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _SECONDS_OF_SLOTS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What follows from the rate.
+    """The sizes of calls, which follow from the rate.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
@@ -39,17 +39,17 @@ class Batching:
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any], max_reservation: float | None) -> Self:
-        """Find out what suits the algorithm.
+        """Return the sizes that suit the algorithm.
 
         Args:
-            algorithm: That decides.
-            max_reservation: Seconds, if the user says so.
+            algorithm: The algorithm that decides in the store.
+            max_reservation: Seconds, as the user gives them; None: what suits.
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         if max_wait(algorithm) < math.inf:
-            # It says by itself how long a request may wait. A little less, since a waiter that was
-            # accepted before is not counted if the store rejects it now.
+            # The algorithm limits how long a request waits. A little less, so that the store does
+            # not count a rejection of a waiter that it has accepted before.
             max_reservation = math.nextafter(max_wait(algorithm), 0.0)
         elif max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
@@ -65,13 +65,14 @@ def _interval(algorithm: Algorithm[Any]) -> float:
 
 
 def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
-    """Seconds until one more may go, when all that may has gone."""
+    """Seconds until one more token can be taken, once all have been."""
     state = algorithm.start()
     algorithm.take(state, 0.0, algorithm.capacity)
     return algorithm.delay(state, 0.0, min(1.0, algorithm.capacity))
 
 
 def _drained_in(algorithm: Algorithm[Any]) -> float:
+    """Seconds until the algorithm has forgotten all of its capacity."""
     state = algorithm.start()
     algorithm.take(state, 0.0, algorithm.capacity)
     return algorithm.reset_after(state, 0.0)

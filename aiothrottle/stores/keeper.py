@@ -1,4 +1,7 @@
-"""The methods of a store that decides in Python: each is one step on one record."""
+"""The methods of a store that decides in Python: each is one step on one record.
+
+Invariant: arguments are checked here, before a record is touched.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,11 +14,11 @@ from aiothrottle.stores.store import Answer, Key, Store, check_costs, check_hori
 __all__ = ["Keeper", "Step"]
 
 Step: TypeAlias = Callable[[Record, float], Answer]
-"""What is done to a record at an instant of the store's clock."""
+"""Changes a record at an instant of the store's clock, and returns the answer."""
 
 
 class Keeper(Store):
-    """A store of which only `_apply` and `clear` are missing."""
+    """A store that lacks only `_apply` and `clear`."""
 
     __slots__ = ()
 
@@ -27,7 +30,7 @@ class Keeper(Store):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
         check_costs(*costs)
         check_horizon(horizon)
         return await self._apply(
@@ -39,7 +42,7 @@ class Keeper(Store):
     async def refund(
         self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
     ) -> None:
-        """Give back `cost` tokens of what was taken for `instant`, as the answer told it."""
+        """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`."""
         check_costs(cost)
         check_instant(instant)
         await self._apply(
@@ -49,14 +52,14 @@ class Keeper(Store):
         )
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Tell what `reserve` would say of the cost, and spend nothing."""
+        """Return the answer that `reserve` would give for the cost, and spend nothing."""
         check_costs(cost)
         return await self._apply(
             key, algorithm, lambda record, clock: record.peek(algorithm, clock, cost)
         )
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count what has happened already, without asking: there may be a debt afterwards."""
+        """Count a cost that was spent already; there may be a debt afterwards."""
         check_costs(cost)
         return await self._apply(
             key, algorithm, lambda record, clock: record.record(algorithm, clock, cost)
@@ -64,4 +67,4 @@ class Keeper(Store):
 
     @abstractmethod
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
-        """Do the step on the record of the key, a fresh one if there is none, atomically."""
+        """Apply the step to the record of the key, or a fresh one, atomically."""

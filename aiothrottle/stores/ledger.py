@@ -1,11 +1,12 @@
-"""What stands under a key: the state of an algorithm, and what of time the store has to know.
+"""A record: the state of an algorithm under a key, and the times that a store needs for it.
 
-Here is, once, what a method does to a record; a store adds atomicity and a clock. The script of
-`RedisStore` says the same in Lua, and a test has both decide alike to the last bit.
+This file has, once, what each method of a store does to a record; a store adds atomicity and a
+clock. The script of `RedisStore` does the same in Lua, and a test shows that both decide alike to
+the last bit.
 
-Instants are effective ones: those of the store's clock, plus what that has ever been set back
-while the record lived. So a clock that steps back mints nothing, and nobody waits for it to catch
-up. Who asks later goes no earlier than who asked before (`last`), whatever has room.
+Invariant: instants are effective ones: those of the store's clock, plus the seconds by which it was
+ever set back while the record lived. So a clock that steps back mints nothing, and no request waits
+for it to catch up. A later call is granted no earlier instant (`last`), whatever has room.
 """
 
 import math
@@ -26,15 +27,15 @@ from aiothrottle.texts import number
 __all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_algorithm", "seal"]
 
 EPOCH = 1767225600
-"""What a shared clock counts from, in seconds since 1970: 2026-01-01T00:00:00Z.
+"""The zero of a shared clock, in seconds since 1970: 2026-01-01T00:00:00Z.
 
 A double that counts from 1970 is exact to a quarter of a microsecond, too coarse for 100,000
 tokens per second. This is a whole number of weeks later, so windows keep their calendar.
 """
 
 LATEST = 1e10
-"""Seconds: three hundred years. Of an instant beyond a double cannot tell the next fraction of a
-second, and beyond 1e16 not the next second: where time stands still, nothing is ever spent."""
+"""Seconds: three hundred years. Beyond it a double has no small fractions of a second, and beyond
+1e16 no single seconds: where time stands still, nothing is ever spent."""
 
 # The seal of the algorithm; then seen, ahead, last. The dump of the state follows.
 HEAD = struct.Struct("<8s3d")
@@ -42,7 +43,7 @@ HEAD = struct.Struct("<8s3d")
 
 @dataclass(slots=True)
 class Record:
-    """A state, and its times."""
+    """A state, and its times; for the methods, `clock` is the time of the store's clock."""
 
     state: Any
     #: The effective instant of the last change.
@@ -53,29 +54,29 @@ class Record:
     last: float = -math.inf
 
     def now(self, clock: float) -> float:
-        """Give the effective instant: time stands still while the clock has not caught up."""
+        """Return the effective instant: time stands still while the clock has not caught up."""
         return max(clock + self.ahead, self.seen)
 
     def reset_after(self, algorithm: Algorithm[Any], now: float) -> float:
-        """Seconds until the record may be forgotten: not while any is let go later.
+        """Seconds until the record may be forgotten: not before the last instant that was granted.
 
-        An algorithm that counts in periods has forgotten this one when it has counted in a later
-        one.
+        An algorithm that counts in periods may have forgotten the present one, if it has counted
+        in a later one.
         """
         return max(algorithm.reset_after(self.state, now), until(self.last, now))
 
     def reserve(
         self, algorithm: Algorithm[Any], clock: float, costs: Sequence[float], horizon: float
     ) -> Answer:
-        """Take what may be taken within the horizon.
+        """Take, in order, the costs that can be taken within the horizon.
 
-        Rejected costs change nothing, unless the algorithm rejects by the wait (`WaitUntil`), and
-        the horizon is as far as it lets a request wait: then they count, the first one and all
-        behind it.
+        Rejected costs change nothing, unless the algorithm rejects by the wait (`WaitUntil`) and
+        the horizon is its maximum wait or more: then the first rejected cost and all behind it
+        count.
         """
         now = self.now(clock)
         if clock + self.ahead < self.seen:
-            self._see(clock, now)  # or time would stand still until the clock has caught up
+            self._see(clock, now)  # otherwise time stands still until the clock has caught up
         instants: list[float] = []
         retry_after = 0.0
         for place, cost in enumerate(costs):
@@ -95,7 +96,7 @@ class Record:
         return self.answer(algorithm, now, tuple(instants), retry_after)
 
     def peek(self, algorithm: Algorithm[Any], clock: float, cost: float) -> Answer:
-        """Tell when the cost may go."""
+        """Answer when the cost can be taken."""
         now = self.now(clock)
         wait = until(self._ready_at(algorithm, now, cost), now) if cost else 0.0
         return self.answer(algorithm, now, (), wait)
@@ -110,7 +111,7 @@ class Record:
     def refund(
         self, algorithm: Algorithm[Any], clock: float, cost: float, instant: float
     ) -> Answer:
-        """Give the cost back that was taken for the instant."""
+        """Give back the cost that was taken for the instant."""
         now = self.now(clock)
         capabilities(algorithm).refund(algorithm, self.state, now, cost, instant)
         self._see(clock, now)
@@ -135,10 +136,10 @@ class Record:
     def answer(
         self, algorithm: Algorithm[Any], now: float, instants: tuple[float, ...], wait: float
     ) -> Answer:
-        """Tell how the record stands, for what was taken, and how long the rest has to wait."""
-        # While somebody is let go later, nobody else goes now.
-        left = 0.0 if self.last > now else algorithm.remaining(self.state, now)
-        return Answer(now, instants, wait, left, self.reset_after(algorithm, now))
+        """Return the answer of the record, with the granted instants and the wait of the rest."""
+        # While a later instant is granted, nothing else can be taken now.
+        remaining = 0.0 if self.last > now else algorithm.remaining(self.state, now)
+        return Answer(now, instants, wait, remaining, self.reset_after(algorithm, now))
 
     def dump(self, algorithm: Algorithm[Any]) -> bytes:
         """Write the record as bytes."""
@@ -147,10 +148,10 @@ class Record:
 
     @classmethod
     def load(cls, algorithm: Algorithm[Any], key: object, data: bytes) -> "Record":
-        """Read what a record of the same algorithm has written.
+        """Return the record of the same algorithm that was dumped.
 
         Raises:
-            ValueError: It is of another algorithm, or damaged.
+            ValueError: The bytes are of another algorithm, or damaged.
         """
         if len(data) < HEAD.size or not data.startswith(seal(algorithm)):
             raise other_algorithm(key, algorithm)
@@ -162,10 +163,12 @@ class Record:
     def restored(
         cls, key: object, state: Callable[[], Any], seen: float, ahead: float, last: float
     ) -> "Record":
-        """Make one of what a store has kept, if a record can be so: who waits for NaN, goes.
+        """Return a record with the times that a store has kept, after checking them.
+
+        A request that waits for NaN would start at once.
 
         Raises:
-            ValueError: It cannot.
+            ValueError: A number cannot be in a record.
         """
         try:
             check_dumped(seen, "record", fresh=True)
@@ -175,12 +178,12 @@ class Record:
         except (TypeError, ValueError) as error:
             raise damaged(key, str(error)) from error
         if max(seen, ahead) > LATEST:
-            raise damaged(key, f"no clock says {number(max(seen, ahead))} s")
+            raise damaged(key, f"no clock is at {number(max(seen, ahead))} s")
         return record
 
 
-def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of whatever algorithm
-    """Take out of the state what is true for the numbers of this algorithm alone."""
+def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of any algorithm
+    """Return the state without what holds only for the limits of this instance."""
     if isinstance(algorithm, SlidingWindowLog):
         state.room = 0
     elif isinstance(algorithm, AllOf):
@@ -190,7 +193,7 @@ def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of
 
 
 def seal(algorithm: Algorithm[Any]) -> bytes:
-    """Give eight bytes that are equal for algorithms that can go on with each other's state."""
+    """Return eight bytes that are equal for algorithms that can continue each other's state."""
     return blake2b(_shape(algorithm).encode(), digest_size=8).digest()
 
 
@@ -198,7 +201,7 @@ def _shape(algorithm: Algorithm[Any]) -> str:
     if isinstance(algorithm, AllOf):
         return f"AllOf({','.join(map(_shape, algorithm.algorithms))})"
     name = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
-    # Their state counts in periods: in those of another length it would be nonsense.
+    # Their state counts in sections of time: with others it would mean nothing.
     if isinstance(algorithm, FixedWindow):
         return f"{name}({float(algorithm.width)!r})"
     if isinstance(algorithm, SlidingWindowCounter):
@@ -207,7 +210,7 @@ def _shape(algorithm: Algorithm[Any]) -> str:
 
 
 def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
-    """Make the error of a key that two algorithms want."""
+    """Return the error of a key that two algorithms use."""
     return ValueError(
         f"the record of {key!r} is not one of {algorithm!r}: another algorithm has written it, or "
         "the same with windows of another period; give each a key of its own, or clear(key)"
@@ -215,5 +218,5 @@ def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
 
 
 def damaged(key: object, reason: str) -> ValueError:
-    """Make the error of a record that none of us has written."""
+    """Return the error of a record that no store of this package has written."""
     return ValueError(f"the record of {key!r} is damaged ({reason}): clear(key) begins anew")

@@ -1,4 +1,4 @@
-"""Limits in memcached: every algorithm by compare and swap, on the clocks of those who ask."""
+"""Limits in memcached: every algorithm by compare and swap, on the clocks of the processes."""
 
 import math
 import time
@@ -26,26 +26,29 @@ from aiothrottle.stores.swap import Loaded, SwapStore
 
 __all__ = ["MemcachedStore"]
 
-# Of more seconds memcached thinks that they count from 1970.
+# More seconds than this memcached takes for a time since 1970.
 _MONTH = 30 * 86400
-# So many calls are under way at a time: a client has as many connections to a node, unless it is
-# told otherwise, and of those that wait for one it serves the last first.
+# The most calls under way at a time: by default a client has as many connections to a node, and of
+# the calls that wait for one it serves the last first.
 _CALLS = 2
 
 
 class MemcachedStore(SwapStore):
     """Keeps the records in memcached, by compare and swap, with `emcache` as the driver.
 
-    memcached tells whole seconds only, so the clocks of the machines count, and have to agree:
-    time is what the fastest of them says. It forgets what it has no memory for, and all of it when
-    it is restarted; what is forgotten may be spent again. A `SlidingWindowLog` is eight bytes for
-    each token of its limit, of a megabyte at the most; others are small.
+    The clock of memcached has whole seconds only, so the clocks of the machines count, and have to
+    agree: the fastest of them rules. memcached drops records when its memory is full, and all of
+    them when it is restarted; dropped tokens may be spent once more. A `SlidingWindowLog` needs
+    eight bytes for each token of its limit, and a megabyte at the most; the others are small.
 
     Args:
-        client: What ``await emcache.create_client(...)`` gives. Its `timeout` is that of a call;
-            at most two are under way at a time, others queue.
+        client: The client that ``await emcache.create_client(...)`` returns. Its `timeout` is that
+            of a call; at most two are under way at a time, others queue.
         prefix: The beginning of the name of every record.
-        clock: For tests: gives the time in seconds.
+        clock: For tests: returns the time in seconds.
+
+    Raises:
+        TypeError: The client is of another kind.
 
     >>> import emcache
     >>> async def make():
@@ -65,7 +68,7 @@ class MemcachedStore(SwapStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         if not isinstance(client, Client):
-            raise TypeError(f"client is what emcache.create_client() gives, not {shown(client)}")
+            raise TypeError(f"client is a client of emcache.create_client(), not {shown(client)}")
         self._client = client
         self._prefix = prefix
         self._clock = clock or _since_2026
@@ -79,7 +82,7 @@ class MemcachedStore(SwapStore):
         await self._calls.ask(partial(_was_done, partial(self._client.delete, name)))
 
     async def load(self, key: Key) -> Loaded:
-        """Give what is there, its number, and the time of this machine."""
+        """Return the bytes of the record, their number, and the time of this machine."""
         name = self._name(key)
         item: Item | None = await self._calls.ask(partial(self._client.gets, name))
         if item is None:
@@ -87,20 +90,20 @@ class MemcachedStore(SwapStore):
         return item.value or None, item.cas, self._clock()
 
     async def swap(self, key: Key, mark: int | None, data: bytes | None, seconds: float) -> bool:
-        """Put `data` there if what is there has the number still."""
+        """Replace the bytes of the record by `data` if they still have the number."""
         expires = math.ceil(seconds) + 1
         if expires > _MONTH:
             expires += int(time.time())
         name = self._name(key)
         if mark is None:
             put = partial(self._client.add, name, data or b"", exptime=expires)
-        else:  # there is no way to delete what has that number; nothing is soon forgotten
+        else:  # no command deletes by the number; an empty value expires soon
             put = partial(self._client.cas, name, data or b"", mark, exptime=expires)
-        # What was loaded is soon out of date: nobody else goes first.
+        # What was loaded is soon out of date: no other call is sent before.
         return bool(await self._calls.ask(partial(_was_done, put), first=True))
 
     def _trouble(self) -> str:
-        """Tell what cannot be reached: why not, the driver tells nobody but its log."""
+        """Return which nodes cannot be reached; the driver only logs the reason."""
         nodes = self._client.cluster_managment().connection_pool_metrics()
         lost = ", ".join(str(node) for node, pool in nodes.items() if not pool.cur_connections)
         return lost and f"no connection to {lost}; the logger 'emcache' has the reason"
@@ -114,7 +117,7 @@ def _since_2026() -> float:
 
 
 async def _was_done(call: Callable[[], Awaitable[None]]) -> bool:
-    """Make the call; False if there was not what it is about."""
+    """Make the call; return False if the record is missing, or has changed."""
     try:
         await call()
     except (NotStoredStorageCommandError, NotFoundCommandError):

@@ -1,4 +1,4 @@
-"""The store of one process: a dict. It answers as the shared ones do, and at once."""
+"""The store of one process: a dict. It answers as the shared stores do, and at once."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ from aiothrottle.stores.store import Answer, Key, name_of
 
 __all__ = ["MemoryStore"]
 
-# So many records may be there before any is looked at.
+# The number of records up to which none is checked for its expiry.
 _FEW = 128
 
 
@@ -26,8 +26,8 @@ class _Entry:
     #: The effective instant from which on the record may be forgotten.
     expires: float = -math.inf
 
-    def is_over(self, clock: float) -> bool:
-        """Tell whether the record is as good as none."""
+    def is_expired(self, clock: float) -> bool:
+        """Return whether the record is equivalent to a fresh one."""
         return self.record.now(clock) >= self.expires
 
 
@@ -35,8 +35,8 @@ class MemoryStore(Keeper, SlotStore):
     """Keeps the records in this process: for several limiters on one event loop, and for tests.
 
     Args:
-        clock: Gives the time in seconds. It may step back. On an event loop with a time of its own
-            (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
+        clock: Returns the time in seconds. It may step back. On an event loop with a time of its
+            own (`aiothrottle.testing.VirtualTimeLoop`) the default follows that time.
 
     >>> import asyncio
     >>> from aiothrottle.algorithms import SlidingWindowLog
@@ -67,7 +67,7 @@ class MemoryStore(Keeper, SlotStore):
         self._entries.pop(name_of(key), None)
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one atomic step."""
+        """Take, keep and return slots, in one atomic step."""
         name = name_of(key)
         table = self._tables.setdefault(name, SlotTable())
         granted = table.claim(self._now(), claim)
@@ -79,7 +79,7 @@ class MemoryStore(Keeper, SlotStore):
         name = name_of(key)
         clock = self._now()
         entry = self._entries.get(name)
-        if entry is None or entry.is_over(clock):
+        if entry is None or entry.is_expired(clock):
             if len(self._entries) >= self._many:
                 self._forget(clock)
             entry = self._entries[name] = _Entry(algorithm, Record(algorithm.start()))
@@ -89,13 +89,13 @@ class MemoryStore(Keeper, SlotStore):
             portable(entry.algorithm, entry.record.state)
             entry.algorithm = algorithm
         answer = step(entry.record, clock)
-        # Not sooner than was known before: who asked may have a shorter period.
+        # Not sooner than before: the limiter of this call may have a shorter period.
         entry.expires = max(entry.expires, answer.now + answer.reset_after)
         return answer
 
     def _forget(self, clock: float) -> None:
-        """Drop what is as good as new; look again when there are twice as many as are left."""
+        """Drop the expired records; check again when there are twice as many as remain."""
         self._entries = {
-            name: entry for name, entry in self._entries.items() if not entry.is_over(clock)
+            name: entry for name, entry in self._entries.items() if not entry.is_expired(clock)
         }
         self._many = max(_FEW, 2 * len(self._entries))

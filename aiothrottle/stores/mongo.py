@@ -1,4 +1,4 @@
-"""Limits in MongoDB, on the server's clock: a stamp in one call, all else by compare and swap."""
+"""Limits in MongoDB, on the server's clock: by compare and swap, and `WaitUntil` in one call."""
 
 import math
 import secrets
@@ -20,7 +20,15 @@ from aiothrottle.checks import check_number
 from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls, send_alone
 from aiothrottle.stores.ledger import EPOCH, damaged
-from aiothrottle.stores.mongo_stamp import SEAL, SOUND, answer_of, bytes_of, fields_of, fresh, move
+from aiothrottle.stores.mongo_wait_until import (
+    SEAL,
+    SOUND,
+    answer_of,
+    bytes_of,
+    fields_of,
+    fresh,
+    move,
+)
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -30,30 +38,30 @@ _Document: TypeAlias = dict[str, Any]
 
 _SINCE = datetime.fromtimestamp(EPOCH, UTC)
 _LONGEST = 3e9  # seconds: a hundred years
-# So many calls are under way at a time.
+# The most calls under way at a time.
 _CALLS = 16
 
 
 class MongoStore(SwapStore):
     """Keeps the records in a collection of MongoDB 4.4 or later, each in a document of its own.
 
-    The key is the document's ``_id``, which no two can share, so any number of processes may begin
-    with the same key at once. The server removes what may be forgotten, by an index that is made
-    with the first call; it looks about once a minute, `purge` does so at once.
+    The key is the document's ``_id``, which is unique, so any number of processes may begin with
+    the same key at once. The server removes expired records about once a minute, by an index that
+    the first call makes; `purge` removes them at once.
 
-    `WaitUntil`, asked for one cost, is one call: an update that the server itself computes. All
-    else is by compare and swap.
+    A reservation of one cost with `WaitUntil` is one call: an update that the server computes.
+    Everything else is done by compare and swap.
 
     Args:
         client: An `AsyncMongoClient`. With ``retryWrites=False`` it sends nothing twice.
-        database: Its name.
-        collection: Its name.
-        timeout: Seconds after which a call is given up, whatever the client's own patience. They
+        database: The name of the database.
+        collection: The name of the collection.
+        timeout: Seconds after which a call is given up, whatever the timeouts of the client. They
             begin when the call is sent: at most sixteen are under way at a time, others queue.
-        clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
+        clock: For tests: returns the time in seconds in place of the server. Nothing expires then.
 
     Raises:
-        TypeError: The client is no `AsyncMongoClient`, or the timeout is no number.
+        TypeError: The client is not an `AsyncMongoClient`, or the timeout is not a number.
         ValueError: The timeout is not above zero.
 
     >>> from pymongo import AsyncMongoClient
@@ -96,7 +104,7 @@ class MongoStore(SwapStore):
         *,
         horizon: float = 0.0,
     ) -> Answer:
-        """Take, in order, as many of the costs as may go within `horizon` seconds from now."""
+        """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
         if type(algorithm) is WaitUntil and len(costs) == 1 and 0 < costs[0] <= algorithm.capacity:
             check_costs(*costs)
             check_horizon(horizon)
@@ -108,7 +116,7 @@ class MongoStore(SwapStore):
     async def _move(
         self, key: Key, algorithm: WaitUntil, cost: float, horizon: float
     ) -> Answer | None:
-        """Have the server move the stamp; None if there is a record of another algorithm."""
+        """Reserve in one call; None if the record is of another algorithm, or damaged."""
         name, mark = name_of(key), secrets.token_bytes(8)
         this = {"_id": name, **SOUND}
         for _ in range(2):
@@ -122,7 +130,7 @@ class MongoStore(SwapStore):
             found: _Document | None = await self._calls.ask(update)
             if found is not None:
                 return answer_of(key, algorithm, found)
-            # No upsert: of several first ones all but one might be told of nothing.
+            # No upsert: of several first calls all but one could fail.
             await self._insert(fresh(name, mark))
         return None
 
@@ -131,13 +139,13 @@ class MongoStore(SwapStore):
         await self._calls.ask(partial(self._records.delete_one, {"_id": name_of(key)}))
 
     async def purge(self) -> int:
-        """Delete all that may be forgotten. Tells how many records there were of it."""
-        over: _Document = {"expires": {"$lt": await self._time()}}
-        done = await self._calls.ask(partial(self._records.delete_many, over))
-        return int(done.deleted_count)
+        """Delete the expired records. Return how many there were."""
+        expired: _Document = {"expires": {"$lt": await self._time()}}
+        deleted = await self._calls.ask(partial(self._records.delete_many, expired))
+        return int(deleted.deleted_count)
 
     async def load(self, key: Key) -> Loaded:
-        """Give what is there, a mark of it, and the server's time."""
+        """Return the bytes of the record, its mark, and the server's time."""
         found: list[_Document] = await self._calls.ask(partial(self._find, name_of(key)))
         if not found:
             time = await self._time()
@@ -150,7 +158,7 @@ class MongoStore(SwapStore):
         return data, _Mark(record["mark"], time), self._seconds(time)
 
     async def swap(self, key: Key, mark: "_Mark", data: bytes | None, seconds: float) -> bool:
-        """Put `data` there if what is there still has the mark."""
+        """Replace the bytes of the record by `data` if it still has the mark."""
         name = name_of(key)
         this = {"_id": name, "mark": mark.written}
         if data is None:
@@ -162,16 +170,16 @@ class MongoStore(SwapStore):
             record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
         if mark.written is not None:
             update = partial(self._records.update_one, this, {"$set": record})
-            # What was loaded is soon out of date: nobody else goes first.
+            # What was loaded is soon out of date: no other call is sent before.
             return bool((await self._calls.ask(update, first=True)).matched_count)
         return await self._insert({"_id": name, **record})
 
     async def _make_index(self) -> None:
-        """See to the index, once, before the first call."""
+        """Make the index, once, before the first call."""
         await self._records.create_index("expires", expireAfterSeconds=0)
 
     async def _insert(self, record: _Document) -> bool:
-        """Be the first with the key; False if another process was."""
+        """Insert the first record of a key; return False if another process was faster."""
 
         async def insert() -> bool:
             try:
@@ -183,7 +191,7 @@ class MongoStore(SwapStore):
         return bool(await self._calls.ask(insert, first=True))
 
     async def _find(self, name: str) -> list[_Document]:
-        """Find the record, and the time with it: a plain `find` tells none."""
+        """Find the record, and the time with it, which a plain `find` does not return."""
         cursor = await self._records.aggregate(
             [{"$match": {"_id": name}}, {"$set": {"now": "$$NOW"}}]
         )
@@ -200,13 +208,13 @@ class MongoStore(SwapStore):
         return (time.replace(tzinfo=UTC) - _SINCE).total_seconds()
 
     def _trouble(self) -> str:
-        """Tell why the client has found no server: it only says so when its own patience ends."""
+        """Return why the client finds no server: it raises that only after its own timeout."""
         servers = self._client.topology_description.server_descriptions().values()
         return "; ".join({str(server.error) for server in servers if server.error})
 
 
 class _Mark(NamedTuple):
-    """What was written last, None if nothing is there; and when that was seen, by the server."""
+    """The mark that was written last, None if there is no record; and the server's time of it."""
 
     written: bytes | None
     time: datetime

@@ -4,11 +4,11 @@ Strategy. Such an algorithm decides about a request when it arrives, and the tim
 decides is in the store. So the store is called for the requests that have arrived, in order and
 many in one call, as far ahead as the algorithm lets a request wait. A request that gets an instant
 waits for it in the queue, as everywhere; the first one that gets none is rejected with all behind
-it, and the store has counted them. What is reserved belongs to no particular request: a request
-that leaves the queue leaves the last reservation.
+it, and the store has counted them. A reservation belongs to no particular request: when a request
+leaves the queue, the last reservation is free.
 
-Invariant: a waiter is undecided, or it is not rejected any more: if its reservation went back, for
-a pause or as there was no slot, the reserver asks again until there is another.
+Invariant: a waiter is undecided, or it is not rejected any more: if its reservation was returned,
+for a pause or for want of a slot, the reserver asks again until there is another.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ _MOST_PER_CALL = 1024
 
 
 class Newcomers:
-    """The waiters about whom the store has not decided yet, and the task that calls it."""
+    """The waiters about whom the store has not decided yet, and the task that calls it for them."""
 
     __slots__ = ("_ask_at", "_reserver", "_task", "_timer")
 
     def __init__(self, reserver: Reserver) -> None:
         self._reserver = reserver
-        # What serves while the store is away says when to call again.
+        # The fallback reports when to call again while the store fails.
         self._ask_at = -math.inf
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether the store is called for nobody."""
+        """Whether no waiter is undecided and no call is under way."""
         return self._task is None and not self._reserver.undecided
 
     def add(self, engine: Engine, waiter: "Waiter") -> None:
@@ -69,14 +69,14 @@ class Newcomers:
         self._stop_timer()
         for waiter in self._reserver.undecided:
             if wait := self._wait_to_ask(engine, waiter):
-                # A timer is no reason for a limiter to live on.
+                # A weak reference: a timer must not keep a limiter alive.
                 later = functools.partial(self._start_later, weakref.ref(engine))
                 self._timer = loop.call_later(wait, later)
                 return
             self._task = asyncio.Task(
                 self._run(engine), loop=loop, name="aiothrottle newcomers", context=Context()
             )
-            ended = functools.partial(self._ended, engine)
+            ended = functools.partial(self._task_ended, engine)
             self._task.add_done_callback(ended, context=Context())
             return
 
@@ -86,7 +86,7 @@ class Newcomers:
             self.start(engine)
 
     def ask_again(self, engine: Engine) -> None:
-        """Call again at once: what the store, or its fallback, has said is over."""
+        """Call again at once: what the store, or its fallback, has rejected is over."""
         self._ask_at = -math.inf
         self.start(engine)
 
@@ -103,7 +103,7 @@ class Newcomers:
             await self._ask(engine, batch)
 
     def _next_batch(self) -> list["Waiter"]:
-        """Give the first waiters that have the same timeout: one call can decide about them."""
+        """Return the first waiters that have the same timeout: one call can decide about them."""
         undecided, batch = self._reserver.undecided, list["Waiter"]()
         for waiter in [*undecided]:
             if _has_left(waiter):
@@ -127,7 +127,7 @@ class Newcomers:
             answer = await reserver.store.reserve(
                 reserver.key, reserver.algorithm, costs, horizon=patience
             )
-        except Exception as error:  # noqa: BLE001 - the requests are to fail by it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the waiters get it, whatever it is
             for waiter in batch:
                 reserver.undecided.pop(waiter, None)
                 fail(waiter, twin(error, engine.key))
@@ -152,8 +152,7 @@ class Newcomers:
         """
         algorithm = cast("WaitUntil", self._reserver.algorithm)
         longest, counted = max_wait(algorithm), 0.0
-        # The store has counted them, unless it was asked for less than the algorithm lets them
-        # wait.
+        # The store has counted them, unless the call had a shorter horizon than the algorithm's.
         if wait > longest > patience:
             cost = math.fsum(waiter.cost for waiter in rejected)
             reserved_of(engine).owed.append(Reservation(math.nan, cost, math.nan))
@@ -168,12 +167,12 @@ class Newcomers:
                 error = ThrottleTimeout(retry_after, timeout=timeout, key=engine.key)
                 fail(waiter, error)
 
-    def _ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
+    def _task_ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
         if self._task is not task:
             return  # the loop is another one
         self._task = None
         if engine.queue.count:
-            engine.wake()  # the consumer has the calls made that are left
+            engine.wake()  # the consumer starts the calls that are still due
         else:
             self._reserver.give_back(engine)
             if not task.cancelled():  # else the loop may be closing: no new task
@@ -187,16 +186,16 @@ class Newcomers:
     def fit(self, engine: Engine) -> None:
         """Return the reservations that do not fit the waiters, and all behind those.
 
-        One reservation is for one request here: two requests of a cost of 1 would start at once by
-        a reservation of 2.
+        One reservation is for one request here: with a reservation of 2 two requests of a cost of 1
+        would start at once.
         """
         reserved = reserved_of(engine)
         ready, fitting = iter(reserved.ready), 0
         for waiter in engine.queue:
             if waiter in self._reserver.undecided or not waiter.cost or _has_left(waiter):
                 continue
-            slot = next(ready, None)
-            if slot is None or not math.isclose(slot.cost, waiter.cost):
+            reservation = next(ready, None)
+            if reservation is None or not math.isclose(reservation.cost, waiter.cost):
                 break
             fitting += 1
         reserved.give_back_behind(fitting)
@@ -219,6 +218,6 @@ class Newcomers:
 
 
 def _has_left(waiter: "Waiter") -> bool:
-    """Tell whether the waiter was cancelled or has failed; if it is granted it may yet stay."""
+    """Return whether the waiter was cancelled or has failed; a granted one is still there."""
     future = waiter.future
     return future is None or (future.done() and not is_granted(future))

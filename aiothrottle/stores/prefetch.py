@@ -1,9 +1,9 @@
-"""How many tokens are reserved before anybody asked, and for how long they are kept.
+"""How many tokens are reserved before a request needs them, and for how long they are kept.
 
-Strategy. Either the user says so (`prefetch="50/100ms"`: 50 tokens, kept for 100 ms), or it is
-learned: a single task that asks again each time in the same turn of the loop would need a call for
-each request. So while it does, each call reserves about twice as many as the call before. What it
-does not use within the turn goes back, so nothing is used late.
+Strategy. Either the user gives both (`prefetch="50/100ms"`: 50 tokens, kept for 100 ms), or the
+number is learned: a single task that asks again each time in the same turn of the loop would need a
+call for each request. So while it does, each call reserves about twice as many as the call before.
+What it does not use within the turn is returned, so nothing is used late.
 """
 
 import math
@@ -25,7 +25,7 @@ class Prefetch:
     """The tokens to reserve beyond those of the waiters.
 
     Args:
-        given: The tokens, and for how long they are kept. None: learned.
+        given: The tokens, and for how long they are kept. None: the number is learned.
 
     >>> prefetch = Prefetch(None)
     >>> [prefetch.tokens(30, alone=True) for _ in range(5)]
@@ -44,12 +44,12 @@ class Prefetch:
 
     @property
     def is_given(self) -> bool:
-        """Whether the user says how many, and prefetched tokens are kept while nobody waits."""
+        """Whether the user gives the number: then prefetched tokens are kept while nobody waits."""
         return self._given is not None
 
     @property
     def is_learned(self) -> bool:
-        """Whether the last call reserved more than was asked for, as it was learned to."""
+        """Whether the number is learned, and the last call prefetched tokens."""
         return self._given is None and self._calls > 1
 
     @property
@@ -58,14 +58,14 @@ class Prefetch:
         return _PATIENCE if self._given is None else max(_PATIENCE, self._given.period)
 
     def reset(self) -> None:
-        """Learn anew: a turn has passed in which nobody asked, or the store has rejected."""
+        """Learn anew: a turn has passed without a request, or the store has rejected one."""
         self._calls = 0
 
     def tokens(self, batch: int, *, alone: bool) -> int:
-        """Tell how many tokens to reserve with this call.
+        """Return how many tokens to prefetch with this call.
 
         Args:
-            batch: How many costs suit a call at this rate.
+            batch: The most costs in one call at this rate.
             alone: Whether the call is for a single waiter, and nobody else waits.
         """
         if self._given is not None:
@@ -78,5 +78,5 @@ class Prefetch:
         return learned
 
     def costs(self, tokens: int) -> list[float]:
-        """Cut the tokens into costs: what is learned, one by one, so that a part can be granted."""
+        """Cut the tokens into costs: a learned number one by one, so that a part can be granted."""
         return [1.0] * tokens if self._given is None else [float(tokens)]

@@ -32,15 +32,15 @@ __all__ = [
     "read_loaded",
 ]
 
-# Seconds for which an answer is kept, at the least, for a driver that sends a request again. It
-# does so until the call is given up.
+# Seconds for which an answer is kept, at the least, for a driver that retries a request. It does so
+# until the call is given up.
 _KEEP_ANSWER = 5.0
-# How many records are remembered: a kilobyte each.
+# The most records whose arguments are cached: a kilobyte each.
 _MANY = 16_384
 
 
 def _script(*files: str) -> str:
-    """Give the text of a script of this package."""
+    """Return the text of a script of this package."""
     parts = [pkgutil.get_data(__package__ or "", f"lua/{file}") or b"" for file in files]
     return b"\n".join(parts).decode()
 
@@ -52,14 +52,14 @@ SLOTS = _script("slots.lua")
 
 
 class Request(NamedTuple):
-    """What a script is called with."""
+    """The keys and arguments of a script."""
 
     keys: list[str]
     args: list[str | bytes | int]
 
 
 class _Record(NamedTuple):
-    """What all requests about one record have in common."""
+    """The parts that all requests about one record have in common."""
 
     #: Held, so that no other algorithm gets its `id`.
     algorithm: Algorithm[Any]
@@ -75,7 +75,7 @@ class Requests:
     Args:
         prefix: The beginning of every name.
         timeout: Seconds after which a call is given up.
-        clock: For tests: gives the time in seconds in place of the server.
+        clock: For tests: returns the time in seconds in place of the server.
     """
 
     __slots__ = ("_clock", "_ids", "_prefix", "_records", "_sender", "keep")
@@ -93,13 +93,13 @@ class Requests:
         self._records: dict[tuple[Key, int], _Record] = {}
 
     def name(self, key: Key) -> str:
-        """Give the name of the record. A cluster keeps all names with this beginning together."""
+        """Return the name of the record. A cluster keeps all names with this beginning together."""
         return f"{{{name_of(key, self._prefix)}}}"
 
     def make(
         self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
     ) -> Request | None:
-        """Give a request to `record.lua`; None if the script does not know the algorithm."""
+        """Return a request to `record.lua`; None if the script does not know the algorithm."""
         record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
         if record is None:
             return None
@@ -123,12 +123,12 @@ class Requests:
         return record
 
     def id(self, name: str) -> str:
-        """Give a key for the answer to one request about the record of that name."""
+        """Return a key for the answer to one request about the record of that name."""
         # The process is part of the id: a forked child has the same count.
         return f"{name}#{os.getpid():x}-{self._sender}-{next(self._ids):x}"
 
     def claim(self, key: Key, claim: Claim, channel: str) -> Request:
-        """Give a request to `slots.lua`."""
+        """Return a request to `slots.lua`."""
         name = self.name(key)
         time = b"" if self._clock is None else repr(self._clock())
         numbers = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
@@ -139,7 +139,7 @@ class Requests:
 
 
 def read_answer(
-    reply: Any,  # noqa: ANN401 - of whatever server
+    reply: Any,  # noqa: ANN401 - of any server
     key: Key,
     algorithm: Algorithm[Any],
     most: int = 0,
@@ -147,19 +147,19 @@ def read_answer(
     """Read a reply of `record.lua`.
 
     Args:
-        reply: Of the server.
-        key: Of the record.
-        algorithm: Of the record.
+        reply: The reply of the server.
+        key: The key of the record.
+        algorithm: The algorithm of the record.
         most: The most instants that there may be.
 
     Raises:
         ValueError: The record is of another algorithm, or damaged.
-        StoreUnavailable: It is no reply of the script.
+        StoreUnavailable: The reply is not one of the script.
     """
     if reply in ("other algorithm", b"other algorithm"):
         raise other_algorithm(key, algorithm)
     if reply in ("damaged", b"damaged"):
-        raise damaged(key, "it is no dump, or has a number in it that cannot be")
+        raise damaged(key, "it is no dump, or has an impossible number in it")
     try:
         now, retry_after, remaining, reset_after, *runs = map(float, reply.split())
         instants = _instants(runs, most)
@@ -182,7 +182,7 @@ def read_granted(reply: Any) -> Granted:  # noqa: ANN401
     """Read a reply of `slots.lua`.
 
     Raises:
-        StoreUnavailable: It is no reply of the script.
+        StoreUnavailable: The reply is not one of the script.
     """
     try:
         granted, lost, retry_after = reply
@@ -195,7 +195,7 @@ def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401
     """Read a reply of `load.lua`: the bytes of a record, and the server's time since 1970.
 
     Raises:
-        StoreUnavailable: It is no reply of the script.
+        StoreUnavailable: The reply is not one of the script.
     """
     try:
         data, (seconds, microseconds) = reply

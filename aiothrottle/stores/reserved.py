@@ -1,4 +1,8 @@
-"""What a store has let go, and when: an algorithm that is fed from outside."""
+"""The reservations of an engine: tokens that a store has granted, as an algorithm of the engine.
+
+Invariant: a token is in one of the lists of `ReservedState` until the store knows what became of
+it; all of them are in the order of their instants.
+"""
 
 import math
 from collections import deque
@@ -13,19 +17,19 @@ from aiothrottle.algorithms.timestamps import until
 __all__ = ["Reservation", "Reserved", "ReservedState", "Used"]
 
 Used: TypeAlias = tuple[float, float, float]
-"""When tokens were used, how many, and the instant for which the store has taken them."""
+"""The timestamp at which tokens were used, how many, and the instant of the store."""
 
 # Tokens that are as good as none: the sum of a few costs is off by less.
 _ROUNDING = 1e-9
-# What was used may be given back as long as it is remembered; more are hardly ever under way.
+# Used tokens can be refunded while they are remembered; more are hardly ever under way.
 _MOST_UNDER_WAY = 4096
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Tokens that the store has taken for an `instant` of its clock, and `at`, when that is here.
+    """Tokens that the store has taken for an `instant` of its clock; `at` is the instant here.
 
-    Of those that are owed, `at` is when they were used.
+    Of tokens that are owed, `at` is the timestamp at which they were used.
     """
 
     at: float
@@ -35,53 +39,59 @@ class Reservation:
 
 @dataclass(slots=True)
 class ReservedState:
-    """Tokens on their way from the store, to the store, and between."""
+    """The tokens that come from the store, and those of which it has to get to know."""
 
     #: May be used, each from its instant on; in the order of the store.
     ready: deque[Reservation] = field(default_factory=deque[Reservation])
     #: Were used.
     used: deque[Used] = field(default_factory=lambda: deque[Used](maxlen=_MOST_UNDER_WAY))
-    #: Went without having been reserved, and are counted in the store by now; or the store is just
-    #: being told, if the instant is not known.
-    charged: deque[Reservation] = field(
+    #: Were used without a reservation, and are counted in the store; the call is still under way
+    #: where the instant is NaN.
+    recorded: deque[Reservation] = field(
         default_factory=lambda: deque[Reservation](maxlen=_MOST_UNDER_WAY)
     )
-    #: Were not needed: the store has still to hear of it.
+    #: Were not used, and are still to be refunded in the store.
     returned: deque[Reservation] = field(default_factory=deque[Reservation])
-    #: Went without having been reserved: the store has still to count them.
+    #: Were used without a reservation, and are still to be counted in the store.
     owed: deque[Reservation] = field(default_factory=deque[Reservation])
-    #: What the store said last: so many were left, and until when that is of interest.
-    left: float = math.inf
+    #: The tokens that remained in the store at its last answer, and until when that counts.
+    remaining: float = math.inf
     known_until: float = -math.inf
 
     @property
     def tokens(self) -> float:
         """How many are ready, now or later."""
-        return math.fsum([slot.cost for slot in self.ready])
+        return math.fsum([reservation.cost for reservation in self.ready])
 
-    def counted(self, slot: Reservation, cost: float, instant: float) -> None:
-        """Note when the store has counted the slot; return what was given back meanwhile."""
-        slot.instant = instant
-        if slot.cost < cost:
-            self.returned.append(Reservation(slot.at, cost - slot.cost, instant))
+    def counted(self, owed: Reservation, cost: float, instant: float) -> None:
+        """Note the instant at which the store counted a cost; return what was refunded meanwhile.
 
-    def put(self, slot: Reservation) -> None:
-        """Have one more ready; answers of several calls may come in another order."""
+        Args:
+            owed: The part of the cost that is still used.
+            cost: What the store has counted.
+            instant: The store's instant.
+        """
+        owed.instant = instant
+        if owed.cost < cost:
+            self.returned.append(Reservation(owed.at, cost - owed.cost, instant))
+
+    def put(self, reservation: Reservation) -> None:
+        """Add a reservation; the answers of several calls may arrive in another order."""
         place = len(self.ready)
         while place:
             before = self.ready[place - 1]
-            if before.instant <= slot.instant or before.at <= slot.at:
+            if before.instant <= reservation.instant or before.at <= reservation.at:
                 break
             place -= 1
-        self.ready.insert(place, slot)
+        self.ready.insert(place, reservation)
 
     def give_back(self) -> None:
-        """Return all that is ready, the latest first: those before it may go on its strength."""
+        """Return all that is ready, the latest first: so the store can grant the earlier ones."""
         self.returned.extend(reversed(self.ready))
         self.ready.clear()
 
     def give_back_behind(self, count: int) -> None:
-        """Return all that is ready but the first so many slots, the latest first."""
+        """Return all but the first `count` reservations, the latest first."""
         while len(self.ready) > count:
             self.returned.append(self.ready.pop())
 
@@ -101,7 +111,7 @@ class Reserved:
     """Admits what was reserved elsewhere, as soon as it is ready, and nothing else.
 
     Args:
-        algorithm: By which it was reserved.
+        algorithm: The algorithm by which the store decides.
 
     >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
     >>> algorithm = Reserved(SlidingWindowLog("2/s"))
@@ -126,7 +136,7 @@ class Reserved:
         return max_wait(self.algorithm)
 
     def start(self) -> ReservedState:
-        """Give the state of one for whom nothing was reserved."""
+        """Return the state without a reservation."""
         return ReservedState()
 
     def hold(
@@ -137,10 +147,17 @@ class Reserved:
         instants: Sequence[float],
         there: float,
     ) -> None:
-        """Have the costs ready, each from an instant of the store's clock on, which says `there`.
+        """Add the costs, each with the instant of the store's clock from which it may be used.
 
-        What has the same instant is one slot, unless this answer was longer under way: what is
-        held may be somebody's by now, who is let go.
+        Costs of the same instant are one reservation, unless this answer took longer than that of
+        the reservation: it may have been granted to a waiter by now.
+
+        Args:
+            state: The reservations.
+            now: The time here.
+            costs: The tokens.
+            instants: The instants of the store's clock.
+            there: The time of the store's clock.
         """
         last = state.ready[-1] if state.ready else None
         before, at = math.nan, now
@@ -154,85 +171,85 @@ class Reserved:
                 state.put(last)
 
     def delay(self, state: ReservedState, now: float, cost: float) -> float:
-        """Seconds until so many are ready: infinity if they are not reserved."""
+        """Seconds until the cost is ready: infinity if it is not reserved."""
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(self, state: ReservedState, now: float, cost: float, ahead: float) -> float:
-        """The same when those ahead have taken theirs."""
+        """Seconds until the cost is ready after the `ahead` tokens."""
         if cost == 0:
             return 0.0
         missing, ready_at = ahead + cost - _ROUNDING, -math.inf
-        for slot in state.ready:
-            missing -= slot.cost
-            ready_at = max(ready_at, slot.at)
+        for reservation in state.ready:
+            missing -= reservation.cost
+            ready_at = max(ready_at, reservation.at)
             if missing <= 0:
                 return until(ready_at, now)
         return math.inf
 
     def allowance(self, state: ReservedState, now: float, most: int) -> int:
-        """All that are ready now."""
+        """Return how many tokens are ready now."""
         ready = 0.0
-        for slot in state.ready:
-            if slot.at > now or ready >= most:
+        for reservation in state.ready:
+            if reservation.at > now or ready >= most:
                 break
-            ready += slot.cost
+            ready += reservation.cost
         return min(most, int(ready + _ROUNDING))
 
     def take(self, state: ReservedState, now: float, cost: float) -> None:
         """Use what is ready; what is missing is owed."""
         ready = state.ready
         while cost > _ROUNDING and ready and ready[0].at <= now:
-            slot = ready[0]
-            part = min(slot.cost, cost)
-            state.used.append((now, part, slot.instant))
-            slot.cost -= part
+            first = ready[0]
+            part = min(first.cost, cost)
+            state.used.append((now, part, first.instant))
+            first.cost -= part
             cost -= part
-            if slot.cost <= _ROUNDING:
+            if first.cost <= _ROUNDING:
                 ready.popleft()
         if cost > _ROUNDING:
             state.owed.append(Reservation(now, cost, math.nan))
 
     def take_each(self, state: ReservedState, timestamps: Sequence[float]) -> None:
-        """Use a token at each of the timestamps: of one slot many, as a rule."""
+        """Use a token at each of the timestamps: many of one reservation, as a rule."""
         ready, used = state.ready, state.used
-        slot = ready[0] if ready else None
+        first = ready[0] if ready else None
         for now in timestamps:
-            if slot is not None and slot.cost > 1.0 and slot.at <= now:
-                used.append((now, 1.0, slot.instant))
-                slot.cost -= 1.0
+            if first is not None and first.cost > 1.0 and first.at <= now:
+                used.append((now, 1.0, first.instant))
+                first.cost -= 1.0
             else:
                 self.take(state, now, 1.0)
-                slot = ready[0] if ready else None
+                first = ready[0] if ready else None
 
     def refund(self, state: ReservedState, now: float, cost: float, at: float) -> None:  # noqa: ARG002
-        """Return what was used at that instant; what is still owed for it need not be paid."""
-        for slots in (state.owed, state.charged):
-            for slot in reversed(slots):
-                if slot.at < at or cost <= 0.0:
+        """Return what was used at that timestamp; what is still owed for it is forgotten."""
+        for unreserved in (state.owed, state.recorded):
+            for each in reversed(unreserved):
+                if each.at < at or cost <= 0.0:
                     break
-                part = min(slot.cost, cost)
-                if slot.at == at and part > 0.0:
-                    slot.cost -= part
+                part = min(each.cost, cost)
+                if each.at == at and part > 0.0:
+                    each.cost -= part
                     cost -= part
-                    if not math.isnan(slot.instant):  # else the store has not counted it yet
-                        state.returned.append(Reservation(at, part, slot.instant))
+                    if not math.isnan(each.instant):  # else the store has not counted it yet
+                        state.returned.append(Reservation(at, part, each.instant))
         used = state.used
         for place in range(len(used) - 1, -1, -1):
-            used_at, left, instant = used[place]
+            used_at, tokens, instant = used[place]
             if used_at < at or cost <= 0.0:
                 break
-            part = min(left, cost)
+            part = min(tokens, cost)
             if used_at == at and part > 0.0:
-                used[place] = (at, left - part, instant)
+                used[place] = (at, tokens - part, instant)
                 cost -= part
                 state.returned.append(Reservation(at, part, instant))
 
     def remaining(self, state: ReservedState, now: float) -> float:
-        """What the store said was left, while that is of interest."""
-        return state.left if now < state.known_until else self.capacity
+        """Return the tokens that remained at the last answer, while that counts."""
+        return state.remaining if now < state.known_until else self.capacity
 
     def reset_after(self, state: ReservedState, now: float) -> float:
-        """Seconds until the store forgets what it last told of."""
+        """Seconds until the store forgets the tokens of its last answer."""
         return until(state.known_until, now)
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> ReservedState:  # noqa: ARG002

@@ -1,12 +1,12 @@
 """The reserver: the one task that calls the store for a shared bucket.
 
 Strategy. While there is something to send, the task sends it, one call after the other, and then
-ends: an idle limiter has none. It returns reservations that nobody needs, charges what is owed, and
-reserves tokens for the waiters at the head of the queue, for many of them in one call. What it has
-reserved belongs to no particular request: the head of the queue takes it when it is ready.
+ends: an idle limiter has none. It returns reservations that nobody needs, records what is owed, and
+reserves tokens for the waiters at the head of the queue, for many of them in one call. A
+reservation belongs to no particular request: the head of the queue takes it when it is ready.
 
 The store answers with durations. Here they begin when the answer is read, which is later than when
-it was given: so no request starts too early, however long the answer took.
+the store made it: so no request starts too early, however long the answer took.
 
 Invariant: of the calls that reserve tokens for waiters one is under way at a time.
 """
@@ -39,7 +39,15 @@ _ROUNDING = 1e-9
 
 
 class Reserver:
-    """The task of one shared bucket, and what it knows of the record in the store."""
+    """The task of one shared bucket, and what it knows of the record in the store.
+
+    Args:
+        algorithm: The algorithm that decides in the store.
+        store: The store.
+        key: The key of the record.
+        max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
+        prefetch: The tokens to reserve before anybody asks.
+    """
 
     __slots__ = (
         "_ask_at",
@@ -69,7 +77,7 @@ class Reserver:
         self.key: Key = key
         self.max_reservation: float | None = max_reservation
         self.prefetch: Prefetch = prefetch
-        #: Waiters for whom the store is called one by one, in order: see `Newcomers`.
+        #: Waiters about whom the store has not decided yet, in order: see `Newcomers`.
         self.undecided: dict[Waiter, None] = {}
         self._task: asyncio.Task[None] | None = None
         # Of the prefetched tokens that are kept while nobody waits.
@@ -77,7 +85,7 @@ class Reserver:
         self.use(algorithm)
 
     def use(self, algorithm: Algorithm[Any]) -> None:
-        """Go on with another algorithm, and forget what the store said about the old one."""
+        """Continue with another algorithm, and forget what the store rejected under the old one."""
         self.algorithm: Algorithm[Any] = algorithm
         self.batching: Batching = Batching.of(algorithm, self.max_reservation)
         self.prefetch.reset()
@@ -85,7 +93,7 @@ class Reserver:
 
     def ask_again(self) -> None:
         """Forget that the store has rejected a cost."""
-        # It need not be asked for such a cost before `_ask_at`.
+        # A call for such a cost, or a greater one, is of no use before `_ask_at`.
         self._rejected_cost, self._rejected_until, self._ask_at = 0.0, -math.inf, -math.inf
 
     @property
@@ -115,7 +123,7 @@ class Reserver:
             name="aiothrottle reserver",
             context=Context(),
         )
-        ended = functools.partial(self._ended, engine)
+        ended = functools.partial(self._task_ended, engine)
         self._task.add_done_callback(ended, context=Context())
 
     async def _run(self, engine: Engine) -> None:
@@ -129,40 +137,40 @@ class Reserver:
         self._task = None  # now: a waiter that joins in this turn starts another one
         engine.wake()  # the consumer finds out when to call again
 
-    def _ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
+    def _task_ended(self, engine: Engine, task: "asyncio.Task[None]") -> None:
         if self._task is task:  # it was cancelled, and the waiters still need an answer
             self._task = None
             engine.wake()
 
     async def _settle(self, engine: Engine) -> None:
-        """Return one reservation, or charge what one request owes.
+        """Return one reservation, or record what one request owes.
 
-        If that fails no caller is there to hear of it: what was to be returned stays spent, and
+        If that fails no caller is there to get the error: what was to be returned stays spent, and
         what was owed is not counted.
         """
         reserved = reserved_of(engine)
         try:
             if reserved.returned:
-                slot = reserved.returned.popleft()
-                await self.store.refund(self.key, self.algorithm, slot.cost, slot.instant)
+                returned = reserved.returned.popleft()
+                await self.store.refund(self.key, self.algorithm, returned.cost, returned.instant)
             else:
-                slot = reserved.owed.popleft()
-                reserved.charged.append(slot)
-                cost = slot.cost
+                owed = reserved.owed.popleft()
+                reserved.recorded.append(owed)
+                cost = owed.cost
                 answer = await self.store.record(self.key, self.algorithm, cost)
-                reserved.counted(slot, cost, answer.now)
+                reserved.counted(owed, cost, answer.now)
         except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
             reserved.returned.clear()
             reserved.owed.clear()
 
     async def _reserve(self, engine: Engine, costs: list[float]) -> None:
-        """Reserve the costs, and have the queue served with what was granted."""
+        """Reserve the costs, and serve the queue with what is granted."""
         algorithm, ahead = self.algorithm, self.batching.max_reservation
         wanted = len(costs)
         costs += self._prefetched(engine, costs)
         try:
             answer = await self.store.reserve(self.key, algorithm, costs, horizon=ahead)
-        except Exception as error:  # noqa: BLE001 - the waiters are to hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the waiters get it, whatever it is
             self.prefetch.reset()
             engine.fail_all(error)
             return
@@ -179,22 +187,22 @@ class Reserver:
             self.give_back(engine)
 
     def hold(self, engine: Engine, costs: list[float], answer: "Answer") -> float:
-        """Keep what the store has granted. Gives the time."""
+        """Keep what the store has granted. Return the time."""
         now = self.note(engine, answer)
         held = cast("Reserved", engine.bucket.own[0])
         held.hold(reserved_of(engine), now, costs, answer.instants, answer.now)
         return now
 
     def note(self, engine: Engine, answer: "Answer") -> float:
-        """Remember how the record stands. Gives the time."""
+        """Note the state of the record. Return the time."""
         now, reserved = engine.now(), reserved_of(engine)
-        reserved.left, reserved.known_until = answer.remaining, now + answer.reset_after
+        reserved.remaining, reserved.known_until = answer.remaining, now + answer.reset_after
         return now
 
-    # ---- what goes back --------------------------------------------------------------------------
+    # ---- what is returned ------------------------------------------------------------------------
 
     def give_back(self, engine: Engine) -> None:
-        """Return what nobody waits for, but for prefetched tokens, while they may be kept."""
+        """Return the reservations if nobody waits, except prefetched tokens that may be kept."""
         now, reserved = engine.now(), reserved_of(engine)  # a request that just started used one
         if not self.prefetch.is_given or engine.closed:
             reserved.give_back()
@@ -203,7 +211,7 @@ class Reserver:
         reserved.give_back_older(now - self.prefetch.patience)
         loop = engine.loop
         if reserved.ready and self._timer is None and loop is not None and not loop.is_closed():
-            # A timer is no reason for a limiter to live on.
+            # A weak reference: a timer must not keep a limiter alive.
             over = functools.partial(self._prefetch_over, weakref.ref(engine))
             self._timer = loop.call_later(self.prefetch.patience, over)
 
@@ -224,18 +232,19 @@ class Reserver:
     # ---- what to ask for -------------------------------------------------------------------------
 
     def _prefetched(self, engine: Engine, costs: list[float]) -> list[float]:
-        """Give the costs to reserve beyond those of the waiters, of what the record has left."""
+        """Return the costs to reserve beyond those of the waiters, if so much remains."""
         alone = len(costs) == 1 and engine.queue.count == 1
         most = self.prefetch.tokens(self.batching.batch, alone=alone)
         if not most:
             return []
         reserved = reserved_of(engine)
-        left = reserved.left if engine.now() < reserved.known_until else engine.capacity
-        more = min(most, math.floor(left - math.fsum(costs)))
+        known = engine.now() < reserved.known_until
+        remaining = reserved.remaining if known else engine.capacity
+        more = min(most, math.floor(remaining - math.fsum(costs)))
         return self.prefetch.costs(more) if more >= 1 else []
 
     def _costs_to_ask(self, engine: Engine, most: int) -> list[float]:
-        """Give the costs to reserve now, `most` at the most; none if it is not the time to."""
+        """Return the costs to reserve now, `most` at the most; none if it is too early."""
         costs = self.missing(engine, most)
         return costs if costs and not self.wait_to_ask(engine, costs[0]) else []
 
@@ -246,14 +255,14 @@ class Reserver:
         return max(wait, engine.bucket.quota_delay(now, cost))
 
     def rejected_for(self, now: float, cost: float, ahead: float) -> float:
-        """Seconds for which the store has rejected the cost, behind the tokens ahead of it."""
+        """Seconds for which the store has rejected the cost, or the `ahead` tokens before it."""
         return until(self._rejected_until, now) if ahead or cost >= self._rejected_cost else 0.0
 
     def missing(self, engine: Engine, most: int) -> list[float]:
-        """Give the costs at the head of the queue that are not reserved, the first `most`.
+        """Return the costs at the head of the queue that are not reserved, the first `most`.
 
-        None while half of what a call asks for is reserved still, none for waiters for whom there
-        is no slot, and none in a pause.
+        There are none while half of a batch is still reserved, for waiters without a free slot, and
+        in a pause.
         """
         if engine.rejects_waiters or engine.now() < engine.pause.ends_at:
             return []
@@ -279,7 +288,7 @@ class Reserver:
                 tokens -= cost
             else:
                 if not begun and tokens > 0.0 and not engine.resuming:
-                    # Scraps, each ready at another time: they would never be all there at once.
+                    # Parts, each ready at another time: they would never be usable all at once.
                     reserved.give_back()
                 costs.append(cost)
                 tokens = 0.0
@@ -288,6 +297,6 @@ class Reserver:
 
 
 def reserved_of(engine: Engine) -> ReservedState:
-    """Give the reservations of an engine."""
+    """Return the reservations of an engine."""
     state: ReservedState = engine.bucket.own[1]
     return state

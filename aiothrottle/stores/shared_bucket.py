@@ -2,11 +2,11 @@
 
 Strategy. The engine's own bucket knows only what is reserved: its algorithm (`Reserved`) grants
 what the store has granted, as soon as it is ready. The `Reserver` calls the store for the waiters.
-Here stands what the engine asks for: what goes back when, how long a wait may be, and the calls of
-requests that do not wait in the queue.
+This file is the rest of what the engine needs: when reservations are returned, how long a wait may
+be, and the calls of requests that do not wait in the queue.
 
-Invariant: a reservation is used within `Prefetch.patience` seconds, or goes back to the store; and
-when nobody waits, only what the user wants to be prefetched is kept.
+Invariant: a reservation is used within `Prefetch.patience` seconds, or is returned to the store;
+when nobody waits, only tokens are kept that the user wants to be prefetched.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ __all__ = ["SharedBucket"]
 
 
 class SharedBucket:
-    """What an engine shares through a store.
+    """The rate limit that an engine shares through a store.
 
     Args:
-        engine: Whose own bucket has a `Reserved` algorithm; it is held weakly.
-        algorithm: That decides in the store.
+        engine: The engine, whose own bucket has a `Reserved` algorithm; it is held weakly.
+        algorithm: The algorithm that decides in the store.
         store: The store.
-        key: Of the record.
+        key: The key of the record.
         max_reservation: Seconds ahead that tokens are reserved, at the most; None: what suits.
-        prefetch: Tokens to reserve before anybody asked, and how long they are kept.
+        prefetch: Tokens to reserve before a request needs them, and how long they are kept.
         on_store_error: What serves while the store fails.
         local_share: This process's share then, with "local"; None: the processes are counted.
     """
@@ -89,7 +89,7 @@ class SharedBucket:
         self._newcomers: Newcomers | None = None
         if max_wait(algorithm) < math.inf:
             self._newcomers = Newcomers(self._reserver)
-        # Calls whose callers were cancelled: what they are granted goes back.
+        # The calls of `try_start`. If a caller is cancelled, what its call is granted is returned.
         self._calls: set[asyncio.Task[Answer]] = set()
 
     @property
@@ -119,7 +119,7 @@ class SharedBucket:
         return self._prefetch.is_given  # else each is checked for its age
 
     def is_idle(self, now: float) -> bool:
-        """Tell whether nothing is reserved, under way or to be remembered."""
+        """Return whether nothing is reserved, under way or to be remembered."""
         return (
             self._reserver.task is None
             and not self._calls
@@ -134,16 +134,16 @@ class SharedBucket:
         wait = until(ready[-1].at, now) if ready else 0.0
         wait = max(wait, self._reserver.rejected_for(now, cost, ahead))
         if self._newcomers is not None:
-            # Else they would come by the thousand, and wait for the server's quota.
+            # Otherwise they would arrive by the thousand, and wait for the server's quota.
             wait = max(wait, self._engine.bucket.quota_delay(now, cost))
         return wait
 
     def startable_soon(self, most: int) -> int:
-        """Tell for how many waiters slots are worth having, `most` at the most."""
+        """Return for how many waiters slots are worth having, `most` at the most."""
         return min(most, self._reserver.batching.soon)
 
     def use(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """Go on with another algorithm; the record in the store stays."""
+        """Continue with another algorithm; the record in the store stays."""
         self._reserver.use(algorithm)
         return Reserved(algorithm)
 
@@ -163,7 +163,7 @@ class SharedBucket:
             reserved.give_back_older(now - self._prefetch.patience)
             if self._prefetch.is_learned and not engine.semaphore.free:
                 self._prefetch.reset()
-                reserved.give_back()  # nobody knows when there is a slot to use it
+                reserved.give_back()  # it is unknown when a slot is free to use it
         if self._newcomers is not None:
             self._newcomers.start(engine)
             if not engine.resuming:
@@ -199,7 +199,7 @@ class SharedBucket:
         self._reserver.start(self._engine)
 
     def _store_changed(self, change: "events.StoreDown | events.StoreUp | None") -> None:
-        """Call again at once: what the store, or its fallback, has rejected is over."""
+        """Call again at once: rejections of the store, or of its fallback, are void."""
         engine = self._engine_ref()
         if engine is not None:
             self._reserver.ask_again()
@@ -231,7 +231,7 @@ class SharedBucket:
         return _verdict(answer, allowed=True)
 
     async def peek(self, cost: float) -> Verdict:
-        """Tell what `try_start` would do, and change nothing."""
+        """Return the verdict of `try_start`, and change nothing."""
         reserver = self._reserver
         answer = await self._named(self._store.peek(reserver.key, reserver.algorithm, cost))
         reserver.note(self._engine, answer)
@@ -244,7 +244,7 @@ class SharedBucket:
         reserver.note(self._engine, answer)
 
     async def _reserve(self, cost: float) -> "Answer":
-        """Reserve what may be taken now. If this is cancelled, what is granted goes back."""
+        """Reserve what can be taken now. If this is cancelled, what is granted is returned."""
         reserver = self._reserver
         reserve = self._store.reserve(reserver.key, reserver.algorithm, [cost])
         call = asyncio.create_task(reserve, name="aiothrottle store")
@@ -265,7 +265,7 @@ class SharedBucket:
             raise
 
     def _return(self, call: "asyncio.Task[Answer]", cost: float) -> None:
-        """Return what nobody is there to use."""
+        """Return what a cancelled caller does not use."""
         if not call.cancelled() and call.exception() is None:
             for instant in call.result().instants:
                 self._reserved.returned.append(Reservation(math.nan, cost, instant))

@@ -1,4 +1,4 @@
-"""What the user says of slots that all processes share."""
+"""The user's choice for slots that all processes share."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ __all__ = ["SharedConcurrency"]
 
 @dataclass(frozen=True, slots=True)
 class SharedConcurrency:
-    """A concurrency limit that all processes have together, in a store.
+    """A concurrency limit for all processes together, counted in a store.
 
-    It stands where a concurrency limit stands. All limiters with the same store and `key` count
-    together, whatever their rates are; they should have the same `limit`. Those who wait are served
-    in the order in which they came, of all processes.
+    It is given in place of a number as the concurrency limit. All limiters with the same store and
+    `key` count together, whatever their rates are; they should have the same `limit`. Waiters of
+    all processes are served first come, first served.
 
     Args:
-        limit: How many may be inside ``throttle()`` at once, in all processes together.
-        lease: Seconds after which the slots of a process that died are free again. Each process
-            says every third of it that it is alive.
-        per_process: How many of them this limiter takes at the most. None: all.
+        limit: How many requests may be inside ``throttle()`` at once, in all processes together.
+        lease: Seconds after which the slots of a crashed process are free. Each process renews its
+            slots every third of it.
+        per_process: The most slots of this limiter. None: all.
 
     Raises:
-        TypeError: An argument is of a wrong kind.
+        TypeError: An argument has a wrong type.
         ValueError: An argument is out of range.
 
     >>> from aiothrottle import RateLimiter
@@ -37,7 +37,7 @@ class SharedConcurrency:
     per_process: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Check the numbers."""
         check_whole("limit", self.limit, "slots")
         check_number("lease", self.lease, "seconds", above=0)
         check_whole("per_process", self.per_process, "slots", none="None for all of them")

@@ -1,16 +1,16 @@
 """Slots that many processes share: who holds how many, and who is next.
 
-Strategy. Each limiter that shares them is an owner. It tells the whole of its own part each time,
-how many it holds and how many more it wants, and is told how many of those it gets (`Claim`,
-`Granted`). So nothing has to be said twice or taken back: an answer that was lost is put right by
-the next claim, and so is a store that has forgotten all. A claim is good for `lease` seconds of the
-store's clock; whoever claims nothing for so long has died, and what was his is free.
+Strategy. Each limiter that shares them is an owner. A claim has all of the owner's part, how many
+slots it holds and how many more it wants, and the answer has how many of those it gets (`Claim`,
+`Granted`). So no change is sent twice or taken back: the next claim corrects a lost answer, and a
+store that has lost its memory. A claim holds for `lease` seconds of the store's clock; an owner
+that claims nothing for so long has died, and its slots are free.
 
-Those who want more have a ticket for each in one queue. Slots that are free belong to as many
-tickets at its head, and stay free until their owners come for them: nobody is overtaken.
+Owners that want more slots have a ticket for each in one queue. Free slots belong to as many
+tickets at its head, and stay free until their owners claim: no owner is overtaken.
 
-`SlotTable` is this in Python, for the stores that decide there; `lua/slots.lua` says the same, and
-a test has both answer alike.
+`SlotTable` is this in Python, for the stores that decide there; `lua/slots.lua` does the same, and
+a test shows that both answer alike.
 """
 
 import json
@@ -28,63 +28,66 @@ _SEAL = b"slots 1 "
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an owner says."""
+    """The slots that one owner holds and wants."""
 
-    #: Whose it is: letters and digits, other than those of all other owners.
+    #: The name of the owner: letters and digits, unlike that of any other owner.
     owner: str
-    #: How many may be held by all owners together, 1 or more.
+    #: How many slots all owners together may hold, 1 or more.
     limit: int
-    #: How many the owner holds; what it held above that is free again.
+    #: How many the owner holds; those that it held above that are free.
     held: int
-    #: How many more it wants; less than before takes its last tickets back.
+    #: How many more it wants; fewer than before takes back its last tickets.
     wanted: int
-    #: Seconds for which that holds, unless it is said again.
+    #: Seconds for which the claim holds, unless it is renewed.
     lease: float
-    #: Higher with each claim of the owner: one that arrives late changes nothing.
+    #: Higher with each claim of the owner: a claim that arrives late changes nothing.
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What an owner is told."""
+    """The answer to a claim."""
 
-    #: So many of those that it wants are its own from now on. For the others it has tickets.
+    #: How many of the wanted slots the owner has from now on. For the others it has tickets.
     granted: int
-    #: So many of those that it holds the store had given up: the lease was over.
+    #: How many of the held slots the store had given up, as the lease had expired.
     lost: int
-    #: Seconds after which a lease may be over, unless it is renewed: not before.
+    #: Seconds until the first lease expires, unless it is renewed.
     retry_after: float
 
 
 class SlotStore(Store):
-    """A store in which slots can be shared as well."""
+    """A store that can share slots as well."""
 
     __slots__ = ()
 
     @abstractmethod
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one atomic step. Raises as all methods do."""
+        """Take, keep and return slots, in one atomic step. Raises what all methods raise."""
 
-    def listen(self, owner: str, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - for those who can
-        """Have `wake` called when the owner should claim again. False: it is to ask now and then.
+    def listen(self, owner: str, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - not every store can
+        """Call `wake` when the owner should claim again.
 
-        It may be called for no reason. What was to be heard before this call is not heard.
+        It may be called without a reason. A wake-up before this call is lost.
+
+        Returns:
+            False if the store cannot: then the owner has to claim at intervals.
         """
         return False
 
     def unlisten(self, owner: str) -> None:
-        """Have it not called any more."""
+        """Stop calling it."""
 
 
 def slots_key(key: Key) -> Key:
-    """Give the key under which a store of records keeps the table of a key."""
+    """Return the key under which a store of records keeps the slot table of a key."""
     check_key(key)
     return (*((key,) if isinstance(key, str) else key), "\0slots")
 
 
 @dataclass(slots=True)
 class _Part:
-    """What belongs to one owner."""
+    """The slots of one owner."""
 
     held: int
     expires: float
@@ -99,13 +102,13 @@ class SlotTable:
     """
 
     owners: dict[str, _Part] = field(default_factory=dict[str, _Part])
-    #: The owner of each ticket, first come first.
+    #: The owner of each ticket, the oldest first.
     queue: list[str] = field(default_factory=list[str])
     seen: float = -math.inf
     ahead: float = 0.0
 
     def claim(self, clock: float, claim: Claim) -> Granted:
-        """Do what `SlotStore.claim` promises."""
+        """Answer a claim, as `SlotStore.claim` does."""
         now = self._now(clock)
         self._drop_expired(now)
         owner = claim.owner
@@ -124,7 +127,7 @@ class SlotTable:
         return Granted(granted, lost, first - now)
 
     def seconds(self) -> float:
-        """Tell after how many seconds all of it may be forgotten: 0.0 if there is nothing."""
+        """Seconds until all leases have expired: 0.0 if there are none."""
         return max((part.expires - self.seen for part in self.owners.values()), default=0.0)
 
     def _now(self, clock: float) -> float:
@@ -141,7 +144,7 @@ class SlotTable:
             self.queue = [owner for owner in self.queue if owner not in dead]
 
     def _enqueue(self, owner: str, wanted: int) -> None:
-        """Have as many tickets of the owner as it wants; those that came last go first."""
+        """Keep as many tickets of the owner as it wants; the youngest are dropped first."""
         more = wanted - self.queue.count(owner)
         self.queue += [owner] * more
         if more < 0:
@@ -151,19 +154,19 @@ class SlotTable:
             self.queue.reverse()
 
     def dump(self) -> bytes:
-        """Write the table as bytes."""
+        """Return the table as bytes."""
         parts = {owner: (part.held, part.expires) for owner, part in self.owners.items()}
         return _SEAL + json.dumps([parts, self.queue, self.seen, self.ahead]).encode()
 
     @classmethod
     def load(cls, data: bytes) -> "SlotTable":
-        """Read what `dump` has written.
+        """Return the table that was dumped.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The bytes are no such dump.
         """
         if not data.startswith(_SEAL):
-            raise ValueError("what is there are no shared slots: something else has the same key")
+            raise ValueError("the record is not a table of shared slots: the key has another use")
         parts, queue, seen, ahead = json.loads(data[len(_SEAL) :])
         owners = {owner: _Part(held, expires) for owner, (held, expires) in parts.items()}
         return cls(owners, queue, seen, ahead)

@@ -1,4 +1,4 @@
-"""The loop for stores that can compare and swap, and no more: any algorithm lives in them."""
+"""The loop for stores that can only compare and swap: it runs any algorithm in them."""
 
 import asyncio
 import random
@@ -16,7 +16,8 @@ from aiothrottle.stores.store import Answer, Key, check_key
 __all__ = ["Loaded", "SwapStore"]
 
 _Result = TypeVar("_Result")
-# Of what is there and the time it makes what is to be there, the seconds for that, and the answer.
+# Returns the new bytes, the seconds after which they may be forgotten, and the answer, from the old
+# bytes and the time.
 _Change: TypeAlias = Callable[[bytes | None, float], tuple[bytes | None, float, _Result]]
 
 # At twenty writers of one key the unluckiest of ten thousand needed 31 attempts.
@@ -25,42 +26,47 @@ _ATTEMPTS = 64
 _PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
 
 Loaded: TypeAlias = tuple[bytes | None, Any, float]
-"""What is under a key, a mark by which `swap` knows it again, and the store's clock in seconds."""
+"""The bytes under a key, a mark by which `swap` recognises them, and the time in seconds."""
 
 
 class SwapStore(Keeper, SlotStore):
-    """A store that can load bytes and swap them, if nobody else has in the meantime.
+    """A store that loads bytes, and swaps them if no other process has changed them meanwhile.
 
-    Who writes a store of one's own gives `load`, `swap` and `clear`; the algorithms come with it.
+    The base for a store of your own: it needs `load`, `swap` and `clear`, and has all algorithms
+    and shared slots.
     """
 
     __slots__ = ()
 
-    #: Whether the time that `load` gives is always that of one clock. If it is not, who is behind
-    #: waits until he has caught up; if it is, nobody waits for a clock that was set back.
+    #: Whether the time that `load` returns is always that of one clock. Otherwise a process whose
+    #: clock is behind waits until it has caught up. With one clock, which may be set back, no
+    #: process waits for it.
     one_clock: ClassVar[bool] = True
 
     @abstractmethod
     async def load(self, key: Key) -> Loaded:
-        """Give what is there, a mark of it, and the time.
+        """Return the bytes under the key, a mark of them, and the time.
 
-        The time is that of the store, in seconds, if it can tell; else that of this machine,
-        by a clock that the others have too.
+        The time is that of the store, in seconds; if the store has no clock it is that of this
+        machine, by a clock that the other machines share.
         """
 
     @abstractmethod
     async def swap(self, key: Key, mark: Any, data: bytes | None, seconds: float) -> bool:  # noqa: ANN401 - the store's own
-        """Put `data` there if nothing has changed since the mark was given. Tells whether it did.
+        """Replace the bytes under the key if they have not changed since `load` returned the mark.
 
         Args:
-            key: Of the record.
-            mark: What `load` gave.
-            data: The new bytes; None to delete what is there.
-            seconds: After so many the bytes may be forgotten.
+            key: The key of the record.
+            mark: The mark that `load` returned.
+            data: The new bytes; None to delete the record.
+            seconds: Seconds after which the bytes may be forgotten.
+
+        Returns:
+            Whether the bytes were replaced.
         """
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one atomic step."""
+        """Take, keep and return slots, in one atomic step."""
 
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Granted]:
             table = SlotTable() if data is None else SlotTable.load(data)
@@ -89,7 +95,7 @@ class SwapStore(Keeper, SlotStore):
         return await self._change(key, change)
 
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
-        """Change what is under the key, if nobody else has in the meantime; or try again."""
+        """Change the bytes under the key; try again if another process was faster."""
         check_key(key)  # so `load` and `swap` need not
         pause = _PAUSE
         for _ in range(_ATTEMPTS):
@@ -97,7 +103,7 @@ class SwapStore(Keeper, SlotStore):
             changed, seconds, result = change(data, clock)
             if changed == data or await self.swap(key, mark, changed, seconds):
                 return result
-            # All who lost this round must not meet again in the next.
+            # Jitter: processes that were beaten in this round must not collide in the next.
             await asyncio.sleep(random.uniform(0.0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise StoreUnavailable(f"{key!r} was changed by others {_ATTEMPTS} times in a row")

@@ -61,7 +61,7 @@ class Wakes:
     async def _read(self) -> None:
         pause = _PAUSE
         while True:
-            # Whatever the driver raises, it subscribes anew; meanwhile waiters ask at intervals.
+            # Whatever the driver raises, subscribe anew; meanwhile the owners ask at intervals.
             with suppress(Exception):
                 pubsub: Any = self._client.pubsub()
                 try:

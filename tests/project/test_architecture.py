@@ -120,7 +120,7 @@ TABLE = """
     stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.share_size stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis | stores.* algorithms algorithms.capabilities errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
-    stores.mongo_stamp | stores.* algorithms algorithms.*                     |
+    stores.mongo_wait_until | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.*                                              | time emcache
     metrics      |                                                           |
     metrics.recorder | events metrics.gauges                                         | time

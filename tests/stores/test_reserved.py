@@ -114,7 +114,7 @@ def test_refund_first_cancels_uncounted_tokens() -> None:
 def test_refund_during_a_record_call_waits_for_it() -> None:
     state = ALGORITHM.start()
     slot = Reservation(5.0, 3.0, math.nan)
-    state.charged.append(slot)
+    state.recorded.append(slot)
     ALGORITHM.refund(state, 6.0, 1, 5.0)
     assert returned(state) == []
     state.counted(slot, 3.0, 77.0)
@@ -151,7 +151,7 @@ def test_latest_ready_reservation_is_returned_first() -> None:
 def test_reported_remaining_expires() -> None:
     state = ALGORITHM.start()
     assert (ALGORITHM.remaining(state, 0.0), ALGORITHM.reset_after(state, 0.0)) == (10, 0.0)
-    state.left, state.known_until = 3, 5.0
+    state.remaining, state.known_until = 3, 5.0
     assert (ALGORITHM.remaining(state, 4.0), ALGORITHM.reset_after(state, 4.0)) == (3, 1.0)
     assert (ALGORITHM.remaining(state, 5.0), ALGORITHM.reset_after(state, 6.0)) == (10, 0.0)
 
@@ -166,7 +166,7 @@ def test_new_algorithm_inherits_reservations_only() -> None:
     assert fresh == ReservedState()
 
 
-@pytest.mark.parametrize("name", ["used", "charged"])
+@pytest.mark.parametrize("name", ["used", "recorded"])
 def test_used_reservations_are_remembered_up_to_a_bound(name: str) -> None:
     assert getattr(ALGORITHM.start(), name).maxlen == 4096
 

@@ -159,7 +159,7 @@ async def test_foreign_record_is_no_table() -> None:
     clock, records = ManualClock(), dict[Key, Any]()
     store = DictStore(records, clock)
     await store.swap(slots_key("key"), None, b"something", 10.0)
-    with pytest.raises(ValueError, match="something else has the same key"):
+    with pytest.raises(ValueError, match="the key has another use"):
         await store.claim("key", Claim("ann", 1, 0, 1, 30.0, 1))
 
 

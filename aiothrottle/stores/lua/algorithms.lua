@@ -1,7 +1,7 @@
 -- The algorithms of aiothrottle/algorithms, once more: the same steps in the same order, so that they
--- decide alike to the last bit of a double. An algorithm is made of its numbers (see stores/port.py) and
--- of its place in `state`, a flat list of numbers, in which it puts those of a fresh state if there
--- are none; only a rolling window has a list of its own.
+-- decide alike to the last bit of a double. An algorithm has its constants (see stores/port.py) and a
+-- place in `state`, a flat list of numbers, where it puts those of a fresh state if there are none;
+-- only the sliding window log has a list of its own.
 
 local call = redis.call
 
@@ -11,11 +11,11 @@ local ROUNDING = 1e-9  -- as in level.py
 local MANY = 32  -- as in level.py
 local CLOSE = 1 + 1 / MANY
 
--- numbers: limit and period of the rate, the greatest cost, does a cost need room for itself (1 or
--- 0), brim, how far the level gets, is it all or nothing (1 or 0), does nothing come back of what was
--- before the last (1 or 0). The state is the tokens, at, since, the count of the lows, and the pairs
--- of ends and lows. Returns nothing if it is none.
-local function level_algorithm(state, at, limit, period, capacity, own, brim, top, whole, last_only)
+-- The constants are those of LevelConstants in level.py. The state is the tokens, at, since, the count
+-- of the lows, and the pairs of ends and lows. Returns nothing if the state is not one.
+local function level_algorithm(
+  state, at, limit, period, capacity, own_room, brim, top, all_or_nothing, last_only
+)
   local tokens, when = state[at] or 0, state[at + 1] or -huge
   local since, count = state[at + 2] or -huge, state[at + 3] or 0
   if not (tokens >= 0 and count >= 0 and count <= 2 * MANY and floor(count) == count) then return end
@@ -37,8 +37,8 @@ local function level_algorithm(state, at, limit, period, capacity, own, brim, to
   end
 
   local function tokens_at(now)
-    local left = tokens - (now - when) * limit / period
-    if left > 0 then return left else return 0 end
+    local level = tokens - (now - when) * limit / period
+    if level > 0 then return level else return 0 end
   end
 
   local function forget(now) since, ends, lows = now, {}, {} end
@@ -80,18 +80,18 @@ local function level_algorithm(state, at, limit, period, capacity, own, brim, to
 
   function algorithm.delay(now, cost)
     if cost > capacity then return huge end
-    return fits_in(now, own * cost)
+    return fits_in(now, own_room * cost)
   end
 
   function algorithm.take(now, cost)
     local moved = min(cost, top - tokens_at(now))
     if moved <= 0 then return end
     if now > when then
-      local left = tokens - (now - when) * limit / period
+      local level = tokens - (now - when) * limit / period
       when = now
-      if left > 0 then
-        note(now, left)
-        tokens = left + moved
+      if level > 0 then
+        note(now, level)
+        tokens = level + moved
       else
         forget(now)
         tokens = moved
@@ -103,7 +103,7 @@ local function level_algorithm(state, at, limit, period, capacity, own, brim, to
   end
 
   function algorithm.remaining(now)
-    if whole == 1 then
+    if all_or_nothing == 1 then
       return fits_in(now, 0) > 0 and 0 or capacity
     end
     return max(0, capacity - tokens_at(now))
@@ -139,9 +139,9 @@ local function level_algorithm(state, at, limit, period, capacity, own, brim, to
   return algorithm
 end
 
--- ---- SlidingWindowLog: a list of instants, oldest first ---------------------------------------------
+-- ---- SlidingWindowLog: a list of instants, oldest first ------------------------------------------
 
--- Of many that have left the window only so many go at once, or a script would stop the server.
+-- The most entries that are dropped at once: more would block the server for long.
 local FORGET = 512
 local CHUNK = 64
 
@@ -152,13 +152,13 @@ local function entry_of(packed)
 end
 
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
--- while all of them are 1. `last` tells the latest instant of the record.
+-- while all of them are 1. `last` returns the latest instant of the record.
 local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   local algorithm = {size = 1}
   -- Where the record was cleared there may still be its log: the first `take` empties that.
   local length = state[at] and call('LLEN', log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
-  -- What has still to be written, all at once: it counts in `length`.
+  -- The entries that are still to be written, all at once: they count in `length`.
   local entries, unwritten, packed = {}, 0, nil
   if length == 0 then state[at] = -1 end
 
@@ -215,7 +215,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     if length == 0 then state[at] = -1 end
   end
 
-  -- The instant at which `missing` tokens, counted from the oldest, are out.
+  -- The instant at which `missing` tokens, counted from the oldest, have left the window.
   local function leaves_at(missing)
     missing = missing - rounding
     if state[at] < 0 then return instant_at(ceil(missing) - 1) + period end
@@ -258,7 +258,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
 
   function algorithm.remaining(now)
     local count = gone(now)
-    local left = count
+    local expired = count
     if state[at] >= 0 and count > 0 then
       algorithm.write()
       local costs = {}
@@ -266,9 +266,9 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
         local _, cost = entry_of(packed)
         costs[place] = cost
       end
-      left = fsum(costs, 1)
+      expired = fsum(costs, 1)
     end
-    return min(limit, max(0, limit - used() + left))
+    return min(limit, max(0, limit - used() + expired))
   end
 
   function algorithm.reset_after(now)
@@ -286,20 +286,20 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     algorithm.write()
     oldest, newest = nil, nil
     while cost > rounding and low > 0 do
-      local found, went = entry_of(call('LINDEX', log, low - 1))
+      local found, taken = entry_of(call('LINDEX', log, low - 1))
       if found ~= instant then break end
       low = low - 1
-      if went - cost > rounding then
+      if taken - cost > rounding then
         if state[at] < 0 then state[at] = length end
-        call('LSET', log, low, struct.pack('<dd', found, went - cost))
+        call('LSET', log, low, struct.pack('<dd', found, taken - cost))
         state[at] = state[at] - cost
       else
         call('LSET', log, low, '')
         call('LREM', log, -1, '')
         length = length - 1
-        if state[at] >= 0 then state[at] = state[at] - went end
+        if state[at] >= 0 then state[at] = state[at] - taken end
       end
-      cost = cost - went
+      cost = cost - taken
     end
     if length == 0 then state[at] = -1 end
   end
@@ -307,7 +307,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   return algorithm
 end
 
--- ---- FixedWindow: which period is counted, and what went in it -----------------------------------
+-- ---- FixedWindow: the period that is counted, and its tokens -------------------------------------
 
 local function fixed_algorithm(state, at, limit, period, rounding)
   local algorithm = {size = 2}
@@ -346,15 +346,15 @@ local function fixed_algorithm(state, at, limit, period, rounding)
   function algorithm.refund(now, cost, instant)
     local index, count = seen(now)
     if count ~= 0 and floor(instant / period) == index then
-      local left = count - cost
-      state[at + 1] = left > rounding and left or 0
+      local rest = count - cost
+      state[at + 1] = rest > rounding and rest or 0
     end
   end
 
   return algorithm
 end
 
--- ---- SlidingWindowCounter: the newest stretch of time, then a count for each, oldest first --------------
+-- ---- SlidingWindowCounter: the newest section of time, then the count of each, oldest first -------
 
 local function sliding_algorithm(state, at, limit, width, rounding, buckets)
   local algorithm = {size = 1 + buckets}
@@ -411,8 +411,8 @@ local function sliding_algorithm(state, at, limit, width, rounding, buckets)
   function algorithm.refund(now, cost, instant)
     local place = floor(instant / width) - state[at] + buckets - 1
     if gone(now) <= place and place < buckets then
-      local left = state[at + place + 1] - cost
-      state[at + place + 1] = left > rounding and left or 0
+      local rest = state[at + place + 1] - cost
+      state[at + place + 1] = rest > rounding and rest or 0
     end
   end
 

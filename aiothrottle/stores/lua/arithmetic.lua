@@ -1,4 +1,4 @@
--- Doubles, reckoned with as Python does it (aiothrottle/algorithms/algorithm.py, math.fsum), to the
+-- Arithmetic on doubles as Python does it (aiothrottle/algorithms/timestamps.py, math.fsum), to the
 -- last bit: algorithms.lua and record.lua follow, in the same script.
 
 local floor, ceil, abs, huge = math.floor, math.ceil, math.abs, math.huge
@@ -13,7 +13,7 @@ end
 
 local function above(x)
   local step = ulp(x)
-  -- Below a power of two, and that is above a negative one, numbers lie twice as close.
+  -- Below a power of two, and so above a negative one, numbers lie twice as close.
   if x < 0 and math.frexp(x) == -0.5 then step = step / 2 end
   return x + step
 end
@@ -61,7 +61,7 @@ local function fsum(counts, first)
     low = y - (high - x)
     if low ~= 0 then break end
   end
-  -- Half way between two doubles, what is left over decides.
+  -- Half way between two doubles, the remainder decides.
   if n > 1 and ((low < 0 and parts[n - 1] < 0) or (low > 0 and parts[n - 1] > 0)) then
     local y = low * 2
     local x = high + y

@@ -1,4 +1,4 @@
--- The bytes of a record in hexadecimal, for a client may decode replies, and the time.
+-- Returns the bytes of a record in hexadecimal, as a client may decode replies, and the time.
 -- KEYS: the record.
 
 local data = redis.call('GET', KEYS[1])

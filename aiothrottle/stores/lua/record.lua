@@ -1,11 +1,11 @@
--- What stores/ledger.py does to a record, once more, on the server's clock and atomically.
+-- The methods of a record in stores/ledger.py, once more, on the server's clock and atomically.
 --
--- KEYS: the record, the answer to this request, a log for each rolling window
+-- KEYS: the record, the answer to this request, a log for each sliding window log
 -- ARGV: method; seal and numbers of the algorithm; milliseconds for which the answer is kept, and
 --       numbers of the method; the time, or '' for the server's. All numbers are packed doubles.
 --
--- The answer is text, for a client may decode replies. What a method has changed is changed once:
--- when the driver sends the same request again it gets the same answer.
+-- The answer is text, as a client may decode replies. A request changes the record once: when the
+-- driver retries it, it gets the same answer.
 
 local EPOCH = 1767225600  -- as in ledger.py
 local LATEST = 1e10  -- as in ledger.py
@@ -14,9 +14,9 @@ local LONGEST = 1e13  -- milliseconds: three hundred years
 local SEAL = 8  -- bytes
 local method, seal, given_time = ARGV[1], string.sub(ARGV[2], 1, SEAL), ARGV[4]
 
-local BULK = 128  -- so many at once: a call can only take so many arguments
+local BULK = 128  -- the most numbers in one call, which takes a bounded number of arguments
 
--- The numbers that follow so many bytes.
+-- The packed numbers behind the first `skipped` bytes.
 local function unpacked(packed, skipped)
   local numbers, read, count = {}, 0, (#packed - skipped) / 8
   for first = 0, count - 1, BULK do
@@ -69,7 +69,7 @@ end
 local algorithm_numbers = unpacked(ARGV[2], SEAL)
 local all_of = algorithm_numbers[1] == 1
 local algorithms, windows, logs = {}, {}, {}
-local periods = {}  -- those that count in periods, by the place in `state` of which one
+local periods = {}  -- the algorithms that count in periods, by the place of the period in `state`
 
 local function last_taken() return last end
 
@@ -104,8 +104,8 @@ while algorithm_numbers[place] do
   place, at = place + 1 + count, at + algorithm.size
 end
 
--- What none of us has written is neither read nor written over: who waits for a NaN, goes, and to
--- look for the beginning of half a period would take for ever.
+-- A record that no store has written is neither read nor overwritten: a request that waits for a NaN
+-- would start, and the search for the beginning of half a period would never end.
 if kept then
   local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0 and max(seen, ahead) <= LATEST
   for place = 1, at - 1 do sound = sound and state[place] < huge end
@@ -135,7 +135,7 @@ end
 
 local delay = #algorithms == 1 and algorithms[1].delay or delay_of_all
 
--- ---- the methods --------------------------------------------------------------------------------
+-- ---- the methods ---------------------------------------------------------------------------------
 
 local now = max(clock + ahead, seen)
 local changed = false
@@ -202,7 +202,7 @@ add(now) add(retry_after) add(remaining) add(reset_after)
 local first = 1
 for place, instant in ipairs(instants) do
   if instants[place + 1] ~= instant then
-    -- The instant, and for how many costs in a row it is: a call often takes many for one.
+    -- The instant, and the number of costs in a row that have it: often a call takes many for one.
     add(instant)
     texts[#texts + 1] = place - first + 1
     first = place + 1
@@ -213,7 +213,7 @@ local answer = table.concat(texts, ' ')
 if changed then
   local record = {seen, ahead, last}
   for _, algorithm in ipairs(algorithms) do algorithm.keep(record) end
-  -- An injected clock is not the one by which keys expire.
+  -- Keys expire by the server's clock, not by an injected one.
   local expires = given_time == ''
   local milliseconds = min(ceil(reset_after * 1000) + 1, LONGEST)
   if reset_after <= 0 then

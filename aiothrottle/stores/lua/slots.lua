@@ -1,12 +1,12 @@
--- What `SlotTable` of stores/slots.py does, once more, on the server's clock and atomically.
+-- `SlotTable` of stores/slots.py, once more, on the server's clock and atomically.
 --
--- KEYS: when the lease of each owner is over (a sorted set), what each owner has (a hash),
+-- KEYS: when the lease of each owner expires (a sorted set), the part of each owner (a hash),
 --       the owner of each ticket (a list)
--- ARGV: the time, or '' for the server's; what comes before the owner's own place in the name of a
---       channel; then what a Claim says: owner, limit, held, wanted, lease, number
+-- ARGV: the time, or '' for the server's; the beginning of the names of channels, which the id of a
+--       store follows; then the numbers of a Claim: owner, limit, held, wanted, lease, number
 --
--- An owner without slots or tickets is remembered until its lease is over: so a claim that was under
--- way for long is known to be older than what was said since.
+-- An owner without slots or tickets is remembered until its lease expires: so a claim that was under
+-- way for long is known to be older than later ones.
 
 local EPOCH = 1767225600  -- as in ledger.py
 
@@ -40,7 +40,7 @@ end
 local last = part_of(owner)
 if last > number then return {0, 0, '0'} end
 
--- Whoever is now nearer to the head than before is told.
+-- Whether an owner may be nearer to the head of the queue than before: then it is woken.
 local moved = false
 
 for _, dead in ipairs(call('ZRANGEBYSCORE', leases, '-inf', exact(now))) do
@@ -73,17 +73,17 @@ call('ZADD', leases, exact(now + lease), owner)
 call('HSET', parts, owner, number .. ' ' .. held + granted .. ' ' .. wanted - granted,
   '.seen', exact(now), '.ahead', exact(ahead), '.taken', taken)
 
-if ARGV[1] == '' then  -- an injected clock is not the one by which keys expire
+if ARGV[1] == '' then  -- keys expire by the server's clock
   local latest = call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
   local milliseconds = ceil((latest - now) * 1000) + 1
   for _, key in ipairs(KEYS) do call('PEXPIRE', key, milliseconds) end
 end
 
 if moved and limit > taken then
-  local told = {}
+  local woken = {}
   for _, name in ipairs(call('LRANGE', queue, 0, limit - taken - 1)) do
-    if not told[name] then
-      told[name] = true
+    if not woken[name] then
+      woken[name] = true
       -- A store listens once, for all of its owners.
       call('PUBLISH', ARGV[2] .. string.match(name, '^[^.]*'), name)
     end

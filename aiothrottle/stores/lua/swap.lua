@@ -1,8 +1,9 @@
 -- Compare and swap: for the algorithms that algorithms.lua does not know.
--- KEYS: the record, that this request was done.  ARGV: what has to be there ('' for nothing), what is
--- to be ('' for nothing), milliseconds for which it is, and for which it is known that it was done.
+-- KEYS: the record, a mark that this request was done
+-- ARGV: the expected bytes ('' for none), the new bytes ('' for none), milliseconds until those
+--       expire, and until the mark does
 
-if redis.call('GET', KEYS[2]) then return 1 end  -- the driver has sent it again
+if redis.call('GET', KEYS[2]) then return 1 end  -- a retry of the driver
 local there = redis.call('GET', KEYS[1]) or ''
 if there ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then

@@ -1,7 +1,9 @@
-"""The stamp of `WaitUntil` as a document of MongoDB, which the server itself moves.
+"""The record of a `WaitUntil` as a document of MongoDB, which the server itself updates.
 
 What `Record` does to such a record, once more, as a pipeline of an update: one call, atomic, on the
-server's clock. All other algorithms, and all other methods, see it as bytes.
+server's clock. All other algorithms and methods use the record as bytes.
+
+Invariant: the document and the bytes of a record have the same numbers.
 """
 
 import math
@@ -20,18 +22,18 @@ Document: TypeAlias = dict[str, Any]
 
 _ANY = WaitUntil(1, 1, 1)  # the numbers are not in the bytes
 SEAL = seal(_ANY)
-"""What such a document has as its `seal`."""
+"""The `seal` of such a document."""
 
 _NUMBER = {"$gte": -math.inf, "$lt": math.inf}
 SOUND: Document = {"seal": SEAL, "level_at": _NUMBER, "last": _NUMBER}
 SOUND["level"] = {"$gte": 0.0, "$lt": math.inf}
 SOUND["seen"] = {"$gte": -math.inf, "$lte": LATEST}
 SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
-"""What a document matches that the server may move. Others are told of when they are loaded."""
+"""The filter of documents that the server may update. The others raise when they are loaded."""
 
 
 def fields_of(data: bytes) -> Document:
-    """Give the fields that stand for the bytes of a record."""
+    """Return the fields with the numbers of the bytes of a record."""
     _, seen, ahead, last = HEAD.unpack_from(data)
     state = _ANY.load(data[HEAD.size :])
     level = {"level": state.tokens, "level_at": state.at}
@@ -39,7 +41,7 @@ def fields_of(data: bytes) -> Document:
 
 
 def bytes_of(key: object, document: Document) -> bytes:
-    """Give the bytes of the record for which the fields stand. Raises what `Record.load` does."""
+    """Return the bytes of the record that the fields are of. Raises what `Record.load` raises."""
     return _record(key, document).dump(_ANY)
 
 
@@ -56,76 +58,83 @@ def _record(key: object, document: Document) -> Record:
 
 
 def answer_of(key: object, algorithm: WaitUntil, document: Document) -> Answer:
-    """Give the answer to a reservation, from what the update has left.
+    """Return the answer to a reservation, from the updated document.
 
     Raises:
-        ValueError: What was there before is damaged.
+        ValueError: The document was damaged.
     """
-    record = _record(key, document)  # which are numbers: so are those that were made of them
-    now, at, went = document["now"], document["goes"], document["went"]
-    wait = 0.0 if went else until(at, now)
-    return record.answer(algorithm, now, (at,) if went else (), wait)
+    record = _record(key, document)  # its numbers are sound, so those computed from them are too
+    now, at, granted = document["now"], document["ready_at"], document["granted"]
+    wait = 0.0 if granted else until(at, now)
+    return record.answer(algorithm, now, (at,) if granted else (), wait)
 
 
 def move(
     algorithm: WaitUntil, cost: float, horizon: float, *, mark: bytes, clock: float | None
 ) -> list[Document]:
-    """Make the update that reserves the cost, if it may go within the horizon.
+    """Return the update that reserves the cost if it can be taken within the horizon.
 
-    ``clock`` stands for that of the server; nothing expires then.
+    Args:
+        algorithm: The algorithm.
+        cost: Tokens.
+        horizon: Seconds.
+        mark: The new mark of the document.
+        clock: The time in seconds in place of the server's; nothing expires then.
     """
     seconds: Any = clock
     if clock is None:
         seconds = {"$divide": [{"$subtract": [{"$toLong": "$$NOW"}, 1000 * EPOCH]}, 1000.0]}
     interval, counts = algorithm.interval, algorithm.max_wait <= horizon
-    ahead = {"$subtract": ["$goes", "$now"]}
-    passed = {"$divide": [{"$subtract": ["$goes", "$level_at"]}, algorithm.interval]}
+    ahead = {"$subtract": ["$ready_at", "$now"]}
+    passed = {"$divide": [{"$subtract": ["$ready_at", "$level_at"]}, algorithm.interval]}
     level = {"$max": [0.0, {"$subtract": ["$level", passed]}]}
-    # A wait that is but a rounding is none, as in the algorithm; and it is rounded up.
+    # A wait of a rounding error is none, as in the algorithm; and a wait is rounded up.
     waits = {"$gt": [level, ROUNDING]}
-    stamp = {"$add": ["$goes", {"$multiply": [level, algorithm.interval]}]}
-    later = {"$add": ["$goes", {"$multiply": [{"$abs": "$goes"}, 2**-52]}]}
+    drained_at = {"$add": ["$ready_at", {"$multiply": [level, algorithm.interval]}]}
+    later = {"$add": ["$ready_at", {"$multiply": [{"$abs": "$ready_at"}, 2**-52]}]}
     moved = {"$max": [level, {"$min": [{"$add": [level, cost]}, algorithm.capacity]}]}
 
     # What `Record.take` does at once with a cost that is rejected.
-    left = {"$subtract": ["$level", {"$divide": [{"$subtract": ["$now", "$level_at"]}, interval]}]}
-    drained = {"$max": [0.0, left]}
-    charge = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, drained]}]}]}
+    rest = {"$subtract": ["$level", {"$divide": [{"$subtract": ["$now", "$level_at"]}, interval]}]}
+    drained = {"$max": [0.0, rest]}
+    taken = {"$max": [0.0, {"$min": [cost, {"$subtract": [algorithm.capacity, drained]}]}]}
     later_level = {"$cond": [{"$gt": ["$now", "$level_at"]}, drained, "$level"]}
-    charged = {"$add": [later_level, charge]}
-    charged_at = {"$cond": [{"$gt": [charge, 0.0]}, {"$max": ["$level_at", "$now"]}, "$level_at"]}
+    raised = {"$add": [later_level, taken]}
+    raised_at = {"$cond": [{"$gt": [taken, 0.0]}, {"$max": ["$level_at", "$now"]}, "$level_at"]}
 
     stepped_back = {"$lt": [{"$add": ["$clock", "$ahead"]}, "$seen"]}
 
-    def set_if(condition: str, **fields: Any) -> Document:  # noqa: ANN401 - expressions of the server's
+    def set_if(condition: str, **fields: Any) -> Document:  # noqa: ANN401 - expressions of MongoDB
         cond = {name: {"$cond": [condition, new, f"${name}"]} for name, new in fields.items()}
         return {"$set": cond}
 
     steps: list[Document] = [
         {"$set": {"clock": seconds}},
         {"$set": {"now": {"$max": [{"$add": ["$clock", "$ahead"]}, "$seen"]}}},
-        {"$set": {"goes": {"$max": ["$now", "$last"]}}},
-        {"$set": {"goes": {"$cond": [waits, stamp, "$goes"]}}},
-        {"$set": {"goes": {"$cond": [waits, later, "$goes"]}}},
-        {"$set": {"went": {"$lte": [ahead, horizon]}}},
-        {"$set": {"rejected": {"$and": [counts, {"$not": ["$went"]}]}}},
-        {"$set": {"seeing": {"$or": ["$went", "$rejected", stepped_back]}}},
+        {"$set": {"ready_at": {"$max": ["$now", "$last"]}}},
+        {"$set": {"ready_at": {"$cond": [waits, drained_at, "$ready_at"]}}},
+        {"$set": {"ready_at": {"$cond": [waits, later, "$ready_at"]}}},
+        {"$set": {"granted": {"$lte": [ahead, horizon]}}},
+        {"$set": {"rejected": {"$and": [counts, {"$not": ["$granted"]}]}}},
+        {"$set": {"seeing": {"$or": ["$granted", "$rejected", stepped_back]}}},
         {"$set": {"mark": {"$literal": mark}}},
-        # Both at once: each is reckoned from what was there before.
-        set_if("$rejected", level=charged, level_at=charged_at, last={"$max": ["$last", "$now"]}),
-        set_if("$went", level=moved, level_at="$goes", last={"$max": ["$last", "$goes"]}),
+        # Each step computes all of its fields from the document before it.
+        set_if("$rejected", level=raised, level_at=raised_at, last={"$max": ["$last", "$now"]}),
+        set_if(
+            "$granted", level=moved, level_at="$ready_at", last={"$max": ["$last", "$ready_at"]}
+        ),
         set_if(
             "$seeing", ahead={"$max": ["$ahead", {"$subtract": ["$now", "$clock"]}]}, seen="$now"
         ),
     ]
     if clock is None:
-        stamp = {"$add": ["$level_at", {"$multiply": ["$level", algorithm.interval]}]}
-        over = {"$subtract": [{"$max": [stamp, "$last"]}, "$now"]}
-        milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [over, 0.0]}]}}
+        empty_at = {"$add": ["$level_at", {"$multiply": ["$level", algorithm.interval]}]}
+        reset_after = {"$subtract": [{"$max": [empty_at, "$last"]}, "$now"]}
+        milliseconds = {"$toLong": {"$multiply": [1000.0, {"$max": [reset_after, 0.0]}]}}
         steps.append({"$set": {"expires": {"$add": ["$$NOW", milliseconds]}}})
     return steps
 
 
 def fresh(name: str, mark: bytes) -> Document:
-    """Make the document of a key that nothing is known of."""
+    """Return the document of a key that has no record."""
     return {"_id": name, "mark": mark, **fields_of(Record(_ANY.start()).dump(_ANY))}
