@@ -156,6 +156,10 @@ class KeyedRateLimiter:
         """`RateLimiter.record` of that key."""
         await self[key].record(cost)
 
+    async def reset(self, key: Hashable) -> None:
+        """`RateLimiter.reset` of that key."""
+        await self[key].reset()
+
     def pause(self, key: Hashable, seconds: float) -> None:
         """`RateLimiter.pause` of that key."""
         self[key].pause(seconds)

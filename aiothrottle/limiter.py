@@ -293,6 +293,24 @@ class RateLimiter:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         engine.limits.follow(engine, rates)
 
+    async def reset(self) -> None:
+        """Forget the tokens that were spent, as if no request had been sent.
+
+        Waiters are granted as the fresh limit allows. Requests in flight keep their slots, and a
+        pause, the quota that the server reported and learned rates stay. A parent keeps its tokens.
+        With a `store` the record is deleted there, so it holds for all processes; tokens that other
+        processes have reserved may still be used.
+
+        Raises:
+            StoreUnavailable: The store does not answer; nothing is changed.
+            RuntimeError: The limiter belongs to another event loop that is open.
+
+        >>> async def midnight(limiter):  # of an API that resets its quota by hand
+        ...     await limiter.reset()
+        """
+        self._entry.bind()
+        await self._engine.limits.reset(self._engine)
+
     def statistics(self) -> Statistics:
         """Return the counts so far, and the state now."""
         self._engine.check_thread()  # it flushes pending counts

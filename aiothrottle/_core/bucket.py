@@ -131,6 +131,12 @@ class LocalBucket:
         else:
             self._adopt(AllOf(algorithm, self._quota), (inherited, self.state[1]))
 
+    def reset(self) -> None:
+        """Forget the tokens that were spent; the server's quota stays."""
+        algorithm, _ = self.own
+        fresh = algorithm.start()
+        self.state = fresh if self._quota is None else (fresh, self.state[1])
+
     def restart(self, clock: "Callable[[], float]") -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock

@@ -21,14 +21,16 @@ from aiothrottle._core.plan import (
     number_of,
     slots_of,
 )
+from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Unlimited
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
 if TYPE_CHECKING:
+    from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.semaphore import Semaphore
-    from aiothrottle._core.shared import SharedSlots
+    from aiothrottle._core.shared import SharedSlots, SharedTokens
     from aiothrottle.algorithms import Algorithm
 
 __all__ = ["SERVER", "UNCHANGED", "Limits", "Unchanged"]
@@ -49,15 +51,19 @@ SERVER: Final = "server"
 class Host(Protocol):
     """The engine, as far as its limits can be changed."""
 
+    bucket: "LocalBucket"
     feedback: Feedback | None
     key: Hashable
     leased: "SharedSlots | None"
     observers: "Observers"
     semaphore: "Semaphore"
+    shared: "SharedTokens | None"
 
     @property
     def shares_rate(self) -> bool: ...
     def charge(self, cost: float) -> None: ...
+    def now(self) -> float: ...
+    def reconsider(self) -> None: ...
     def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
@@ -173,6 +179,18 @@ class Limits:
                 engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
         self.rate_unknown = False
         self._resize(engine)
+
+    async def reset(self, engine: Host) -> None:
+        """Forget the tokens that were spent, as `RateLimiter.reset` does."""
+        if engine.shared is not None:
+            await engine.shared.reset()
+        else:
+            now = engine.now()  # flushes, and charges a request that has just started
+            engine.bucket.reset()
+            pace, state = engine.bucket.own
+            if isinstance(pace, Pace) and engine.feedback and engine.feedback.rate:
+                pace.follow(state, now, engine.feedback.rate.state.rate)
+        engine.reconsider()
 
     def _resize(self, engine: Host) -> None:
         """Apply the concurrency limit, unless the server's rate is awaited."""

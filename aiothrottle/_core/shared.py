@@ -69,6 +69,10 @@ class SharedTokens(Protocol):
         """Continue with another algorithm. Returns the one that the engine has to use."""
         ...
 
+    async def reset(self) -> None:
+        """Delete the record in the store, and forget the reservations of it."""
+        ...
+
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, under way or to be remembered."""
         ...

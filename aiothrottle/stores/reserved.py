@@ -85,6 +85,18 @@ class ReservedState:
             place -= 1
         self.ready.insert(place, reservation)
 
+    def forget(self, *, keep_ready: bool) -> None:
+        """Forget all tokens: the record was deleted, so nothing is to be refunded or counted.
+
+        Args:
+            keep_ready: Whether each reservation belongs to a waiter, which keeps it.
+        """
+        for tokens in (self.used, self.recorded, self.returned, self.owed):
+            tokens.clear()
+        if not keep_ready:
+            self.ready.clear()
+        self.remaining, self.known_until = math.inf, -math.inf
+
     def give_back(self) -> None:
         """Return all that is ready, the latest first: so the store can grant the earlier ones."""
         self.returned.extend(reversed(self.ready))

@@ -12,7 +12,7 @@ when nobody waits, only tokens are kept that the user wants to be prefetched.
 import asyncio
 import math
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.engine import Engine
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from aiothrottle.stores.store import Answer, Key, Store
 
 __all__ = ["SharedBucket"]
+
+_Result = TypeVar("_Result")
 
 
 class SharedBucket:
@@ -182,6 +184,20 @@ class SharedBucket:
         self._reserved.owed.append(Reservation(math.nan, cost, math.nan))
         self.flush()
 
+    async def reset(self) -> None:
+        """Delete the record in the store, and forget the reservations of it.
+
+        Raises:
+            StoreUnavailable: The store does not answer; nothing is changed.
+        """
+        await self._named(self._store.clear(self._reserver.key))
+        self._engine.now()  # a request that just started has used a reservation
+        self._reserved.forget(keep_ready=self._newcomers is not None)
+        self._reserver.ask_again()
+        self._prefetch.reset()
+        if self._newcomers is not None:
+            self._newcomers.ask_again(self._engine)
+
     def drop_stale(self, now: float) -> None:
         """Return the reservations that are too old for a newcomer."""
         if not self._prefetch.is_given:
@@ -256,7 +272,7 @@ class SharedBucket:
             call.add_done_callback(lambda _: self._return(call, cost))
             raise
 
-    async def _named(self, call: "Awaitable[Answer]") -> "Answer":
+    async def _named(self, call: "Awaitable[_Result]") -> "_Result":
         """Wait for the answer; an error of the store names the key of the limiter."""
         try:
             return await call
