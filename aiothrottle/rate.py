@@ -58,6 +58,15 @@ class Rate:
             raise TypeError(f"parse() takes a string such as '10/s', got {text!r}")
         return cls(*read_rate(text))
 
+    @property
+    def in_whole_tokens(self) -> "Rate":
+        """This rate with at least one token per period: a window below that would admit nothing.
+
+        >>> Rate(0.5, 60).in_whole_tokens
+        Rate(limit=1, period=120.0)
+        """
+        return self if self.limit >= 1 else Rate(1, self.period / self.limit)
+
     def __str__(self) -> str:
         """Return a string that `parse` accepts."""
         return f"{number(self.limit)}/{number(self.period)}s"

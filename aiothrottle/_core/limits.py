@@ -166,7 +166,7 @@ class Limits:
             burst, algorithm, guard = self._choice
             if burst is not None:  # a small limit of the server must not raise an error
                 fastest = max(reported, key=lambda rate: rate.limit / rate.period)
-                burst = min(burst, max(1, fastest.limit))
+                burst = min(burst, fastest.in_whole_tokens.limit)
             plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
             if not self.server_rates:  # the first request counts, here but not above

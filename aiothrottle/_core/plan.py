@@ -92,7 +92,7 @@ class _Recipe:
         algorithms = [_apply(algorithm, rate) for rate in rates]
         if burst is not None:
             fastest = max(rates, key=lambda rate: rate.limit / rate.period)
-            if burst > max(1, fastest.limit):
+            if burst > fastest.in_whole_tokens.limit:
                 raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
             pace = TokenBucket(fastest, burst=burst)
             algorithms = (

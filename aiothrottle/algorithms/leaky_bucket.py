@@ -56,7 +56,7 @@ class LeakyBucket(Draining):
     @property
     def capacity(self) -> float:
         """The limit, in tokens, and at least 1."""
-        return max(1, self.rate.limit)
+        return self.rate.in_whole_tokens.limit
 
     def constants(self) -> LevelConstants:
         """Return the numbers by which a port of the algorithm decides to the last bit alike."""

@@ -71,13 +71,13 @@ class SlidingWindowCounter:
     def __init__(self, rate: RateLike | None = None, *, buckets: int = 10) -> None:
         check_whole("buckets", buckets)
         given = None if rate is None else as_rate(rate)
-        limit = max(1, given.limit) if given else math.nan
+        whole = given and given.in_whole_tokens
+        limit = whole.limit if whole else math.nan
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", given)
         set_field(self, "buckets", buckets)
         set_field(self, "_limit", limit)
-        width = given.period / min(1, given.limit) / buckets if given else math.nan
-        set_field(self, "_width", width)
+        set_field(self, "_width", whole.period / buckets if whole else math.nan)
         set_field(self, "_rounding", min(0.001, limit * _ROUNDING))
 
     def with_rate(self, rate: Rate) -> "SlidingWindowCounter":

@@ -94,8 +94,9 @@ class SlidingWindowLog:
         rate = as_rate(rate)
         set_field = object.__setattr__  # frozen
         set_field(self, "rate", rate)
-        set_field(self, "_limit", max(1, rate.limit))
-        set_field(self, "_period", rate.period / min(1, rate.limit))
+        whole = rate.in_whole_tokens
+        set_field(self, "_limit", whole.limit)
+        set_field(self, "_period", whole.period)
         set_field(self, "_rounding", min(0.001, self._limit * _ROUNDING))
 
     @property

@@ -56,7 +56,7 @@ class TokenBucket(Draining):
         drained = None if rate is None else as_rate(rate)
         if burst is None:
             # A rate below one per period still admits a single token, in its time.
-            burst = max(1, drained.limit) if drained else math.nan
+            burst = drained.in_whole_tokens.limit if drained else math.nan
         else:
             check_number("burst", burst, "tokens", least=1)
         set_field = object.__setattr__  # frozen

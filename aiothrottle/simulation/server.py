@@ -93,19 +93,19 @@ class Server:
     @property
     def period(self) -> float:
         """Seconds of a window; a rate below one request per period is one in a longer period."""
-        return self.rate.period / min(1.0, self.rate.limit)
+        return self.rate.in_whole_tokens.period
 
     def make_algorithm(self, phase: float = 0.0) -> ServerAlgorithm:
         """Return a fresh algorithm, so many seconds into a fixed window."""
         # A window counts whole requests, and at least one, or it would never admit any.
-        limit = max(1, int(self.rate.limit))
+        limit = int(self.rate.in_whole_tokens.limit)
         match self.algorithm:
             case "sliding-window-log":
                 return SlidingWindowLog(limit, self.period)
             case "fixed-window":
                 return FixedWindow(limit, self.period, phase)
             case "token-bucket":
-                burst = max(1.0, self.rate.limit) if self.burst is None else self.burst
+                burst = self.rate.in_whole_tokens.limit if self.burst is None else self.burst
                 return TokenBucket(self.rate.limit, self.rate.period, burst)
             case make_algorithm:
                 return make_algorithm()

@@ -312,8 +312,7 @@ def _make_algorithm(
         check_number("burst", burst, "requests", least=1)
         return TokenBucket(rate.limit, rate.period, burst)
     # A window counts whole requests, and at least one, or it would never admit any.
-    limit = max(1, int(rate.limit))
-    period = rate.period / min(1.0, rate.limit)
+    limit, period = int(rate.in_whole_tokens.limit), rate.in_whole_tokens.period
     if name == "sliding-window-log":
         return SlidingWindowLog(limit, period)
     if phase >= period:

@@ -74,7 +74,7 @@ TABLE = """
     _core.dispatcher | _core.*                                                | asyncio
     _core.snapshot | _core.* statistics                                       |
     _core.starter | _core.wait_queue                                         |
-    _core.limits | _core.* algorithms events rate stores.shared_concurrency  |
+    _core.limits | _core.* adaptive.pace algorithms events rate stores.shared_concurrency  |
     _core.entry  | _core.* errors                                            | asyncio
     _core.outcomes | _core.* adaptive.* algorithms events                    |
     _core.trying | _core.* errors events                                     |
