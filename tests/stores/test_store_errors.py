@@ -706,7 +706,7 @@ def test_a_heavy_cost_goes_when_all_of_it_could_be_spent_by_each() -> None:
     assert share.wait(0.5, 1.0, 4) == 1.5
 
 
-def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
+def test_answers_of_the_store_count_in_the_share() -> None:
     share = LocalShare(SlidingWindowLog("10/s"))
     share.note_answer(0.0, Answer(50.0, (50.0, 50.4), 0.0, 5.0, 1.4), 2.0)
     assert share.remaining(0.0, 1) == 0.0  # while somebody is let go later
@@ -714,7 +714,7 @@ def test_what_the_store_tells_is_heeded_the_reserved_too() -> None:
     assert share.wait(0.4, 6.0, 1) == pytest.approx(1.0)
 
 
-def test_a_roll_counts_those_who_signed_lately() -> None:
+def test_names_registered_lately_are_counted() -> None:
     counts = [ProcessCount(name, 30.0) for name in ("ann", "bob", "eve")]
     state = counts[0].start()
     for at, count in enumerate(counts):
@@ -727,7 +727,7 @@ def test_a_roll_counts_those_who_signed_lately() -> None:
 
 
 @virtual
-async def test_processes_that_are_gone_are_not_counted_for_long() -> None:
+async def test_ended_processes_are_not_counted_for_long() -> None:
     server = Server()
     stores = [Client(server) for _ in range(5)]
     crowd = Crowd(
