@@ -1,9 +1,9 @@
-"""Where limits live that many share: in this process, or in a server that they all reach.
+"""Stores of shared limits: in this process, or in a server that all processes reach.
 
 `MemoryStore` is here; each of the others is in a module of its own, which imports its driver:
 `aiothrottle.stores.redis`, `aiothrottle.stores.mongo`, `aiothrottle.stores.memcached`.
-`Store` is what they all are, `SlotStore` those that can share slots too; `SwapStore` is for one of
-your own.
+`Store` is their base, and `SlotStore` the base of stores that can share slots too; `SwapStore` is
+the base for a store of your own.
 """
 
 from aiothrottle.stores.memory import MemoryStore

@@ -1,9 +1,9 @@
-"""Calls to the server of a store: a few under way, the others queued; and what a failure becomes.
+"""Calls to the server of a store: a few under way, the others queued; and the errors they raise.
 
 Strategy. A call made while none is under way is sent at once, in the caller's task: that costs no
 task of its own. All others queue. Dispatchers, a few tasks, take them from the head of the queue,
 as many as the driver can send in one round trip, and end when the queue is empty. So a store needs
-a few connections, however many keys are busy. The driver connects, tries again and pools
+a few connections, however many keys are busy. The driver connects, retries and pools
 connections; it does not bound how long all of that takes, nor how many calls share a connection.
 
 A call's timeout begins when the call is sent: a call in the queue is not late, the server is busy

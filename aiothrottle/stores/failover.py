@@ -352,7 +352,8 @@ class FailoverStore(Store):
         self._report(None)
 
     async def _count_processes(self) -> None:
-        with contextlib.suppress(StoreUnavailable, ValueError):  # the count stays as it was
+        # The count stays as it was. A TypeError: the store takes its own algorithms only.
+        with contextlib.suppress(StoreUnavailable, TypeError, ValueError):
             await self._share_size.count(self._guarded)
 
     def _start(self, task: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

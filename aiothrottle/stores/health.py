@@ -1,7 +1,9 @@
-"""What this process knows of a store: whether it answers, and when to try it again.
+"""The health of a store: whether it answers, and when to try it.
 
-There is one `Health` for each store, for all limiters on it: while the store fails one limiter
-tries it, at growing intervals, on behalf of all, and one line is logged.
+There is one `Health` for each store, for all limiters on it.
+
+Invariant: while the store fails one limiter tries it, at growing intervals, on behalf of all; an
+outage is logged once.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """The numbers of an algorithm, as `algorithms.lua` reads them.
 
-Invariant: only the algorithms of this package have numbers here. One that is derived from them may
-decide otherwise, and the script could not tell.
+Invariant: only the algorithms of this package have numbers here. A class that is derived from one
+may decide otherwise than the script.
 """
 
 from typing import Any, Final, Protocol, cast

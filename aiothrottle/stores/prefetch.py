@@ -17,7 +17,7 @@ __all__ = ["Prefetch"]
 # Tokens that are learned to be worth reserving, at the most.
 _MOST_LEARNED = 63
 # Seconds that a reservation may be used late. The store counts it at its instant: a request that
-# starts much later starts together with what the store grants then.
+# starts much later starts together with those that the store grants then.
 _PATIENCE = 0.02
 
 

@@ -1,8 +1,10 @@
 """Counts the processes that share a store: each registers now and then in a record of the store.
 
 `on_store_error="local"` divides a limit by the count if the user gives no `local_share`. It costs
-two calls every ten seconds, as every store keeps the record by compare and swap, and it lags behind
-by the processes that came or went since. A given share costs nothing and is exact.
+two calls every ten seconds, as every server keeps the record by compare and swap, and it lags
+behind the processes that have started or ended since. A given share costs nothing and is exact.
+
+Invariant: a process counts from its first registration until 30 seconds after its last one.
 """
 
 import json

@@ -2,9 +2,9 @@
 
 Strategy. A script (`lua/algorithms.lua`, `lua/record.lua`) decides for the built-in algorithms,
 several at once too; an algorithm of your own lives in the server by compare and swap. The driver
-registers the scripts, packs the commands, lends connections from its pool and tries again; `Calls`
+registers the scripts, packs the commands, lends connections from its pool and retries; `Calls`
 bounds how many round trips are under way. As the driver may send a request twice, each has an id,
-by which the server knows it again.
+by which the server recognises it.
 """
 
 import warnings
@@ -89,7 +89,7 @@ class RedisStore(SwapStore):
         prefix: The beginning of the name of every record.
         timeout: Seconds after which a call is given up, the driver's own retries included. They
             begin when the call is sent.
-        clock: For tests: gives the time in seconds in place of the server. Nothing expires then.
+        clock: For tests: returns the time in seconds in place of the server. Nothing expires then.
 
     Raises:
         TypeError: The client is of another kind, or the timeout is not a number.
@@ -199,7 +199,7 @@ class RedisStore(SwapStore):
     # ---- slots -----------------------------------------------------------------------------------
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one call."""
+        """Take, keep and return slots, in one call."""
         wakes = self._wakes
         claim = replace(claim, owner=f"{wakes.id}.{claim.owner}")
         request = self._requests.claim(key, claim, wakes.channels)
@@ -271,7 +271,7 @@ class RedisStore(SwapStore):
             info = {}  # the user of the server may lack the permission
         version = str(info.get("redis_version", "6.2"))
         if tuple(map(int, version.split(".")[:2])) < _OLDEST:
-            raise StoreUnavailable(f"Redis {version} is too old: 6.2 is what RedisStore needs")
+            raise StoreUnavailable(f"Redis {version} is too old: RedisStore needs 6.2 or later")
         if info.get("maxmemory") and info.get("maxmemory_policy") != "noeviction":
             warnings.warn(
                 f"maxmemory-policy is {info['maxmemory_policy']!r}: when the memory is full the "
@@ -288,7 +288,7 @@ def _bounds_of(client: Client) -> tuple[int, int]:
         return _CALLS_OF_A_CLUSTER, 1
     if one_connection:
         return 1, 1
-    # One is left for listening, see `Wakes`.
+    # One connection is kept for listening, see `Wakes`.
     connections: int = cast("Any", client).connection_pool.max_connections
     return max(1, min(_ROUND_TRIPS, connections - 1)), _BATCH
 

@@ -1,4 +1,4 @@
-"""The keys and arguments of `RedisStore`'s scripts, and what their replies mean. Does no I/O.
+"""The keys, arguments and replies of `RedisStore`'s scripts. Does no I/O.
 
 Every reply is text: it reads the same from a client that decodes replies and from one that does
 not.
@@ -70,7 +70,7 @@ class _Record(NamedTuple):
 
 
 class Requests:
-    """Makes the keys and arguments of the scripts; what changes a record has an id of its own.
+    """Makes the keys and arguments of the scripts; each request that changes a record has an id.
 
     Args:
         prefix: The beginning of every name.

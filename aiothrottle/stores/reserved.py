@@ -1,7 +1,7 @@
 """The reservations of an engine: tokens that a store has granted, as an algorithm of the engine.
 
-Invariant: a token is in one of the lists of `ReservedState` until the store knows what became of
-it; all of them are in the order of their instants.
+Invariant: tokens stay in one of the lists of `ReservedState` until the store has counted or
+refunded them; reservations that are ready are in the order of their instants.
 """
 
 import math
@@ -39,7 +39,7 @@ class Reservation:
 
 @dataclass(slots=True)
 class ReservedState:
-    """The tokens that come from the store, and those of which it has to get to know."""
+    """The tokens that the store has granted, and those that it has still to count or refund."""
 
     #: May be used, each from its instant on; in the order of the store.
     ready: deque[Reservation] = field(default_factory=deque[Reservation])
@@ -120,7 +120,7 @@ class ReservedState:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Admits what was reserved elsewhere, as soon as it is ready, and nothing else.
+    """Admits tokens that the store has reserved, as soon as they are ready, and no others.
 
     Args:
         algorithm: The algorithm by which the store decides.

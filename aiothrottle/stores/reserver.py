@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 
 
 class Reserver:
-    """The task of one shared bucket, and what it knows of the record in the store.
+    """The task of one shared bucket, and the last known state of the record in the store.
 
     Args:
         algorithm: The algorithm that decides in the store.
@@ -145,8 +145,8 @@ class Reserver:
     async def _settle(self, engine: Engine) -> None:
         """Return one reservation, or record what one request owes.
 
-        If that fails no caller is there to get the error: what was to be returned stays spent, and
-        what was owed is not counted.
+        If that fails no caller waits for the error: what was to be returned stays spent, and what
+        was owed is not counted.
         """
         reserved = reserved_of(engine)
         try:
@@ -159,7 +159,7 @@ class Reserver:
                 cost = owed.cost
                 answer = await self.store.record(self.key, self.algorithm, cost)
                 reserved.counted(owed, cost, answer.now)
-        except Exception:  # noqa: BLE001 - a store that fails is not asked for the rest either
+        except Exception:  # noqa: BLE001 - a store that fails is not called for the rest
             reserved.returned.clear()
             reserved.owed.clear()
 
@@ -199,7 +199,7 @@ class Reserver:
         reserved.remaining, reserved.known_until = answer.remaining, now + answer.reset_after
         return now
 
-    # ---- what is returned ------------------------------------------------------------------------
+    # ---- reservations that are returned ----------------------------------------------------------
 
     def give_back(self, engine: Engine) -> None:
         """Return the reservations if nobody waits, except prefetched tokens that may be kept."""
@@ -229,7 +229,7 @@ class Reserver:
             self._timer.cancel()
             self._timer = None
 
-    # ---- what to ask for -------------------------------------------------------------------------
+    # ---- the costs to ask for --------------------------------------------------------------------
 
     def _prefetched(self, engine: Engine, costs: list[float]) -> list[float]:
         """Return the costs to reserve beyond those of the waiters, if so much remains."""

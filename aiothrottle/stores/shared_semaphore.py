@@ -61,7 +61,7 @@ class SharedSemaphore:
         store: The store.
         key: Of the record.
         on_store_error: What serves while the store fails.
-        local_share: This process's share then, with "local"; None: what it held when it began.
+        local_share: This process's share then, with "local"; None: the slots that it held.
     """
 
     __slots__ = (
@@ -292,8 +292,8 @@ class SharedSemaphore:
     def _fall_back(self, now: float) -> None:
         """Let the fallback serve."""
         if not self._outage.serves:
-            # A claim without an answer is retried for a lease: what it may have been granted has to
-            # be returned.
+            # A claim without an answer is retried for a lease: slots that the store may have
+            # granted have to be returned.
             self._claims.count_lease_from(now)
             held, _ = self._count()
             self._outage.begin_fallback(self.shared, held)

@@ -30,7 +30,7 @@ class SlotOutage:
     Args:
         store: The store that may fail.
         choice: What serves then: `on_store_error`.
-        local_share: The share of this process, with "local"; None: what it held when it began.
+        local_share: The share of this process, with "local"; None: the slots that it held.
         report: Called with the event when the store fails or is back.
     """
 

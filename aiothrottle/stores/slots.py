@@ -1,4 +1,4 @@
-"""Slots that many processes share: who holds how many, and who is next.
+"""Slots that many processes share: how many each holds, and the queue of those that want more.
 
 Strategy. Each limiter that shares them is an owner. A claim has all of the owner's part, how many
 slots it holds and how many more it wants, and the answer has how many of those it gets (`Claim`,

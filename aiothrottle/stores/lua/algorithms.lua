@@ -1,30 +1,32 @@
--- The algorithms of aiothrottle/algorithms, once more: the same steps in the same order, so that they
--- decide alike to the last bit of a double. An algorithm has its constants (see stores/port.py) and a
--- place in `state`, a flat list of numbers, where it puts those of a fresh state if there are none;
--- only the sliding window log has a list of its own.
+-- The algorithms of aiothrottle/algorithms, once more: the same steps in the same order, so that
+-- they decide alike to the last bit of a double. An algorithm has its constants (see
+-- stores/port.py) and a place in `state`, a flat list of numbers, where it puts those of a fresh
+-- state if there are none; only the sliding window log has a list of its own.
 
 local call = redis.call
 
--- ---- TokenBucket, LeakyBucket, WaitUntil, Cooldown: a level that drains --------------------------
+-- ---- TokenBucket, LeakyBucket, WaitUntil, Cooldown: a level that drains -------------------------
 
 local ROUNDING = 1e-9  -- as in level.py
 local MANY = 32  -- as in level.py
 local CLOSE = 1 + 1 / MANY
 
--- The constants are those of LevelConstants in level.py. The state is the tokens, at, since, the count
--- of the lows, and the pairs of ends and lows. Returns nothing if the state is not one.
+-- The constants are those of LevelConstants in level.py. The state is the tokens, at, since, the
+-- count of the lows, and the pairs of ends and lows. Returns nothing if the state is not one.
 local function level_algorithm(
   state, at, limit, period, capacity, own_room, brim, top, all_or_nothing, last_only
 )
   local tokens, when = state[at] or 0, state[at + 1] or -huge
   local since, count = state[at + 2] or -huge, state[at + 3] or 0
-  if not (tokens >= 0 and count >= 0 and count <= 2 * MANY and floor(count) == count) then return end
+  if not (tokens >= 0 and count >= 0 and count <= 2 * MANY) then return end
+  if floor(count) ~= count then return end
   local algorithm = {size = 4 + 2 * count}
   local ends, lows = {}, {}
   for place = 1, count do
     ends[place], lows[place] = state[at + 2 + 2 * place], state[at + 3 + 2 * place]
     if not (ends[place] and lows[place]) then return end
-    if ends[place] < (ends[place - 1] or since) or lows[place] < (lows[place - 1] or 0) then return end
+    if ends[place] < (ends[place - 1] or since) then return end
+    if lows[place] < (lows[place - 1] or 0) then return end
   end
   if when < (ends[count] or since) then return end
 
@@ -139,7 +141,7 @@ local function level_algorithm(
   return algorithm
 end
 
--- ---- SlidingWindowLog: a list of instants, oldest first ------------------------------------------
+-- ---- SlidingWindowLog: a list of instants, oldest first -----------------------------------------
 
 -- The most entries that are dropped at once: more would block the server for long.
 local FORGET = 512
@@ -307,7 +309,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   return algorithm
 end
 
--- ---- FixedWindow: the period that is counted, and its tokens -------------------------------------
+-- ---- FixedWindow: the period that is counted, and its tokens ------------------------------------
 
 local function fixed_algorithm(state, at, limit, period, rounding)
   local algorithm = {size = 2}
@@ -354,7 +356,7 @@ local function fixed_algorithm(state, at, limit, period, rounding)
   return algorithm
 end
 
--- ---- SlidingWindowCounter: the newest section of time, then the count of each, oldest first -------
+-- ---- SlidingWindowCounter: the newest section of time, then the count of each, oldest first -----
 
 local function sliding_algorithm(state, at, limit, width, rounding, buckets)
   local algorithm = {size = 1 + buckets}

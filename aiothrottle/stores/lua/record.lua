@@ -54,7 +54,7 @@ else
   clock = (time[1] - EPOCH) + time[2] / 1e6
 end
 
--- ---- the record ----------------------------------------------------------------------------------
+-- ---- the record ---------------------------------------------------------------------------------
 
 local kept = call('GET', KEYS[1])
 if kept and string.sub(kept, 1, SEAL) ~= seal then return 'other algorithm' end
@@ -104,8 +104,8 @@ while algorithm_numbers[place] do
   place, at = place + 1 + count, at + algorithm.size
 end
 
--- A record that no store has written is neither read nor overwritten: a request that waits for a NaN
--- would start, and the search for the beginning of half a period would never end.
+-- A record that no store has written is neither read nor overwritten: a request that waits for a
+-- NaN would start, and the search for the beginning of half a period would never end.
 if kept then
   local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0 and max(seen, ahead) <= LATEST
   for place = 1, at - 1 do sound = sound and state[place] < huge end
@@ -119,7 +119,9 @@ end
 
 local function greatest(method_of_algorithm, ...)
   local most = 0
-  for _, algorithm in ipairs(algorithms) do most = max(most, algorithm[method_of_algorithm](...)) end
+  for _, algorithm in ipairs(algorithms) do
+    most = max(most, algorithm[method_of_algorithm](...))
+  end
   return most
 end
 
@@ -135,7 +137,7 @@ end
 
 local delay = #algorithms == 1 and algorithms[1].delay or delay_of_all
 
--- ---- the methods ---------------------------------------------------------------------------------
+-- ---- the methods --------------------------------------------------------------------------------
 
 local now = max(clock + ahead, seen)
 local changed = false
@@ -187,7 +189,7 @@ elseif method == 'refund' then
   see()
 end
 
--- ---- the answer ----------------------------------------------------------------------------------
+-- ---- the answer ---------------------------------------------------------------------------------
 
 local remaining = 0
 if last <= now then

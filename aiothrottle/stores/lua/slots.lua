@@ -5,8 +5,8 @@
 -- ARGV: the time, or '' for the server's; the beginning of the names of channels, which the id of a
 --       store follows; then the numbers of a Claim: owner, limit, held, wanted, lease, number
 --
--- An owner without slots or tickets is remembered until its lease expires: so a claim that was under
--- way for long is known to be older than later ones.
+-- An owner without slots or tickets is remembered until its lease expires: so a claim that was
+-- under way for long is known to be older than later ones.
 
 local EPOCH = 1767225600  -- as in ledger.py
 
