@@ -88,19 +88,21 @@ class Retry:
             values = getattr(self, name)
             kind = int if name == "statuses" else str
             if isinstance(values, str) or not isinstance(values, Collection):
-                raise TypeError(f"{name} is a collection, such as a set, not {shown(values)}")
+                raise TypeError(f"{name} must be a collection, such as a set, got {shown(values)}")
             for value in cast("Collection[object]", values):
                 if isinstance(value, bool) or not isinstance(value, kind):
-                    raise TypeError(f"{name} are each of type {kind.__name__}, not {shown(value)}")
+                    raise TypeError(
+                        f"each of {name} must be of type {kind.__name__}, got {shown(value)}"
+                    )
         # As a set, so that a retry can be hashed, and a list that changes later changes nothing.
         object.__setattr__(self, "statuses", frozenset(self.statuses))
         object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))
         check_choice("jitter", self.jitter, get_args(Jitter))
         if self.budget is not None and not isinstance(self.budget, RetryBudget):
-            raise TypeError(f"budget is a RetryBudget, not {shown(self.budget)}")
+            raise TypeError(f"budget must be a RetryBudget, got {shown(self.budget)}")
         if self.should_retry is not None and not callable(self.should_retry):
             raise TypeError(
-                f"should_retry is a function of a response, not {shown(self.should_retry)}"
+                f"should_retry must be a function of a response, got {shown(self.should_retry)}"
             )
         self._check_exceptions()
 
@@ -108,11 +110,13 @@ class Retry:
         if self.exceptions is None:
             return
         if not isinstance(self.exceptions, tuple):
-            raise TypeError(f"exceptions is a tuple of classes, not {shown(self.exceptions)}")
+            raise TypeError(f"exceptions must be a tuple of classes, got {shown(self.exceptions)}")
         for kind in self.exceptions:
             # Any other is CancelledError or the like, which must not be swallowed.
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                raise TypeError(f"exceptions are classes of Exception, not {shown(kind)}")
+                raise TypeError(
+                    f"each of exceptions must be a class of Exception, got {shown(kind)}"
+                )
 
     def is_throttled(self, status: int, retry_after: float | None) -> bool:
         """Return whether the server throttled the request: it did nothing, and others wait too."""

@@ -37,7 +37,9 @@ class Admission:
 
     def __init__(self, limiter: AnyLimiter, options: Options, origin: Key) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
-            raise TypeError(f"limiter is a RateLimiter or a KeyedRateLimiter, not {shown(limiter)}")
+            raise TypeError(
+                f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
+            )
         if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
         self.limiter: AnyLimiter = limiter

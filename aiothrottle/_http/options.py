@@ -134,9 +134,11 @@ class Options:
     def __post_init__(self) -> None:
         """Validate each option, before the first request."""
         if self.key is not None and not callable(self.key):
-            raise TypeError(f"key is a function of method and URL, not {shown(self.key)}")
+            raise TypeError(f"key must be a function of method and URL, got {shown(self.key)}")
         if not isinstance(self.retry, Retry):
-            raise TypeError(f"retry is a Retry, such as Retry(attempts=1), not {shown(self.retry)}")
+            raise TypeError(
+                f"retry must be a Retry, such as Retry(attempts=1), got {shown(self.retry)}"
+            )
         check_number("queue_timeout", self.queue_timeout, "seconds", none="None")
         check_number("max_hold", self.max_hold, "seconds", above=0, none="None")
         if self.adaptive_throttling is not None and not isinstance(
@@ -157,11 +159,11 @@ class Options:
 
 def _as_tuple(profiles: object) -> tuple[Profile, ...]:
     if isinstance(profiles, str) or not isinstance(profiles, Iterable):
-        raise TypeError(f"profiles is a list of Profiles, such as [], not {shown(profiles)}")
+        raise TypeError(f"profiles must be a list of Profiles, such as [], got {shown(profiles)}")
     own = tuple(cast("Iterable[object]", profiles))
     for profile in own:
         if not isinstance(profile, Profile):
-            raise TypeError(f"profiles are each a Profile, not {shown(profile)}")
+            raise TypeError(f"each of profiles must be a Profile, got {shown(profile)}")
     return cast("tuple[Profile, ...]", own)
 
 

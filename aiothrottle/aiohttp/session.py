@@ -70,7 +70,7 @@ class ThrottledSession:
         **arguments: Unpack[SessionArguments],
     ) -> None:
         if session is not None and not isinstance(session, ClientSession):
-            raise TypeError(f"session is an aiohttp.ClientSession, not {shown(session)}")
+            raise TypeError(f"session must be an aiohttp.ClientSession, got {shown(session)}")
         options, for_client_session = read_arguments(type(self), arguments)
         if session is not None and for_client_session:
             raise ValueError(

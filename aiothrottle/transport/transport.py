@@ -44,7 +44,7 @@ class Transport(Generic[_Request, _Response]):
         self._admission = Admission(limiter, checked, origin_of)
         if transport is not None and not isinstance(transport, library.AsyncBaseTransport):
             name = f"{library.__name__}.AsyncBaseTransport"
-            raise TypeError(f"transport is an {name}, not {shown(transport)}")
+            raise TypeError(f"transport must be an {name}, got {shown(transport)}")
         self._transport: AsyncTransport[_Request, _Response] = (
             transport or library.AsyncHTTPTransport()
         )

@@ -460,13 +460,13 @@ MAKERS: list[Front] = [ThrottledSession, throttled_session, ThrottleMiddleware]
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"limiter": 5}, TypeError, "limiter is a RateLimiter"),
-        ({"limiter": None}, TypeError, "limiter is a RateLimiter"),
-        ({"limiter": RateLimiter}, TypeError, "limiter is a RateLimiter"),
-        ({"key": "host", "limiter": KeyedRateLimiter()}, TypeError, "key is a function"),
+        ({"limiter": 5}, TypeError, "limiter must be a RateLimiter"),
+        ({"limiter": None}, TypeError, "limiter must be a RateLimiter"),
+        ({"limiter": RateLimiter}, TypeError, "limiter must be a RateLimiter"),
+        ({"key": "host", "limiter": KeyedRateLimiter()}, TypeError, "key must be a function"),
         ({"key": str}, ValueError, "key= needs a KeyedRateLimiter"),
-        ({"retry": 3}, TypeError, "retry is a Retry"),
-        ({"retry": None}, TypeError, "retry is a Retry"),
+        ({"retry": 3}, TypeError, "retry must be a Retry"),
+        ({"retry": None}, TypeError, "retry must be a Retry"),
         ({"queue_timeout": "1"}, TypeError, "queue_timeout must be a finite number"),
         ({"queue_timeout": True}, TypeError, "queue_timeout must be a finite number"),
         ({"queue_timeout": -1}, ValueError, "queue_timeout must be a finite number"),
@@ -484,7 +484,7 @@ async def test_arguments_of_the_wrong_kind_are_named(
 
 
 def test_what_is_no_retry_is_refused() -> None:
-    with pytest.raises(TypeError, match="retry is a Retry"):
+    with pytest.raises(TypeError, match="retry must be a Retry"):
         RetryMiddleware(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

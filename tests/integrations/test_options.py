@@ -72,7 +72,7 @@ async def test_profiles_may_be_an_iterator(make: Make) -> None:
     made = make(RateLimiter(1), profiles=iter([Profile("example", hosts=("example.org",))]))
     if isinstance(made, aiohttp.ClientSession):
         await made.close()
-    with pytest.raises(TypeError, match="profiles are each a Profile, not 'example'"):
+    with pytest.raises(TypeError, match="each of profiles must be a Profile, got 'example'"):
         make(RateLimiter(1), profiles=iter(["example"]))
 
 

@@ -198,7 +198,7 @@ def test_what_makes_sense_is_taken(arguments: dict[str, object]) -> None:
         ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
         ({"pause_jitter": float("inf")}, ValueError, "pause_jitter"),
         ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
-        ({"exceptions": [OSError]}, TypeError, "exceptions is a tuple"),
+        ({"exceptions": [OSError]}, TypeError, "exceptions must be a tuple"),
         ({"should_retry": None, "budget": True}, TypeError, "budget"),
     ],
 )

@@ -68,7 +68,7 @@ def test_missing_driver_names_the_extra_to_install(
     "make", [ThrottledSession, throttled_session, ThrottleMiddleware, ThrottledTransport, retrying]
 )
 async def test_profiles_that_are_no_list_raise(make: Callable[..., Any], profiles: object) -> None:
-    with pytest.raises(TypeError, match="profiles is a list of Profiles, such as"):
+    with pytest.raises(TypeError, match="profiles must be a list of Profiles, such as"):
         make(RateLimiter(1), profiles=profiles)
 
 
