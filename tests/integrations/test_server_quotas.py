@@ -4,10 +4,7 @@ import asyncio
 import math
 from typing import Any, cast
 
-import httpx
 import pytest
-from aiohttp import web
-from yarl import URL
 
 from aiothrottle import (
     AdaptiveConcurrency,
@@ -20,11 +17,9 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle._http.quotas import ServerQuotas
-from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.headers import Profile, ServerLimits
-from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.aiohttp import Retry
+from aiothrottle.headers import ServerLimits
 from aiothrottle.permit import make_permit
-from tests.serving import Handler, answer, serving
 from tests.virtually import now, turns, virtual
 
 ONCE = Retry(attempts=1)
@@ -237,103 +232,7 @@ def test_what_goes_with_it_is_checked_at_once(
         RateLimiter("server", **options)
 
 
-# ---- sessions that pass it on ----------------------------------------------------------------
-
-
-def says(remaining: int, reset: float) -> Handler:
-    return answer(X_RateLimit_Remaining=str(remaining), X_RateLimit_Reset=str(reset))
-
-
-async def get(front: str, limiter: RateLimiter, url: URL, **options: object) -> None:
-    """Send one request through each kind of client."""
-    make: Any = {"session": ThrottledSession, "middleware": throttled_session}.get(front)
-    if make is None:
-        make = ThrottledTransport
-        transport: ThrottledTransport = make(limiter, retry=ONCE, **options)
-        async with httpx.AsyncClient(transport=transport) as client:
-            await client.get(str(url))
-        return
-    async with make(limiter, retry=ONCE, **options) as session, session.get(url) as response:
-        await response.read()
-
-
-fronts = pytest.mark.parametrize("front", ["session", "middleware", "httpx"])
-
-
-@fronts
-async def test_the_limiter_hears_what_every_response_says(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(7, 60), says(1, 55), says(0, 50), answer()) as (url, _):
-        for left in (7, 1, 0):
-            await get(front, limiter, url)
-            assert limiter.statistics().quota_remaining == left
-        assert 49 < (await limiter.peek()).retry_after <= 60
-
-
-@fronts
-async def test_it_can_be_told_not_to_listen(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(0, 50)) as (url, _):
-        await get(front, limiter, url, server_quota=None)
-    assert limiter.statistics().quota_remaining is None
-
-
-@fronts
-async def test_the_word_of_a_server_counts_no_longer_than_a_pause_may_be(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(0, 86400)) as (url, _):
-        await get(front, limiter, url)
-    assert 115 < (await limiter.peek()).retry_after <= 120
-
-
-@fronts
-async def test_a_limiter_that_follows_takes_the_announced_rate(front: str) -> None:
-    limiter = RateLimiter("server", concurrency_limit=10)
-    announced = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
-    async with serving(announced) as (url, _):
-        await get(front, limiter, url)
-    assert (
-        limiter._engine.bucket.algorithm
-        == RateLimiter(["50/10s", "1000/h"])._engine.bucket.algorithm
-    )
-    assert limiter._engine.semaphore.limit == 10
-
-
-@fronts
-async def test_a_profile_of_ones_own_is_used(front: str) -> None:
-    limiter = RateLimiter(1000)
-    profile = Profile(name="ours", hosts=("127.0.0.1",), refusals=frozenset({418}))
-    async with serving(answer(418, Retry_After="9")) as (url, _):
-        await get(front, limiter, url)
-        assert limiter.statistics().paused_for == 0
-        await get(front, limiter, url, profiles=[profile])
-        assert 8 < limiter.statistics().paused_for <= 10
-
-
-@fronts
-async def test_a_refusal_may_have_another_status_or_say_it_in_the_body(front: str) -> None:
-    async def in_the_body(_: web.Request) -> web.Response:
-        details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9s"}]
-        return web.json_response({"error": {"code": 429, "details": details}}, status=429)
-
-    forbidden = answer(403, X_RateLimit_Remaining="0", X_RateLimit_Reset="9")
-    for refusing in (forbidden, in_the_body):
-        limiter = RateLimiter(1000)
-        async with serving(refusing) as (url, _):
-            await get(front, limiter, url)
-        assert 8 < limiter.statistics().paused_for <= 10
-
-
-async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> None:
-    quick = Retry(backoff=0.001)
-    refusal = answer(403, Retry_After="0.001", X_RateLimit_Remaining="0")
-    async with ThrottledSession(RateLimiter(1000), retry=quick, server_quota=None) as session:
-        async with serving(refusal, answer()) as (url, seen):
-            assert (await session.post(url)).status == 200
-            assert len(seen) == 2
-        async with serving(answer(403), answer()) as (url, seen):
-            assert (await session.post(url)).status == 403
-            assert len(seen) == 1
+# ---- an integration that reports quotas ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -352,19 +251,3 @@ async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLi
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().quota_remaining is None
         assert not limiter._engine.server_rates
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        ({"server_quota": "later"}, ValueError, "server_quota"),
-        ({"profiles": ["GitHub"]}, TypeError, "profiles"),
-    ],
-)
-def test_a_wrong_argument_is_named(
-    arguments: dict[str, Any], error: type[Exception], named: str
-) -> None:
-    makers: list[Any] = [ThrottledSession, throttled_session, ThrottledTransport]
-    for make in makers:
-        with pytest.raises(error, match=named):
-            make(RateLimiter(1), **arguments)
