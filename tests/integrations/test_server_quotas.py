@@ -1,4 +1,4 @@
-"""What servers say about their limits, and what limiters and sessions make of it."""
+"""What a limiter makes of a quota or a rate that a server reports."""
 
 import asyncio
 import math
@@ -25,11 +25,11 @@ from tests.virtually import now, turns, virtual
 ONCE = Retry(attempts=1)
 
 
-# ---- a limiter that is told ----------------------------------------------------------------------
+# ---- reported quotas ---------------------------------------------------------------------------
 
 
 @virtual
-async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_new_quota() -> None:
+async def test_remaining_quota_is_used_up_until_the_reset() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     permit.update_quota(3, reset_after=30)
@@ -41,7 +41,7 @@ async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_ne
 
 
 @virtual
-async def test_spread_evenly_it_lasts_until_then() -> None:
+async def test_even_use_lasts_until_the_reset() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     permit.update_quota(3, reset_after=30, evenly=True)
@@ -52,7 +52,7 @@ async def test_spread_evenly_it_lasts_until_then() -> None:
 
 
 @virtual
-async def test_what_was_sent_since_is_taken_off() -> None:
+async def test_requests_sent_since_count_against_the_quota() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(3)]
     permits[0].update_quota(5, reset_after=30)
@@ -69,7 +69,7 @@ async def test_what_was_sent_since_is_taken_off() -> None:
 
 
 @virtual
-async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() -> None:
+async def test_reset_grants_a_waiter_at_once() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(2)]
     permits[0].update_quota(0, reset_after=30)
@@ -81,7 +81,7 @@ async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() 
 
 
 @virtual
-async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
+async def test_own_rate_holds_beside_the_quota() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=5)
     permit = await limiter.acquire()
     permit.update_quota(1000, reset_after=100)
@@ -95,20 +95,20 @@ async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
 
 @pytest.mark.parametrize("after_turns", range(6))
 @virtual
-async def test_what_is_said_between_grant_and_start_counts(after_turns: int) -> None:
+async def test_quota_reported_between_grant_and_resume_counts(after_turns: int) -> None:
     limiter = RateLimiter("2/s")
     permit = await limiter.acquire(2)
     waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
     await asyncio.sleep(1)
     await turns(after_turns)
     started = sum(waiter.done() for waiter in waiting)
-    permit.update_quota(started, reset_after=9)  # as many as went, of whom the server has not heard
+    permit.update_quota(started, reset_after=9)  # for the resumed requests alone
     await asyncio.gather(*waiting)
     assert now() == (1 if started == 2 else 10)
 
 
 @virtual
-async def test_those_who_wait_are_told_too() -> None:
+async def test_reported_quota_applies_to_waiters() -> None:
     limiter = RateLimiter("2/s")
     permit, _other = await limiter.acquire(), await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
@@ -119,7 +119,7 @@ async def test_those_who_wait_are_told_too() -> None:
 
 
 @virtual
-async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
+async def test_key_is_kept_until_the_reset() -> None:
     limiter = KeyedRateLimiter("100/s")
     async with limiter.throttle("host") as permit:
         pass
@@ -132,7 +132,7 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "reset_after", "error", "named"),
+    ("remaining", "reset_after", "error", "named"),
     [
         (-1, 1, ValueError, "remaining"),
         (math.nan, 1, ValueError, "remaining"),
@@ -143,23 +143,23 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
 )
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
-async def test_nonsense_is_refused_and_changes_nothing(
-    left: object, reset_after: object, error: type[Exception], named: str
+async def test_wrong_quota_raises_and_changes_nothing(
+    remaining: object, reset_after: object, error: type[Exception], named: str
 ) -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     with pytest.raises(error, match=named):
-        cast("Any", permit).update_quota(left, reset_after)
+        cast("Any", permit).update_quota(remaining, reset_after)
     assert limiter.statistics().quota_remaining is None
     with pytest.raises(RuntimeError, match="not held"):
         make_permit(limiter._engine, 1.0, 0.0).update_quota(1, 1)
 
 
-# ---- a limiter that follows ------------------------------------------------------------------
+# ---- a limiter that follows the server's rate --------------------------------------------------
 
 
 @virtual
-async def test_until_the_server_has_said_something_one_request_is_under_way() -> None:
+async def test_one_request_is_in_flight_before_a_report() -> None:
     limiter = RateLimiter("server", concurrency_limit=10)
     assert limiter.follows_server
     first = await limiter.acquire()
@@ -172,7 +172,7 @@ async def test_until_the_server_has_said_something_one_request_is_under_way() ->
 
 
 @virtual
-async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> None:
+async def test_changed_rate_keeps_the_spent_tokens() -> None:
     limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
     limiter.follow("10/s")
     algorithm = limiter._engine.bucket.algorithm
@@ -185,7 +185,7 @@ async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> No
 
 
 @virtual
-async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_others() -> None:
+async def test_adaptive_slots_start_with_the_first_report() -> None:
     limiter = RateLimiter("server", concurrency_limit=AdaptiveConcurrency(8, minimum=1, maximum=64))
     for _ in range(3):
         async with limiter.throttle() as permit:
@@ -203,7 +203,7 @@ async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_oth
     assert limiter.statistics().concurrency_limit == cut
 
 
-async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
+async def test_limiter_with_its_own_rate_follows_no_server() -> None:
     limiter = RateLimiter("10/s")
     with pytest.raises(ValueError, match="rate of its own"):
         limiter.follow("20/s")
@@ -225,14 +225,14 @@ async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
         ({"algorithm": Cooldown}, TypeError),
     ],
 )
-def test_what_goes_with_it_is_checked_at_once(
+def test_options_of_a_following_limiter_are_validated(
     options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         RateLimiter("server", **options)
 
 
-# ---- an integration that reports quotas ----------------------------------------------------------
+# ---- an integration that reports quotas --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_goes_with_it_is_checked_at_once(
         ServerLimits(throttled=True, retry_after=1.0, remaining=0.0, reset_after=60.0),
     ],
 )
-async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
+async def test_limits_of_other_units_change_nothing(limits: ServerLimits) -> None:
     for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
