@@ -20,7 +20,7 @@ import aiohttp
 import httpx
 import httpx2
 import pytest
-from aiohttp import ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from yarl import URL
 
 import aiothrottle.httpx
@@ -52,7 +52,7 @@ class Feature(Enum):
     """What some integrations do and others do not."""
 
     LIMITS = "takes a token for each attempt, and a slot for each response"
-    RETRIES = "sends a request again"
+    RETRIES = "makes another attempt after a failure"
     UNTIMED_WAIT = "waits for the limiter outside of the client's timeouts"
     HOPS = "takes a token for each hop of a chain of redirects"
 
@@ -92,27 +92,25 @@ class Stream(Protocol):
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
+class Options(NamedTuple):
+    """How a request is sent."""
+
+    body: object = None
+    headers: Mapping[str, str] | None = None
+    #: Seconds for the whole request or, in httpx, for each of its steps.
+    timeout: float | None = None
+    #: Seconds until the next bytes of the response.
+    read_timeout: float | None = None
+    redirects: bool = True
+
+
 class Client(Protocol):
     """A client of one integration; `raw` is the library's own."""
 
     raw: Any
 
-    async def open(
-        self,
-        url: URL | str,
-        method: str = "GET",
-        *,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        read_timeout: float | None = None,
-        redirects: bool = True,
-    ) -> Stream:
-        """Send a request, and return the response when its headers have arrived.
-
-        `timeout` is the client's own for the whole request or, in httpx, for each of its steps;
-        `read_timeout` is the one for the next bytes of the response.
-        """
+    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
+        """Send a request, and return the response when its headers have arrived."""
         ...
 
 
@@ -121,8 +119,8 @@ async def collected(chunks: AsyncIterator[bytes]) -> bytes:
 
 
 async def send(client: Client, url: URL | str, method: str = "GET", **options: Any) -> Reply:
-    """Send a request and read its response; the options are those of `Client.open`."""
-    async with await client.open(url, method, **options) as stream:
+    """Send a request and read its response."""
+    async with await client.open(url, method, Options(**options)) as stream:
         return Reply(stream.status, await stream.read())
 
 
@@ -147,7 +145,7 @@ class Scene:
         return self.tasks[-1]
 
     async def open(self, path: str = "", **options: Any) -> Stream:
-        return await self.client.open(self.url.join(URL(path)), **options)
+        return await self.client.open(self.url.join(URL(path)), "GET", Options(**options))
 
     @property
     def held(self) -> int:
@@ -198,24 +196,17 @@ class AiohttpClient:
     def __init__(self, session: ClientSession | ThrottledSession) -> None:
         self.raw: Any = session
 
-    async def open(
-        self,
-        url: URL | str,
-        method: str = "GET",
-        *,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        read_timeout: float | None = None,
-        redirects: bool = True,
-    ) -> Stream:
-        timeouts = ClientTimeout(total=timeout, sock_read=read_timeout)
-        options: dict[str, Any] = {"timeout": timeouts, "headers": headers}
-        if body is not None:
-            options["data"] = body
-        return _AiohttpStream(
-            await self.raw.request(method, url, allow_redirects=redirects, **options)
+    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
+        more: dict[str, Any] = {} if options.body is None else {"data": options.body}
+        response = await self.raw.request(
+            method,
+            url,
+            headers=options.headers,
+            timeout=ClientTimeout(total=options.timeout, sock_read=options.read_timeout),
+            allow_redirects=options.redirects,
+            **more,
         )
+        return _AiohttpStream(response)
 
 
 class _HttpxStream:
@@ -247,22 +238,16 @@ class HttpxClient:
     def __init__(self, client: Any) -> None:
         self.raw = client
 
-    async def open(
-        self,
-        url: URL | str,
-        method: str = "GET",
-        *,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        read_timeout: float | None = None,
-        redirects: bool = True,
-    ) -> Stream:
-        timeouts = (timeout, read_timeout or timeout, timeout, timeout)
+    async def open(self, url: URL | str, method: str, options: Options) -> Stream:
+        seconds = options.timeout
         request = self.raw.build_request(
-            method, str(url), content=body, headers=headers, timeout=timeouts
+            method,
+            str(url),
+            content=options.body,
+            headers=options.headers,
+            timeout=(seconds, options.read_timeout or seconds, seconds, seconds),
         )
-        response = await self.raw.send(request, stream=True, follow_redirects=redirects)
+        response = await self.raw.send(request, stream=True, follow_redirects=options.redirects)
         return _HttpxStream(response)
 
 
@@ -441,3 +426,21 @@ class Clock:
         """Move the time forward, and let the timers fire that are due by then."""
         self._skipped += seconds
         await turns()
+
+
+async def cut_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b"x" * 10)
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def compressed_chunks(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.enable_compression()
+    await response.prepare(request)
+    for _ in range(3):
+        await response.write(b"x" * 1000)
+    return response

@@ -79,7 +79,7 @@ def test_throttled_request_is_retried_with_any_method(
     assert (delay is not None) == retried
 
 
-def test_delay_is_retry_after_or_grows_with_the_last() -> None:
+def test_delay_is_retry_after_or_a_growing_backoff() -> None:
     attempts = Attempts(Retry(jitter="decorrelated", backoff=1, max_backoff=1000), "GET", None)
     throttled = Outcome("response", None, 429, 7.0, throttled=True)
     assert attempts.delay(throttled) == 7.0

@@ -501,7 +501,7 @@ async def test_redirect_and_retry_keep_the_body(files: Files, start: Start) -> N
     assert len(received) >= 3
 
 
-async def test_redirect_of_a_spent_body_ends_as_in_aiohttp(files: Files, start: Start) -> None:
+async def test_redirected_spent_body_fails_as_in_aiohttp(files: Files, start: Start) -> None:
     async def outcome(session: ClientSession | ThrottledSession) -> tuple[Any, list[bytes]]:
         async with serving(307, 200) as (url, received):
             try:

@@ -43,7 +43,7 @@ async def unavailable(_: web.Request) -> web.Response:
 
 
 @every(LIMITS, RETRIES)
-async def test_response_before_is_the_cause_of_a_timeout(integration: Integration) -> None:
+async def test_response_before_is_the_cause_of_timeouts(integration: Integration) -> None:
     limiter = RateLimiter("1/h", concurrency_limit=1)
     async with integration.serve(unavailable, limiter=limiter, queue_timeout=1) as at:
         with pytest.raises(ThrottleTimeout) as caught:
@@ -54,7 +54,7 @@ async def test_response_before_is_the_cause_of_a_timeout(integration: Integratio
 
 
 @every(LIMITS, RETRIES)
-async def test_failure_before_is_the_cause_of_a_timeout(integration: Integration) -> None:
+async def test_failure_before_is_the_cause_of_timeouts(integration: Integration) -> None:
     async with integration.serve(hang_up, limiter=RateLimiter("1/h"), queue_timeout=1) as at:
         with pytest.raises(ThrottleTimeout) as caught:
             await at.send()
@@ -129,7 +129,7 @@ async def test_inner_limiter_is_asked_once(nested: Nested) -> None:
 
 
 @every_nested
-async def test_response_before_is_the_cause_of_an_inner_timeout(nested: Nested) -> None:
+async def test_response_before_is_the_cause_when_nested(nested: Nested) -> None:
     async with serving(answer(502)) as (url, seen), nested(RateLimiter("1/h")) as client:
         with pytest.raises(ThrottleTimeout) as caught:
             await send(client, url)
@@ -140,7 +140,7 @@ async def test_response_before_is_the_cause_of_an_inner_timeout(nested: Nested) 
 
 
 @every_nested
-async def test_failure_before_is_the_cause_of_an_inner_timeout(nested: Nested) -> None:
+async def test_failure_before_is_the_cause_when_nested(nested: Nested) -> None:
     async with serving(hang_up) as (url, seen), nested(RateLimiter("1/h")) as client:
         with pytest.raises(ThrottleTimeout) as caught:
             await send(client, url)

@@ -155,10 +155,10 @@ async def cancel(work: Awaitable[Any]) -> None:
         await task
 
 
-CASES += [
+CASES.extend(
     Case(f"{path} got", partial(Scene.get, path=path), Back.HEADERS)
     for path in ("whole", "empty", "no-content", "not-modified")
-]
+)
 
 
 async def read_body(scene: Scene, path: str, body: bytes) -> object:
@@ -219,11 +219,17 @@ BROKEN: list[tuple[str, type[Exception], dict[str, float], Back]] = [
 ]
 for path, error, timeout, back in BROKEN:
     iterate = fail_to_iterate if back is Back.LATE else fail_to_iterate_and_drop
-    for run, when in [(fail_to_read, Back.END), (fail_in_a_block, Back.END), (iterate, back)]:
-        name = f"{path} {run.__name__} {' '.join(timeout)}"
-        CASES.append(Case(name, partial(run, path=path, error=error, **timeout), when))
+    ways: list[tuple[Callable[..., Awaitable[object]], Back]] = [
+        (fail_to_read, Back.END),
+        (fail_in_a_block, Back.END),
+        (iterate, back),
+    ]
+    for run, when in ways:
+        name = f"{path} {getattr(run, '__name__', '')} {' '.join(timeout)}"
+        fail: Run = partial(run, path=path, error=error, **timeout)
+        CASES.append(Case(name, fail, when))
 
-for path, error, options in [
+FAILING: list[tuple[str, type[Exception], dict[str, Any]]] = [
     ("error", aiohttp.ClientResponseError, {"raise_for_status": True}),
     ("redirect-loop", aiohttp.TooManyRedirects, {"max_redirects": 3}),
     ("silent", TimeoutError, {"timeout": ClientTimeout(total=0.06)}),
@@ -232,7 +238,8 @@ for path, error, options in [
     ("drop", aiohttp.ServerDisconnectedError, {}),
     ("reset-early", aiohttp.ClientOSError, {}),
     ("babble", aiohttp.ClientResponseError, {}),
-]:
+]
+for path, error, options in FAILING:
     fail = partial(Scene.fail, path=path, error=error, **options)
     CASES.append(Case(f"{path} {error.__name__}", fail, Back.END))
 

@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,9 @@ import aiothrottle.transport.adapter
 from aiothrottle import RateLimiter
 from aiothrottle.retry import Retry
 from aiothrottle.testing import RateLimitedServer
+from tests.integrations.clients import compressed_chunks, cut_off
 from tests.serving import Handler, answer, endless, in_flight, serving, until
+from tests.virtually import turns
 
 QUICK = Retry(backoff=0.001)
 ONCE = Retry(attempts=1)
@@ -74,39 +76,7 @@ ERRORS = (httpx.HTTPError, httpx2.HTTPError)
 kept: list[Any] = []
 
 
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 # ---- the slot ----------------------------------------------------------------------------------
-
-
-def plain(
-    status: int = 200, body: bytes = b"body", headers: Mapping[str, str] | None = None
-) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(status=status, body=body, headers=headers)
-
-    return handle
-
-
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "1000"})
-    await response.prepare(request)
-    await response.write(b"x" * 10)
-    assert request.transport is not None
-    request.transport.close()
-    return response
-
-
-async def chunked(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.enable_compression()
-    await response.prepare(request)
-    for _ in range(3):
-        await response.write(b"x" * 1000)
-    return response
 
 
 async def get_whole(client: Any, url: str) -> None:
@@ -129,13 +99,13 @@ async def fail_and_keep_the_response(client: Any, url: str) -> None:
 @pytest.mark.uvloop
 @pytest.mark.parametrize(
     ("handler", "use"),
-    [(plain(), get_whole), (cut_off, get_cut_off), (cut_off, fail_and_keep_the_response)],
+    [(answer(), get_whole), (cut_off, get_cut_off), (cut_off, fail_and_keep_the_response)],
 )
 async def test_ended_response_returns_slot_and_connection(
     lib: Lib, handler: Handler, use: Callable[[Any, str], Awaitable[None]]
 ) -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    async with serving(handler, plain()) as (url, _), lib.client(limiter, retry=ONCE) as client:
+    async with serving(handler, answer()) as (url, _), lib.client(limiter, retry=ONCE) as client:
         await use(client, str(url))
         assert not in_flight(limiter)
         assert (await client.get(str(url))).text == "body"
@@ -150,7 +120,7 @@ async def test_dropped_response_returns_slot_and_connection(
 ) -> None:
     asyncio.get_running_loop().set_debug(thread)  # it checks what the thread calls
     limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, plain()) as (url, _), lib.client(limiter) as client:
+    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
         box = [await client.send(client.build_request("GET", str(url)), stream=True)]
         if half_read:
             box.append(box[0].aiter_raw())
@@ -175,7 +145,7 @@ async def test_dropped_response_returns_slot_and_connection(
 @pytest.mark.usefixtures("no_automatic_collection")
 async def test_abandoned_stream_in_a_cycle_returns_its_slot(lib: Lib) -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, plain()) as (url, _), lib.client(limiter) as client:
+    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
 
         async def leave_early() -> None:
             response = await client.send(client.build_request("GET", str(url)), stream=True)
@@ -296,7 +266,7 @@ async def test_slot_is_returned_once_closing_has_ended(lib: Lib) -> None:
         assert not in_flight(limiter)
 
 
-async def test_error_in_closing_is_raised_and_returns_the_slot(lib: Lib) -> None:
+async def test_error_in_closing_raises_and_returns_the_slot(lib: Lib) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     logged: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
@@ -404,7 +374,7 @@ async def test_request_cancelled_at_any_turn_returns_its_slot(lib: Lib) -> None:
 
 async def test_cancelled_closing_closes_the_response(lib: Lib) -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    async with serving(endless, plain()) as (url, _), lib.client(limiter) as client:
+    async with serving(endless, answer()) as (url, _), lib.client(limiter) as client:
         response = await client.send(client.build_request("GET", str(url)), stream=True)
         task = asyncio.create_task(response.aclose())
         await turns(1)
@@ -418,11 +388,11 @@ async def test_cancelled_closing_closes_the_response(lib: Lib) -> None:
 async def test_server_never_sees_more_than_the_limit(lib: Lib) -> None:
     async def some(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0)
-        return await lots.choice(script)(request)
+        return await chance.choice(script)(request)
 
-    at_once = plain(503, headers={"Retry-After": "0"})
-    script = [plain(), at_once, plain(429), cut_off, chunked, endless]
-    lots = random.Random(1)
+    at_once = answer(503, Retry_After="0")
+    script = [answer(), at_once, answer(429), cut_off, compressed_chunks, endless]
+    chance = random.Random(1)
     limiter = RateLimiter(concurrency_limit=4)
     retry = Retry(attempts=3, backoff=0.001, pause_jitter=0, max_retry_after=0.01)
     async with (
@@ -450,7 +420,7 @@ async def test_server_never_sees_more_than_the_limit(lib: Lib) -> None:
 
         tasks = [asyncio.create_task(use(number)) for number in range(120)]
         await until(lambda: limiter.statistics().waiting > 100)
-        for task in lots.sample(tasks[10:], 20):
+        for task in chance.sample(tasks[10:], 20):
             task.cancel()
         await asyncio.wait(tasks)
         for task in tasks:
@@ -490,10 +460,10 @@ async def test_pool_timeout_does_not_run_in_the_queue(lib: Lib) -> None:
 
 
 async def test_digest_authentication_needs_one_slot(lib: Lib) -> None:
-    challenge = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
+    challenge = 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'
     limiter = RateLimiter("9/h", concurrency_limit=1)
     async with (
-        serving(plain(401, headers=challenge), plain()) as (url, seen),
+        serving(answer(401, WWW_Authenticate=challenge), answer()) as (url, seen),
         lib.client(limiter) as client,
     ):
         response = await client.get(str(url), auth=lib.httpx.DigestAuth("me", "secret"))
@@ -687,7 +657,7 @@ async def test_closed_file_is_not_sent_again(lib: Lib) -> None:
 
 async def test_buffered_body_is_sent_to_the_next_hop(lib: Lib) -> None:
     async with (
-        serving(plain(307, headers={"Location": "/there"}), plain()) as (url, seen),
+        serving(answer(307, Location="/there"), answer()) as (url, seen),
         lib.client(RateLimiter(), buffer_body=True) as client,
     ):
         response = await client.post(str(url), content=generated(), follow_redirects=True)
@@ -753,7 +723,7 @@ async def test_wrapped_transport_is_opened_and_closed(lib: Lib) -> None:
 async def test_default_transport_is_of_the_library(lib: Lib) -> None:
     transport = lib.transport(RateLimiter())
     assert isinstance(transport, lib.httpx.AsyncBaseTransport)
-    async with serving(plain()) as (url, _), lib.httpx.AsyncClient(transport=transport) as client:
+    async with serving(answer()) as (url, _), lib.httpx.AsyncClient(transport=transport) as client:
         assert (await client.get(str(url))).text == "body"
 
 

@@ -26,6 +26,8 @@ from tests.integrations.clients import (
     Integration,
     Scene,
     collected,
+    compressed_chunks,
+    cut_off,
     every,
     lacking,
     send,
@@ -62,29 +64,11 @@ async def test_without_a_limiter_nothing_is_granted(integration: Integration) ->
         assert at.limiter.statistics().granted == 0
 
 
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "1000"})
-    await response.prepare(request)
-    await response.write(b"x" * 10)
-    assert request.transport is not None
-    request.transport.close()
-    return response
-
-
 async def stuck(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"x" * 10)
     return await never(request)
-
-
-async def compressed_chunks(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.enable_compression()
-    await response.prepare(request)
-    for _ in range(3):
-        await response.write(b"x" * 1000)
-    return response
 
 
 async def until_closed(request: web.Request) -> web.StreamResponse:
@@ -327,7 +311,7 @@ async def test_total_timeout_runs_during_the_wait(integration: Integration, cloc
 
 
 @every(LIMITS)
-async def test_queue_timeout_raises_at_once_for_a_known_rate(integration: Integration) -> None:
+async def test_queue_timeout_raises_at_once_for_a_rate(integration: Integration) -> None:
     async with integration.serve(answer(), limiter=RateLimiter("1/h"), queue_timeout=60) as at:
         await at.send()
         with pytest.raises(ThrottleTimeout) as caught:

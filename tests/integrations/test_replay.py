@@ -12,7 +12,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ from aiothrottle.aiohttp import (
 from aiothrottle.cli import main
 from aiothrottle.testing import RateLimitedServer
 from tests.background import background
+from tests.integrations.clients import collected, cut_off
 from tests.serving import in_flight, serving
 
 MAY_BE_THROTTLED = [403, 420, 429, 503, 529]
@@ -93,10 +94,6 @@ SESSIONS: list[Callable[..., Any]] = [
     retrying,
 ]
 Way = Callable[[ClientResponse], Awaitable[bytes]]
-
-
-async def collected(chunks: AsyncIterator[bytes]) -> bytes:
-    return b"".join([chunk async for chunk in chunks])
 
 
 async def called(read: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -545,14 +542,6 @@ async def test_unread_response_of_a_transport_returns_its_slot(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 async def test_error_in_should_retry_is_raised_again(library: str) -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b"ten bytes.")
-        assert request.transport is not None
-        request.transport.close()
-        return response
-
     module, _ = LIBRARIES[library]
 
     async def tries(response: Any) -> None:
@@ -561,12 +550,12 @@ async def test_error_in_should_retry_is_raised_again(library: str) -> None:
 
     limiter = RateLimiter(concurrency_limit=1)
     async with (
-        serving(cut) as (url, _),
+        serving(cut_off) as (url, _),
         client_of(library, limiter, tries) as client,
         client.stream("GET", str(url)) as response,
     ):
         chunks = response.aiter_bytes()
-        assert await anext(chunks) == b"ten bytes."
+        assert await anext(chunks) == b"x" * 10
         with pytest.raises(module.RemoteProtocolError):
             await anext(chunks)
     assert not in_flight(limiter)

@@ -136,7 +136,7 @@ def test_wrong_session_is_named() -> None:
         ThrottledSession(RateLimiter(), session="https://example.org")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-async def test_relative_url_has_the_key_of_the_base_url() -> None:
+async def test_relative_url_has_the_base_urls_key() -> None:
     limiter = KeyedRateLimiter("1/h")
     async with (
         serving(answer()) as (url, _),
@@ -146,7 +146,7 @@ async def test_relative_url_has_the_key_of_the_base_url() -> None:
         assert not await limiter.peek(f"127.0.0.1:{url.port}")
 
 
-async def test_lost_connections_of_a_given_session_cost_one_token_each() -> None:
+async def test_given_session_repeats_no_lost_connection() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(hang_up) as (url, seen),
@@ -239,7 +239,7 @@ async def test_iterator_that_raises_does_so_when_awaited() -> None:
 
 
 @pytest.mark.parametrize("data", [iter([("a", "1")]), (piece for piece in [b"x"])])
-async def test_body_of_a_plain_iterator_raises_as_in_aiohttp(data: object) -> None:
+async def test_body_of_an_iterator_raises_as_in_aiohttp(data: object) -> None:
     async with serving(answer()) as (url, seen), ThrottledSession(RateLimiter()) as session:
         with pytest.raises(TypeError, match="pairs allowed"):
             await session.post(url, data=data)
