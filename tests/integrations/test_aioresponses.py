@@ -1,6 +1,7 @@
-"""Under aioresponses, with which many users test: what stands above the mock has to work there.
+"""A `ThrottledSession` under aioresponses, with which many users test.
 
-It replaces `ClientSession._request`, so there is no connection, and a slot is back at the headers.
+It replaces `ClientSession._request`, so there is no connection, and the slot is returned with the
+headers.
 """
 
 # aioresponses leaves the types of its arguments open.
@@ -23,7 +24,7 @@ QUICK = Retry(attempts=3, backoff=0.001)
 
 
 class Response(aiohttp.ClientResponse):
-    """What aioresponses makes lacks an argument that aiohttp >= 3.14 demands."""
+    """Adds an argument that aiohttp >= 3.14 requires and aioresponses does not pass."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's
         if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:
@@ -42,7 +43,7 @@ def sent(server: aioresponses) -> int:
     return sum(len(calls) for calls in server.requests.values())
 
 
-async def test_a_refusal_is_tried_again_and_every_attempt_pays(server: aioresponses) -> None:
+async def test_each_attempt_takes_a_token(server: aioresponses) -> None:
     server.get(URL, status=429)
     server.get(URL, status=503, headers={"Retry-After": "0"})
     server.get(URL, payload={"id": 1})
@@ -57,7 +58,7 @@ async def test_a_refusal_is_tried_again_and_every_attempt_pays(server: aiorespon
     assert (bool(decision), decision.remaining) == (False, 0)
 
 
-async def test_the_last_refusal_is_given_back(server: aioresponses) -> None:
+async def test_last_throttled_response_is_returned(server: aioresponses) -> None:
     server.post(URL, status=429, repeat=True)
     async with ThrottledSession(RateLimiter(), retry=QUICK) as session:
         response = await session.post(URL, json={"id": 1})
@@ -65,7 +66,7 @@ async def test_the_last_refusal_is_given_back(server: aioresponses) -> None:
     assert sent(server) == 3
 
 
-async def test_a_connection_that_fails_is_tried_again_where_that_is_safe(
+async def test_failed_connection_is_retried_if_idempotent(
     server: aioresponses,
 ) -> None:
     for method in ("GET", "POST"):

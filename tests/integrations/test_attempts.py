@@ -1,4 +1,4 @@
-"""The attempts of one request: what it pays for them, and what is made of how they end."""
+"""The attempts of one request: the cost of each, its outcome, and the delay of the next one."""
 
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,14 @@ from aiothrottle.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-ERROR = OSError("the line is dead")
+ERROR = OSError("the connection is dead")
 
 
 def answered(status: int, *, throttled: bool = False, verdict: bool | None = None) -> Outcome[str]:
     return Outcome("response", None, status, verdict=verdict, throttled=throttled)
 
 
-def test_each_further_attempt_is_paid_and_the_last_price_comes_back_with_a_success() -> None:
+def test_success_refunds_the_cost_of_the_last_attempt() -> None:
     quota = RetryQuota(RetryBudget(capacity=30, cost=14, throttled_cost=5, refund=1))
     attempts = Attempts(Retry(), "GET", quota, "key")
     assert attempts.start_next(answered(502), 0.5)
@@ -35,21 +35,21 @@ def test_each_further_attempt_is_paid_and_the_last_price_comes_back_with_a_succe
 @pytest.mark.parametrize(
     "outcome", [answered(200, throttled=True), answered(503), failed(ERROR)], ids=str
 )
-def test_what_did_not_end_well_fills_nothing_up(outcome: Outcome[str]) -> None:
+def test_failure_refunds_nothing(outcome: Outcome[str]) -> None:
     quota = RetryQuota(RetryBudget())
     quota.pay("key", throttled=False)
     Attempts(Retry(), "GET", quota, "key").finish(outcome)
     assert quota._spent == {"key": 14}
 
 
-def test_a_first_attempt_that_ends_well_fills_up_the_refund() -> None:
+def test_successful_first_attempt_adds_the_refund() -> None:
     quota = RetryQuota(RetryBudget())
     quota.pay(None, throttled=False)
     Attempts(Retry(), "GET", quota).finish(answered(404))
     assert quota._spent == {None: 13}
 
 
-def test_without_a_quota_only_the_number_counts() -> None:
+def test_without_a_quota_only_the_number_limits() -> None:
     attempts = Attempts(Retry(attempts=3), "GET", None)
     attempts.finish(answered(200))
     while attempts.delay(answered(502)) is not None:
@@ -58,7 +58,7 @@ def test_without_a_quota_only_the_number_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "outcome", "again"),
+    ("method", "outcome", "retried"),
     [
         # A throttled request is retried with any method, also one known by its headers.
         ("POST", answered(403, throttled=True), True),
@@ -67,49 +67,49 @@ def test_without_a_quota_only_the_number_counts() -> None:
         ("GET", answered(502), True),
         # The policy knows these two itself: its statuses may be without them.
         ("POST", answered(503, throttled=True), False),
-        # The user's word comes first.
+        # What `should_retry` returned comes first.
         ("GET", answered(403, throttled=True, verdict=False), False),
         ("POST", answered(200, throttled=True, verdict=True), True),
     ],
 )
 def test_throttled_request_is_retried_with_any_method(
-    method: str, outcome: Outcome[str], again: bool
+    method: str, outcome: Outcome[str], retried: bool
 ) -> None:
     delay = Attempts(Retry(), method, None).delay(outcome)
-    assert (delay is not None) == again
+    assert (delay is not None) == retried
 
 
-def test_the_wait_is_what_the_server_said_and_the_draw_grows_with_the_one_before() -> None:
+def test_delay_is_retry_after_or_a_growing_backoff() -> None:
     attempts = Attempts(Retry(jitter="decorrelated", backoff=1, max_backoff=1000), "GET", None)
-    said = Outcome("response", None, 429, 7.0, throttled=True)
-    assert attempts.delay(said) == 7.0
-    assert attempts.start_next(said, 300.0)
+    throttled = Outcome("response", None, 429, 7.0, throttled=True)
+    assert attempts.delay(throttled) == 7.0
+    assert attempts.start_next(throttled, 300.0)
     assert max(attempts.delay(answered(502)) or 0.0 for _ in range(200)) > 3.0
 
 
-def test_the_result_is_the_response_or_the_error() -> None:
+def test_result_is_the_response_or_the_error() -> None:
     assert answered(200).result() == "response"
     with pytest.raises(OSError, match="dead"):
         failed(ERROR).result()
 
 
-def test_what_the_server_asks_for() -> None:
-    said = ServerLimits(throttled=True, retry_after=3.0, reset_after=9.0, remaining=0)
-    assert failed(ERROR, 429, said) == Outcome(None, ERROR, 429, 3.0, throttled=True)
-    # Without a wait in so many words: until there is something left, if nothing is.
+def test_retry_after_of_an_outcome() -> None:
+    reported = ServerLimits(throttled=True, retry_after=3.0, reset_after=9.0, remaining=0)
+    assert failed(ERROR, 429, reported) == Outcome(None, ERROR, 429, 3.0, throttled=True)
+    # Without a Retry-After: the reset, if no quota remains.
     for limits, seconds in [
-        (said._replace(retry_after=None), 9.0),
-        (said._replace(retry_after=None, remaining=None), 9.0),
-        (said._replace(retry_after=None, remaining=1), None),
-        (said._replace(retry_after=None, throttled=False), None),
-        (said._replace(throttled=False, remaining=1), 3.0),
+        (reported._replace(retry_after=None), 9.0),
+        (reported._replace(retry_after=None, remaining=None), 9.0),
+        (reported._replace(retry_after=None, remaining=1), None),
+        (reported._replace(retry_after=None, throttled=False), None),
+        (reported._replace(throttled=False, remaining=1), 3.0),
     ]:
         assert failed(ERROR, 429, limits).retry_after == seconds
     assert failed(ERROR) == Outcome(None, ERROR, None)
 
 
 @pytest.mark.parametrize("verdict", [True, False, None])
-async def test_the_user_judges_at_once_or_later(verdict: bool | None) -> None:
+async def test_should_retry_may_be_a_coroutine_function(verdict: bool | None) -> None:
     async def later(_: object) -> bool | None:
         return verdict
 
@@ -124,13 +124,13 @@ async def test_the_user_judges_at_once_or_later(verdict: bool | None) -> None:
         assert outcome == Outcome("response", None, 200, 2.0, verdict, throttled)
 
 
-async def test_without_a_judge_the_server_is_believed() -> None:
+async def test_without_should_retry_the_server_decides() -> None:
     outcome = await judge(Retry(), "response", 200, ServerLimits())
     assert outcome == Outcome("response", None, 200)
 
 
-def test_the_cause_is_how_the_attempt_before_ended() -> None:
-    error = ThrottleError("no turn")
+def test_cause_is_the_outcome_before() -> None:
+    error = ThrottleError("no slot")
     chain(error, None)
     assert error.__cause__ is None
     chain(error, Outcome(None, None, None))
@@ -141,12 +141,12 @@ def test_the_cause_is_how_the_attempt_before_ended() -> None:
     assert (throttled.status, throttled.retry_after) == (503, 7.0)
     chain(error, failed(ERROR))  # there is one
     assert error.__cause__ is throttled
-    other = ThrottleError("no turn")
+    other = ThrottleError("no slot")
     chain(other, failed(ERROR, 429))
     assert other.__cause__ is ERROR
 
 
-def test_what_was_paid_and_waited_before_the_first_attempt_is_nothing() -> None:
+def test_first_attempt_has_no_cost_and_no_delay() -> None:
     quota = RetryQuota(RetryBudget(refund=0.5))
     quota.pay("key", throttled=False)
     Attempts(Retry(), "GET", quota, "key").finish(answered(200))

@@ -1,4 +1,4 @@
-"""Bodies of every kind: sent twice the same, byte for byte, or not sent twice."""
+"""Bodies of every kind in aiohttp: repeated byte for byte, or not repeated."""
 
 import asyncio
 import io
@@ -53,11 +53,11 @@ Options = dict[str, Any]
 _File = TypeVar("_File", io.BytesIO, io.StringIO)
 
 
-# ---- the kinds -----------------------------------------------------------------------------------
+# ---- the kinds ---------------------------------------------------------------------------------
 
 
 class Files:
-    """Opens files of every kind, and closes at the end what aiohttp has left open."""
+    """Opens files of every kind, and closes at the end those that aiohttp has left open."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
@@ -92,7 +92,7 @@ def files(tmp_path: Path) -> Iterator[Files]:
 
 
 class Custom(Payload):
-    """A payload of somebody else, who has not thought of sending it twice."""
+    """A payload of another package, which can be written once only."""
 
     @property
     def autoclose(self) -> bool:
@@ -236,7 +236,7 @@ def each(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-# ---- the server ----------------------------------------------------------------------------------
+# ---- the server --------------------------------------------------------------------------------
 
 
 class Received(NamedTuple):
@@ -255,9 +255,9 @@ class Received(NamedTuple):
 
 @asynccontextmanager
 async def serving(*statuses: int) -> AsyncGenerator[tuple[URL, list[Received]]]:
-    """Answer with these statuses, the last one for ever; gives the URL and what came in whole.
+    """Answer with these statuses, the last one for ever; yields the URL and the whole requests.
 
-    A negative one is sent before the body is read; 0 is none at all, but the connection's end.
+    A negative one is sent before the body is read; 0 cuts the connection instead.
     """
     script = itertools.chain(statuses, itertools.repeat(statuses[-1]))
     received: list[Received] = []
@@ -294,7 +294,7 @@ async def post_plainly(url: URL, options: Options) -> None:
 
 
 async def post_twice(url: URL, options: Options, *, buffer_body: bool) -> ClientResponse:
-    """What a session does with a `Body` that is refused once."""
+    """Send a `Body` as a session does whose first attempt is throttled."""
     body = Body.of(options.get("data"))
     async with ClientSession() as session:
         if body is None:
@@ -313,7 +313,7 @@ async def post_twice(url: URL, options: Options, *, buffer_body: bool) -> Client
 
 
 async def send_twice(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """What a middleware does with a request that is refused once."""
+    """Send as a middleware does whose first attempt is throttled."""
     response = await handler(request)
     if response.status == 429 and is_replayable(request.body):
         await response.read()
@@ -329,11 +329,11 @@ async def buffer_and_send_twice(
     return await send_twice(request, handler)
 
 
-# ---- every kind ----------------------------------------------------------------------------------
+# ---- every kind --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
-async def test_the_server_gets_what_a_plain_session_sends(
+async def test_server_receives_the_body_of_a_plain_session(
     each: Kind, files: Files, buffer_body: bool
 ) -> None:
     async with serving(200) as (url, received):
@@ -343,14 +343,14 @@ async def test_the_server_gets_what_a_plain_session_sends(
     assert ours == plain
 
 
-async def test_a_body_is_sent_twice_the_same_or_not_sent_twice(each: Kind, files: Files) -> None:
+async def test_body_is_repeated_unchanged_or_not_at_all(each: Kind, files: Files) -> None:
     async with serving(429, 200) as (url, received):
         response = await post_twice(url, each.options(files), buffer_body=False)
     assert_sent(received, 1 if each.is_single_use else 2)
     assert response.status == (429 if each.is_single_use else 200)
 
 
-async def test_a_buffered_body_is_always_sent_twice(each: Kind, files: Files) -> None:
+async def test_buffered_body_is_always_repeated(each: Kind, files: Files) -> None:
     async with serving(429, 200) as (url, received):
         response = await post_twice(url, each.options(files), buffer_body=True)
     assert_sent(received, 2)
@@ -358,7 +358,7 @@ async def test_a_buffered_body_is_always_sent_twice(each: Kind, files: Files) ->
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
-async def test_the_same_request_is_sent_twice_the_same_or_not_sent_twice(
+async def test_request_is_repeated_unchanged_or_not_at_all(
     each: Kind, files: Files, buffer_body: bool
 ) -> None:
     middleware = buffer_and_send_twice if buffer_body else send_twice
@@ -375,17 +375,17 @@ async def test_the_same_request_is_sent_twice_the_same_or_not_sent_twice(
 
 
 def essence(received: Received) -> Received:
-    """Without what two servers, or a rewritten request, have different."""
+    """Leave out the differences between two servers, and of a rewritten request."""
     headers = sorted(pair for pair in received.headers if pair[0] != "Host")
     return received._replace(headers=headers).without_boundary()
 
 
-Front = Callable[[bool], AbstractAsyncContextManager[ClientSession | ThrottledSession]]
+Start = Callable[[bool], AbstractAsyncContextManager[ClientSession | ThrottledSession]]
 
 
 @asynccontextmanager
 async def nested(buffer_body: bool) -> AsyncGenerator[ThrottledSession]:
-    """A throttled session around one that tries again by itself."""
+    """A throttled session around one that retries by itself."""
     async with (
         ClientSession(middlewares=[RetryMiddleware(QUICK, buffer_body=buffer_body)]) as inner,
         ThrottledSession(RateLimiter(), session=inner, retry=Retry(attempts=1)) as session,
@@ -393,7 +393,7 @@ async def nested(buffer_body: bool) -> AsyncGenerator[ThrottledSession]:
         yield session
 
 
-FRONTS: dict[str, Front] = {
+INTEGRATIONS: dict[str, Start] = {
     "session": lambda buffer_body: ThrottledSession(
         RateLimiter(), retry=QUICK, buffer_body=buffer_body
     ),
@@ -404,21 +404,21 @@ FRONTS: dict[str, Front] = {
 }
 
 
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Front:
-    return FRONTS[request.param]
+@pytest.fixture(params=INTEGRATIONS)
+def start(request: pytest.FixtureRequest) -> Start:
+    return INTEGRATIONS[request.param]
 
 
 @pytest.mark.parametrize("buffer_body", [False, True])
-async def test_every_kind_through_every_front(
-    each: Kind, front: Front, files: Files, buffer_body: bool
+async def test_each_kind_with_each_integration(
+    each: Kind, start: Start, files: Files, buffer_body: bool
 ) -> None:
     async with serving(200) as (url, plainly):
         await post_plainly(url, each.options(files))
     is_sent_twice = buffer_body or not each.is_single_use
     async with (
         serving(429, 200) as (url, received),
-        front(buffer_body) as session,
+        start(buffer_body) as session,
         session.post(url, **each.options(files)) as response,
     ):
         assert response.status == (200 if is_sent_twice else 429)
@@ -426,7 +426,7 @@ async def test_every_kind_through_every_front(
     assert essence(received[0]) == essence(plainly[0])
 
 
-# ---- what the user has afterwards ----------------------------------------------------------------
+# ---- files after the request -------------------------------------------------------------------
 
 
 FILES: dict[str, Callable[[Files], IO[Any]]] = {
@@ -448,7 +448,7 @@ def in_a_form(file: IO[Any]) -> object:
 
 
 async def state(file: IO[Any]) -> tuple[bool, int | None]:
-    """Tell whether it is closed, which aiohttp does in a thread, and else where it is."""
+    """Return whether it is closed, which aiohttp does in a thread, and otherwise its position."""
     await asyncio.get_running_loop().shutdown_default_executor()
     return file.closed, file.tell() if not file.closed and file.seekable() else None
 
@@ -456,9 +456,9 @@ async def state(file: IO[Any]) -> tuple[bool, int | None]:
 @pytest.mark.parametrize("wrap", [alone, in_a_form])
 @pytest.mark.parametrize("make", FILES.values(), ids=FILES)
 @pytest.mark.parametrize("statuses", [[200], [429, 200]])
-async def test_a_file_is_left_as_a_plain_session_leaves_it(
+async def test_file_is_left_as_in_a_plain_session(
     files: Files,
-    front: Front,
+    start: Start,
     make: Callable[[Files], IO[Any]],
     wrap: Callable[[IO[Any]], Any],
     statuses: list[int],
@@ -466,12 +466,12 @@ async def test_a_file_is_left_as_a_plain_session_leaves_it(
     plain, ours = make(files), make(files)
     async with serving(200) as (url, _):
         await post_plainly(url, {"data": wrap(plain)})
-    async with serving(*statuses) as (url, _), front(False) as session:
+    async with serving(*statuses) as (url, _), start(False) as session:
         await session.post(url, data=wrap(ours))
     assert await state(ours) == await state(plain)
 
 
-async def test_a_file_that_was_not_sent_stays_open(files: Files) -> None:
+async def test_unsent_file_stays_open(files: Files) -> None:
     file = files.open(at=5)
     async with ThrottledSession(RateLimiter()) as session:
         with pytest.raises(aiohttp.NonHttpUrlClientError):
@@ -479,7 +479,7 @@ async def test_a_file_that_was_not_sent_stays_open(files: Files) -> None:
     assert await state(file) == (False, 5)
 
 
-async def test_a_buffered_pipe_is_left_as_a_plain_session_leaves_it(files: Files) -> None:
+async def test_buffered_pipe_is_left_as_in_aiohttp(files: Files) -> None:
     plain, ours = files.pipe(), files.pipe()
     async with (
         serving(200) as (url, _),
@@ -490,12 +490,10 @@ async def test_a_buffered_pipe_is_left_as_a_plain_session_leaves_it(files: Files
     assert await state(ours) == await state(plain)
 
 
-async def test_a_redirect_keeps_the_body_and_so_does_the_attempt_after_it(
-    files: Files, front: Front
-) -> None:
+async def test_redirect_and_retry_keep_the_body(files: Files, start: Start) -> None:
     async with (
         serving(307, 429, 307, 200) as (url, received),
-        front(False) as session,
+        start(False) as session,
         session.post(url, data=files.open(at=12345)) as response,
     ):
         assert response.status == 200
@@ -503,9 +501,7 @@ async def test_a_redirect_keeps_the_body_and_so_does_the_attempt_after_it(
     assert len(received) >= 3
 
 
-async def test_a_redirect_of_what_is_spent_ends_as_in_a_plain_session(
-    files: Files, front: Front
-) -> None:
+async def test_redirected_spent_body_fails_as_in_aiohttp(files: Files, start: Start) -> None:
     async def outcome(session: ClientSession | ThrottledSession) -> tuple[Any, list[bytes]]:
         async with serving(307, 200) as (url, received):
             try:
@@ -514,11 +510,11 @@ async def test_a_redirect_of_what_is_spent_ends_as_in_a_plain_session(
                 ended = type(error)
         return ended, [one.body for one in received]
 
-    async with ClientSession() as plain, front(False) as session:
+    async with ClientSession() as plain, start(False) as session:
         assert await outcome(session) == await outcome(plain)
 
 
-# ---- refused while the body is still on its way --------------------------------------------------
+# ---- throttled while the body is still sent ---------------------------------------------------
 
 
 LARGE = bytes(range(256)) * (80 << 10)  # 20 MiB
@@ -532,12 +528,12 @@ def large_file(tmp_path: Path) -> Iterator[IO[bytes]]:
 
 
 @pytest.mark.parametrize("status", [-413, -429, 0])
-async def test_a_large_file_is_sent_again_whole(
-    large_file: IO[bytes], front: Front, status: int
+async def test_large_file_is_repeated_whole(
+    large_file: IO[bytes], start: Start, status: int
 ) -> None:
     async with (
         serving(status, status, 200) as (url, received),
-        front(False) as session,
+        start(False) as session,
         session.put(url, data=large_file) as response,
     ):
         assert response.status == 200
@@ -546,22 +542,22 @@ async def test_a_large_file_is_sent_again_whole(
 
 @pytest.mark.parametrize("wrap", [io.BytesIO, bytearray])
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-async def test_a_large_body_in_memory_is_sent_again_whole(
-    front: Front, wrap: Callable[[bytes], Any]
+async def test_large_body_in_memory_is_repeated_whole(
+    start: Start, wrap: Callable[[bytes], Any]
 ) -> None:
     async with (
         serving(-429, -429, 200) as (url, received),
-        front(False) as session,
+        start(False) as session,
         session.post(url, data=wrap(LARGE)) as response,
     ):
         assert response.status == 200
     assert [one.body == LARGE for one in received] == [True]
 
 
-async def test_a_large_form_is_sent_again_whole(large_file: IO[bytes], front: Front) -> None:
+async def test_large_form_is_repeated_whole(large_file: IO[bytes], start: Start) -> None:
     async with (
         serving(-429, 200) as (url, received),
-        front(False) as session,
+        start(False) as session,
         session.post(url, data={"file": large_file}) as response,
     ):
         assert response.status == 200
@@ -573,22 +569,22 @@ async def generate_for_long() -> AsyncIterator[bytes]:
         yield LARGE[start : start + (1 << 20)]
 
 
-async def test_a_refused_generator_is_given_back_even_if_some_of_it_was_not_read(
-    front: Front,
+async def test_partly_read_generator_is_not_repeated(
+    start: Start,
 ) -> None:
     async with (
         serving(-429, 200) as (url, received),
-        front(False) as session,
+        start(False) as session,
         session.post(url, data=generate_for_long()) as response,
     ):
         assert response.status == 429
     assert received == []
 
 
-async def test_a_large_generator_that_is_buffered_is_sent_again_whole(front: Front) -> None:
+async def test_large_buffered_generator_is_repeated_whole(start: Start) -> None:
     async with (
         serving(-429, 200) as (url, received),
-        front(True) as session,
+        start(True) as session,
         session.post(url, data=generate_for_long()) as response,
     ):
         assert response.status == 200
@@ -596,7 +592,7 @@ async def test_a_large_generator_that_is_buffered_is_sent_again_whole(front: Fro
 
 
 class Endless(Payload):
-    """Its writing ends when it is cancelled, a moment later."""
+    """Its writing ends soon after it was cancelled."""
 
     has_ended = False
 
@@ -611,7 +607,7 @@ class Endless(Payload):
             self.has_ended = True
 
 
-async def test_an_upload_that_was_cut_short_is_over_before_the_next_one() -> None:
+async def test_unfinished_upload_ends_before_the_next() -> None:
     payload = Endless(None)
 
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
@@ -652,7 +648,7 @@ class CountingExecutor(ThreadPoolExecutor):
 
 
 class Sink(AbstractStreamWriter):
-    """Takes what is written, or none of it."""
+    """Takes all bytes that are written, or none."""
 
     def __init__(self, *, is_stuck: bool = False) -> None:
         self.content = b""
@@ -674,7 +670,7 @@ class Sink(AbstractStreamWriter):
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("wrap", [alone, in_a_form])
-async def test_a_thread_that_still_reads_for_the_last_attempt_takes_nothing_from_the_next(
+async def test_thread_of_the_last_attempt_takes_nothing(
     tmp_path: Path, wrap: Callable[[IO[bytes]], Any]
 ) -> None:
     executor = CountingExecutor()
@@ -699,7 +695,7 @@ async def test_a_thread_that_still_reads_for_the_last_attempt_takes_nothing_from
     assert CONTENT in second.content
 
 
-async def test_a_file_that_grows_between_two_attempts_is_sent_as_it_was(tmp_path: Path) -> None:
+async def test_growing_file_is_repeated_unchanged(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one")
     with (tmp_path / "log").open("rb") as file:
         body = Body.of(file)
@@ -711,7 +707,7 @@ async def test_a_file_that_grows_between_two_attempts_is_sent_as_it_was(tmp_path
             (tmp_path / "log").write_bytes(b"one two")
 
 
-async def test_an_attempt_that_is_stuck_does_not_keep_the_next_one_waiting(files: Files) -> None:
+async def test_stuck_attempt_does_not_delay_the_next(files: Files) -> None:
     body = Body.of(files.open())
     assert body is not None
     stuck, sink = Sink(is_stuck=True), Sink()
@@ -724,11 +720,11 @@ async def test_an_attempt_that_is_stuck_does_not_keep_the_next_one_waiting(files
     assert sink.content == CONTENT
 
 
-# ---- Expect: 100-continue ------------------------------------------------------------------------
+# ---- Expect: 100-continue ----------------------------------------------------------------------
 
 
-async def test_a_refusal_instead_of_100_continue_is_tried_again(front: Front) -> None:
-    """A server that refuses before it has asked for the body, and a body that is asked for."""
+async def test_429_instead_of_100_continue_is_retried(start: Start) -> None:
+    """The server throttles twice before it asks for the body, and then asks for it."""
     answers = iter(["HTTP/1.1 429 No\r\n", "HTTP/1.1 429 No\r\n", "HTTP/1.1 200 OK\r\n"])
     received: list[bytes] = []
 
@@ -743,14 +739,14 @@ async def test_a_refusal_instead_of_100_continue_is_tried_again(front: Front) ->
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, front(False) as session:
+    async with server, start(False) as session:
         url = f"http://127.0.0.1:{port}/"
         async with session.post(url, data=b"body", expect100=True) as response:
             assert response.status == 200
     assert received == [b"body"]
 
 
-# ---- what cannot be sent -------------------------------------------------------------------------
+# ---- bodies that cannot be sent -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -767,17 +763,17 @@ async def test_a_refusal_instead_of_100_continue_is_tried_again(front: Front) ->
     ],
     ids=lambda data: type(data).__name__,
 )
-async def test_what_cannot_be_sent_raises_what_aiohttp_raises(data: object, front: Front) -> None:
+async def test_wrong_body_raises_as_in_aiohttp(data: object, start: Start) -> None:
     async with serving(200) as (url, received):
         with pytest.raises((TypeError, ValueError)) as theirs:
             await post_plainly(url, {"data": data})
-        async with front(False) as session:
+        async with start(False) as session:
             with pytest.raises(theirs.type, match=re.escape(str(theirs.value))):
                 await session.post(url, data=data)
     assert received == []
 
 
-async def test_a_generator_that_fails_while_it_is_buffered_raises_its_error() -> None:
+async def test_generator_failing_while_buffered_raises_its_error() -> None:
     async def fail() -> AsyncIterator[bytes]:
         yield b"one"
         raise ZeroDivisionError
@@ -791,25 +787,25 @@ async def test_a_generator_that_fails_while_it_is_buffered_raises_its_error() ->
     assert received == []
 
 
-# ---- is_replayable -------------------------------------------------------------------------------
+# ---- is_replayable -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body", [None, b"", b"bytes"])
-def test_nothing_and_bytes_are_replayable(body: object) -> None:
+def test_none_and_bytes_are_replayable(body: object) -> None:
     assert is_replayable(body)
 
 
 @pytest.mark.parametrize("body", ["str", object(), iter(PIECES)])
-def test_what_is_no_payload_is_not_replayable(body: object) -> None:
+def test_other_than_a_payload_is_not_replayable(body: object) -> None:
     assert not is_replayable(body)
 
 
-async def test_it_is_known_before_the_first_sending(each: Kind, files: Files) -> None:
+async def test_replayability_is_known_before_the_first_attempt(each: Kind, files: Files) -> None:
     body = Body.of(each.options(files).get("data"))
     assert each.is_single_use == (body is not None and not body.is_replayable())
 
 
-async def test_a_closed_file_is_not_replayable(files: Files) -> None:
+async def test_closed_file_is_not_replayable(files: Files) -> None:
     for file in (files.open(), io.BytesIO(CONTENT)):
         body = Body.of(file)
         assert body is not None
@@ -818,7 +814,7 @@ async def test_a_closed_file_is_not_replayable(files: Files) -> None:
         assert not body.is_replayable()
 
 
-async def test_a_payload_that_is_closed_is_not_replayable(files: Files) -> None:
+async def test_closed_payload_is_not_replayable(files: Files) -> None:
     for data in (files.open(), {"file": files.open()}):
         body = Body.of(data)
         assert body is not None
@@ -829,11 +825,11 @@ async def test_a_payload_that_is_closed_is_not_replayable(files: Files) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"a", {"a": "1", "b": 2.5}, [("a", "1")], {}, []])
-def test_what_aiohttp_rebuilds_is_left_alone(data: object) -> None:
+def test_body_that_aiohttp_rebuilds_is_not_wrapped(data: object) -> None:
     assert Body.of(data) is None
 
 
-async def test_buffering_what_is_replayable_reads_nothing() -> None:
+async def test_buffering_a_replayable_body_reads_nothing() -> None:
     file = io.BytesIO(CONTENT)
     body = Body.of(file)
     assert body is not None
@@ -841,7 +837,7 @@ async def test_buffering_what_is_replayable_reads_nothing() -> None:
     assert file.tell() == 0
 
 
-async def test_a_body_can_be_read_like_the_payload_that_it_stands_for() -> None:
+async def test_body_can_be_read_like_its_payload() -> None:
     body = Body.of(FormData({"a": "é"}))
     assert body is not None
     assert await body.data.as_bytes() == b"a=%C3%A9"

@@ -1,19 +1,19 @@
-"""The retry budget: a quota that fails fast, and fills up with successes."""
+"""The retry budget: a quota that retries use up, and successes refund."""
 
 import pytest
 
 from aiothrottle.budget import RetryBudget, RetryQuota
 
 
-def test_each_further_attempt_takes_its_cost_until_there_is_too_little() -> None:
+def test_retries_take_their_cost_while_it_lasts() -> None:
     quota = RetryQuota(RetryBudget(capacity=30, cost=10, throttled_cost=4))
     paid = [
         quota.pay("a", throttled=throttled) for throttled in (False, True, False, True, True, True)
     ]
-    assert paid == [10, 4, 10, 4, None, None]  # 28 are gone
+    assert paid == [10, 4, 10, 4, None, None]  # 28 of 30 are spent
 
 
-def test_a_success_fills_up_what_its_last_attempt_has_cost_or_the_refund() -> None:
+def test_success_refunds_its_last_attempt_or_the_refund() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10, refund=1))
     assert quota.pay("a", throttled=False) == 10
     assert quota.pay("a", throttled=False) is None
@@ -26,7 +26,7 @@ def test_a_success_fills_up_what_its_last_attempt_has_cost_or_the_refund() -> No
     assert quota.pay("a", throttled=False) == 10
 
 
-def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
+def test_full_quota_of_a_key_takes_no_memory() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10))
     quota.refund("never failed", 0.0)
     assert quota.pay("a", throttled=False) == 10
@@ -36,7 +36,7 @@ def test_each_key_has_its_own_and_a_full_one_takes_no_memory() -> None:
     assert quota._spent == {}
 
 
-def test_servers_that_never_answer_well_take_no_more_memory_however_many_there_are() -> None:
+def test_memory_for_failing_servers_is_bounded() -> None:
     quota = RetryQuota(RetryBudget(capacity=10, cost=10))
     for server in range(30_000):
         assert quota.pay(server, throttled=False) == 10
@@ -48,7 +48,7 @@ def test_servers_that_never_answer_well_take_no_more_memory_however_many_there_a
 
 
 @pytest.mark.parametrize("name", ["capacity", "cost", "throttled_cost", "refund"])
-def test_nonsense_is_refused_and_named(name: str) -> None:
+def test_wrong_argument_is_named(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         RetryBudget(**{name: "1"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     for value in (-1, float("nan"), float("inf")):
@@ -56,12 +56,12 @@ def test_nonsense_is_refused_and_named(name: str) -> None:
             RetryBudget(**{name: value})
 
 
-def test_the_defaults_are_those_of_the_aws_sdks() -> None:
+def test_defaults_are_those_of_the_aws_sdks() -> None:
     budget = RetryBudget()
     assert (budget.capacity, budget.cost, budget.throttled_cost, budget.refund) == (500, 14, 5, 1)
 
 
-def test_attempt_without_cost_is_always_paid_and_takes_no_memory() -> None:
+def test_retry_without_cost_takes_no_memory() -> None:
     quota = RetryQuota(RetryBudget(capacity=0, cost=0, throttled_cost=0, refund=0))
     assert quota.pay("a", throttled=False) == 0
     assert quota._spent == {}

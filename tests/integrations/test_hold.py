@@ -1,6 +1,6 @@
 """A slot is held as long as aiohttp counts the connection as in use, however a response ends.
 
-One table: what is done with a response, and when its slot has to be back. Each case runs at one
+One table: what is done with a response, and when its slot has to be back. Each case has one
 slot, with a session and with middlewares, without `max_hold` and with one.
 """
 
@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import aiohttp
@@ -28,13 +29,13 @@ from tests.serving import until
 
 pytestmark = [
     pytest.mark.uvloop,
-    # aiohttp says so of a connection that is collected in one cycle with its response.
+    # aiohttp warns of a connection that is collected in one cycle with its response.
     pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning"),
 ]
 
 ONCE = Retry(attempts=1)
-Front: TypeAlias = Callable[..., Any]
-FRONTS: list[Front] = [ThrottledSession, throttled_session]
+Make: TypeAlias = Callable[..., Any]
+MAKES: list[Make] = [ThrottledSession, throttled_session]
 # Before, a `raise_for_status` function that raised left the response open.
 LEAVES_OPEN = tuple(map(int, aiohttp.__version__.split(".")[:2])) < (3, 14)
 
@@ -71,7 +72,7 @@ class Scene(NamedTuple):
         return response
 
     async def begin(self, path: str, **timeout: float) -> ClientResponse:
-        """Get the headers alone, and see that they hold the slot; then let the body come.
+        """Get the headers alone, and check that they hold the slot; then have the body sent.
 
         A timeout is for the body: a busy machine may need longer for the headers alone.
         """
@@ -94,7 +95,7 @@ class Scene(NamedTuple):
             await self.session.get(self.server.url / path, **options)
 
     async def granted(self) -> None:
-        """See that the next one is granted, and that then nothing is in flight."""
+        """Check that the next request is granted, and that then nothing is in flight."""
         async with asyncio.timeout(5):
             permit = await self.limiter.acquire()
         permit.release()
@@ -102,12 +103,12 @@ class Scene(NamedTuple):
 
 
 @asynccontextmanager
-async def scene(front: Front, **options: object) -> AsyncGenerator[Scene]:
+async def scene(make: Make, **options: object) -> AsyncGenerator[Scene]:
     limiter = RateLimiter(concurrency_limit=1)
     options = {"retry": ONCE, "timeout": ClientTimeout(total=None)} | options
     async with (
         MisbehavingServer() as server,
-        front(limiter, hold_websockets=True, **options) as session,
+        make(limiter, hold_websockets=True, **options) as session,
         asyncio.timeout(10),  # a signal does not interrupt uvloop
     ):
         yield Scene(server, limiter, session, session.connector)
@@ -120,19 +121,20 @@ Run: TypeAlias = Callable[[Scene], Awaitable[Any]]
 
 @dataclass
 class Case:
+    name: str
     run: Run
     back: Back
-    options: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 CASES: list[Case] = []
 
 
 def case(back: Back, **options: object) -> Callable[[Run], Run]:
-    """Add a case, with arguments for its session. It gives what its caller goes on to hold."""
+    """Add a case, with arguments for its session. It returns what the test keeps a reference to."""
 
     def add(run: Run) -> Run:
-        CASES.append(Case(run, back, options))
+        CASES.append(Case(run.__name__, run, back, options))
         return run
 
     return add
@@ -144,7 +146,7 @@ async def read(response: ClientResponse) -> None:
 
 
 async def cancel(work: Awaitable[Any]) -> None:
-    """Cancel it once it waits for something that never comes."""
+    """Cancel it once it waits for something that never arrives."""
     task = asyncio.ensure_future(work)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -153,36 +155,98 @@ async def cancel(work: Awaitable[Any]) -> None:
         await task
 
 
-@case(Back.HEADERS)
-async def body_with_the_headers(scene: Scene) -> object:
-    return await scene.get("whole")
+CASES.extend(
+    Case(f"{path} got", partial(Scene.get, path=path), Back.HEADERS)
+    for path in ("whole", "empty", "no-content", "not-modified")
+)
 
 
-@case(Back.HEADERS)
-async def no_body(scene: Scene) -> object:
-    return await scene.get("empty")
+async def read_body(scene: Scene, path: str, body: bytes) -> object:
+    response = await scene.begin(path)
+    assert await response.read() == body
+    return response
 
 
-@case(Back.HEADERS)
-async def status_204(scene: Scene) -> object:
-    return await scene.get("no-content")
+for path, body in {
+    "later": b"xxxx",
+    "chunked": b"body" * 3,
+    "gzipped": b"body" * 1000,
+    "deflated": b"body" * 1000,
+    "until-eof": b"body",
+}.items():
+    CASES.append(Case(f"{path} read", partial(read_body, path=path, body=body), Back.END))
 
 
-@case(Back.HEADERS)
-async def status_304(scene: Scene) -> object:
-    return await scene.get("not-modified")
+async def fail_to_read(scene: Scene, path: str, error: type[Exception], **timeout: float) -> object:
+    response = await scene.begin(path, **timeout)
+    with pytest.raises(error):
+        await response.read()
+    return response
+
+
+async def fail_in_a_block(
+    scene: Scene, path: str, error: type[Exception], **timeout: float
+) -> object:
+    response = await scene.begin(path, **timeout)
+    with pytest.raises(error):
+        async with response:
+            await read(response)
+    return response
+
+
+async def fail_to_iterate(
+    scene: Scene, path: str, error: type[Exception], **timeout: float
+) -> ClientResponse:
+    response = await scene.begin(path, **timeout)
+    with pytest.raises(error):
+        await read(response)
+    return response
+
+
+async def fail_to_iterate_and_drop(
+    scene: Scene, path: str, error: type[Exception], **timeout: float
+) -> None:
+    await fail_to_iterate(scene, path, error, **timeout)
+
+
+BROKEN: list[tuple[str, type[Exception], dict[str, float], Back]] = [
+    ("cut", aiohttp.ClientPayloadError, {}, Back.LATE),
+    ("reset", aiohttp.ClientError, {}, Back.LATE),
+    ("broken-gzip", aiohttp.ClientPayloadError, {}, Back.NEVER),
+    ("stall", aiohttp.ServerTimeoutError, {"sock_read": 0.06}, Back.NEVER),
+    ("stall", TimeoutError, {"total": 0.06}, Back.NEVER),
+    ("trickle", TimeoutError, {"total": 0.06, "sock_read": 30.0}, Back.NEVER),
+]
+for path, error, timeout, back in BROKEN:
+    iterate = fail_to_iterate if back is Back.LATE else fail_to_iterate_and_drop
+    ways: list[tuple[Callable[..., Awaitable[object]], Back]] = [
+        (fail_to_read, Back.END),
+        (fail_in_a_block, Back.END),
+        (iterate, back),
+    ]
+    for run, when in ways:
+        name = f"{path} {getattr(run, '__name__', '')} {' '.join(timeout)}"
+        fail: Run = partial(run, path=path, error=error, **timeout)
+        CASES.append(Case(name, fail, when))
+
+FAILING: list[tuple[str, type[Exception], dict[str, Any]]] = [
+    ("error", aiohttp.ClientResponseError, {"raise_for_status": True}),
+    ("redirect-loop", aiohttp.TooManyRedirects, {"max_redirects": 3}),
+    ("silent", TimeoutError, {"timeout": ClientTimeout(total=0.06)}),
+    ("silent", aiohttp.ServerTimeoutError, {"timeout": ClientTimeout(sock_read=0.06)}),
+    ("trickle-headers", TimeoutError, {"timeout": ClientTimeout(total=0.06)}),
+    ("drop", aiohttp.ServerDisconnectedError, {}),
+    ("reset-early", aiohttp.ClientOSError, {}),
+    ("babble", aiohttp.ClientResponseError, {}),
+]
+for path, error, options in FAILING:
+    fail = partial(Scene.fail, path=path, error=error, **options)
+    CASES.append(Case(f"{path} {error.__name__}", fail, Back.END))
 
 
 @case(Back.HEADERS)
 async def head(scene: Scene) -> object:
     return await scene.session.head(scene.server.url / "whole")
-
-
-@case(Back.END)
-async def body_read(scene: Scene) -> object:
-    response = await scene.begin("later")
-    assert await response.read() == b"xxxx"
-    return response
 
 
 @case(Back.END)
@@ -255,11 +319,6 @@ async def raise_for_status(scene: Scene) -> object:
     return response
 
 
-@case(Back.END)
-async def raise_for_status_of_the_request(scene: Scene) -> None:
-    await scene.fail("error", aiohttp.ClientResponseError, raise_for_status=True)
-
-
 @case(Back.END, raise_for_status=True)
 async def raise_for_status_of_the_session(scene: Scene) -> None:
     await scene.fail("error", aiohttp.ClientResponseError)
@@ -286,95 +345,12 @@ async def redirect_with_a_large_body(scene: Scene) -> object:
 
 
 @case(Back.END)
-async def too_many_redirects(scene: Scene) -> None:
-    await scene.fail("redirect-loop", aiohttp.TooManyRedirects, max_redirects=3)
-
-
-@case(Back.END)
-async def chunked(scene: Scene) -> object:
-    response = await scene.begin("chunked")
-    assert await response.read() == b"body" * 3
-    return response
-
-
-@case(Back.END)
-async def gzipped(scene: Scene) -> object:
-    response = await scene.begin("gzipped")
-    assert await response.read() == b"body" * 1000
-    return response
-
-
-@case(Back.END)
-async def deflated(scene: Scene) -> object:
-    response = await scene.begin("deflated")
-    assert await response.read() == b"body" * 1000
-    return response
-
-
-@case(Back.END)
-async def body_until_the_connection_ends(scene: Scene) -> object:
-    response = await scene.begin("until-eof")
-    assert await response.read() == b"body"
-    return response
-
-
-async def fail_to_read(scene: Scene, path: str, error: type[Exception], **timeout: float) -> object:
-    response = await scene.begin(path, **timeout)
-    with pytest.raises(error):
-        await response.read()
-    return response
-
-
-@case(Back.END)
-async def cut_off_in_read(scene: Scene) -> object:
-    return await fail_to_read(scene, "cut", aiohttp.ClientPayloadError)
-
-
-@case(Back.END)
-async def reset_in_read(scene: Scene) -> object:
-    return await fail_to_read(scene, "reset", aiohttp.ClientError)
-
-
-@case(Back.END)
-async def broken_gzip_in_read(scene: Scene) -> object:
-    return await fail_to_read(scene, "broken-gzip", aiohttp.ClientPayloadError)
-
-
-@case(Back.END)
 async def bad_chunk_in_read(scene: Scene) -> object:
-    # What parses in C waits for the rest until the timeout, what parses in Python raises.
+    # The parser in C waits for the rest until the timeout, the one in Python raises.
     response = await scene.begin("bad-chunk", total=0.06)
     with pytest.raises((TimeoutError, aiohttp.ClientPayloadError)):
         await response.read()
     return response
-
-
-@case(Back.END)
-async def read_timeout_in_read(scene: Scene) -> object:
-    return await fail_to_read(scene, "stall", aiohttp.ServerTimeoutError, sock_read=0.06)
-
-
-@case(Back.END)
-async def total_timeout_in_read(scene: Scene) -> object:
-    return await fail_to_read(scene, "stall", TimeoutError, total=0.06)
-
-
-async def iterate_in_a_block(scene: Scene, error: type[Exception], **timeout: float) -> object:
-    response = await scene.begin("stall", **timeout)
-    with pytest.raises(error):
-        async with response:
-            await read(response)
-    return response
-
-
-@case(Back.END)
-async def read_timeout_in_a_block(scene: Scene) -> object:
-    return await iterate_in_a_block(scene, aiohttp.ServerTimeoutError, sock_read=0.06)
-
-
-@case(Back.END)
-async def total_timeout_in_a_block(scene: Scene) -> object:
-    return await iterate_in_a_block(scene, TimeoutError, total=0.06)
 
 
 @case(Back.END)
@@ -407,31 +383,6 @@ async def cancelled_before_the_headers(scene: Scene) -> None:
 
 
 @case(Back.END)
-async def total_timeout_before_the_headers(scene: Scene) -> None:
-    await scene.fail("silent", TimeoutError, timeout=ClientTimeout(total=0.06))
-
-
-@case(Back.END)
-async def read_timeout_before_the_headers(scene: Scene) -> None:
-    await scene.fail("silent", aiohttp.ServerTimeoutError, timeout=ClientTimeout(sock_read=0.06))
-
-
-@case(Back.END)
-async def disconnected_before_the_headers(scene: Scene) -> None:
-    await scene.fail("drop", aiohttp.ServerDisconnectedError)
-
-
-@case(Back.END)
-async def reset_before_the_headers(scene: Scene) -> None:
-    await scene.fail("reset-early", aiohttp.ClientOSError)
-
-
-@case(Back.END)
-async def no_http(scene: Scene) -> None:
-    await scene.fail("babble", aiohttp.ClientResponseError)
-
-
-@case(Back.END)
 async def connection_refused(scene: Scene) -> None:
     with socket.socket() as plug:
         plug.bind(("127.0.0.1", 0))
@@ -450,7 +401,18 @@ async def answered_during_the_upload(scene: Scene) -> object:
 
 
 @case(Back.END)
-async def let_go_during_the_upload(scene: Scene) -> object:
+async def half_closed_during_the_upload(scene: Scene) -> object:
+    url = scene.server.url / "half-closed-amid-upload"
+    response = await scene.session.post(url, data=io.BytesIO(bytes(LARGE)))
+    assert response.status == 413
+    await response.read()
+    response.release()
+    await until(lambda: not scene.server.connected)
+    return response
+
+
+@case(Back.END)
+async def released_during_the_upload(scene: Scene) -> object:
     response = await scene.session.post(
         scene.server.url / "too-large", data=io.BytesIO(bytes(LARGE))
     )
@@ -459,7 +421,7 @@ async def let_go_during_the_upload(scene: Scene) -> object:
 
 
 @case(Back.END)
-async def refused_in_place_of_100_continue(scene: Scene) -> object:
+async def throttled_in_place_of_100_continue(scene: Scene) -> object:
     url = scene.server.url / "throttled-expectation"
     response = await scene.session.post(url, data=b"body", expect100=True)
     assert response.status == 429
@@ -493,30 +455,14 @@ async def websocket_collected(scene: Scene) -> object:
 
 
 @case(Back.LATE)
-async def cut_off_while_iterating(scene: Scene) -> object:
-    response = await scene.begin("cut")
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await read(response)
-    return response
-
-
-@case(Back.LATE)
-async def reset_while_iterating(scene: Scene) -> object:
-    response = await scene.begin("reset")
-    with pytest.raises(aiohttp.ClientError):
-        await read(response)
-    return response
-
-
-@case(Back.LATE)
-async def cut_off_and_nobody_reads(scene: Scene) -> object:
+async def cut_off_and_is_not_read(scene: Scene) -> object:
     response = await scene.begin("cut")
     await until(response.content.exception)
     return response
 
 
 @case(Back.LATE)
-async def bad_chunk_and_nobody_reads(scene: Scene) -> object:
+async def bad_chunk_and_is_not_read(scene: Scene) -> object:
     response = await scene.begin("bad-chunk")
     await until(lambda: response.connection is None or response.connection.closed)
     return response
@@ -545,43 +491,23 @@ async def cancelled_while_iterating(scene: Scene) -> None:
     await cancel(read(await scene.begin("stall")))
 
 
-@case(Back.NEVER)
-async def broken_gzip_while_iterating(scene: Scene) -> None:
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await read(await scene.begin("broken-gzip"))
-
-
-@case(Back.NEVER)
-async def read_timeout_while_iterating(scene: Scene) -> None:
-    response = await scene.begin("stall", sock_read=0.06)
-    with pytest.raises(aiohttp.ServerTimeoutError):
-        await read(response)
-
-
-@case(Back.NEVER)
-async def total_timeout_while_iterating(scene: Scene) -> None:
-    response = await scene.begin("stall", total=0.06)
-    with pytest.raises(TimeoutError):
-        await read(response)
-
-
 # ---- the table ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_hold", [None, 60.0], ids=["unlimited", "limited"])
-@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front.__name__)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.run.__name__)
-async def test_the_slot_is_back_when_it_has_to_be(
-    case: Case, front: Front, max_hold: float | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_slot_is_returned_in_time(
+    case: Case, make: Make, max_hold: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A busy machine may take longer than the usual second to look.
+    # A busy machine may take longer than the usual second.
     monkeypatch.setattr("aiothrottle.aiohttp.sender._GRACE", 60.0)
     back = case.back
-    if case.run is raise_for_status_function and LEAVES_OPEN and front is throttled_session:
+    if case.run is raise_for_status_function and LEAVES_OPEN and make is throttled_session:
         back = Back.NEVER
     if back is Back.NEVER and max_hold is not None:
         max_hold = 0.1
-    async with scene(front, max_hold=max_hold, **case.options) as at:
+    async with scene(make, max_hold=max_hold, **case.options) as at:
         held = await case.run(at)
         if back is Back.HEADERS:
             assert at.in_flight == 0
@@ -596,7 +522,7 @@ async def test_the_slot_is_back_when_it_has_to_be(
         await at.granted()
         if not (case.run is raise_for_status_function and LEAVES_OPEN):
             assert at.acquired == 0
-        if back is Back.NEVER:
+        if back is Back.NEVER or case.name.startswith("trickle"):
             await until(lambda: not at.server.connected)
         del held  # not before
 
@@ -611,22 +537,11 @@ async def _still_held(at: Scene) -> None:
 # ---- max_hold ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["stall", "stall-chunked", "endless"])
-@pytest.mark.parametrize("front", FRONTS)
-async def test_who_still_reads_after_max_hold_gets_an_error(front: Front, path: str) -> None:
-    async with scene(front, max_hold=0.05) as at:
-        response = await at.begin(path)
-        async with asyncio.timeout(5):
-            with pytest.raises(aiohttp.ClientError):
-                await response.read()
-        await at.granted()
-
-
-@pytest.mark.parametrize("front", FRONTS)
-async def test_who_still_listens_after_max_hold_is_told_that_the_websocket_is_closed(
-    front: Front,
+@pytest.mark.parametrize("make", MAKES)
+async def test_websocket_is_closed_after_max_hold(
+    make: Make,
 ) -> None:
-    async with scene(front, max_hold=0.05) as at:
+    async with scene(make, max_hold=0.05) as at:
         at.server.go.clear()
         websocket = await at.session.ws_connect(at.server.url / "websocket")
         async with asyncio.timeout(5):
@@ -635,16 +550,16 @@ async def test_who_still_listens_after_max_hold_is_told_that_the_websocket_is_cl
         await at.granted()
 
 
-@pytest.mark.parametrize("front", FRONTS)
-async def test_a_connection_whose_response_has_ended_is_not_closed(front: Front) -> None:
-    async with scene(front, max_hold=0.05) as at:
+@pytest.mark.parametrize("make", MAKES)
+async def test_connection_of_an_ended_response_is_not_closed(make: Make) -> None:
+    async with scene(make, max_hold=0.05) as at:
         await read(await at.begin("later"))
         await asyncio.sleep(0.1)
         await read(await at.begin("later"))
         assert at.server.connections == 1
 
 
-async def test_what_has_ended_is_forgotten_at_once() -> None:
+async def test_ended_response_is_forgotten_at_once() -> None:
     async with scene(ThrottledSession, max_hold=60.0) as at:
         response = await at.begin("later")
         assert len(at.session._sender._adapter._holds._holds) == 1
@@ -652,7 +567,9 @@ async def test_what_has_ended_is_forgotten_at_once() -> None:
         assert not at.session._sender._adapter._holds._holds
 
 
-async def test_each_response_has_the_time_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_response_has_the_timeout_of_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("aiothrottle.aiohttp.sender._GRACE", 0.0)
     limiter = RateLimiter(concurrency_limit=3)
     async with MisbehavingServer() as server, ThrottledSession(limiter, retry=ONCE) as session:
@@ -664,13 +581,13 @@ async def test_each_response_has_the_time_of_its_request(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("max_hold", [None, 60.0])
-@pytest.mark.parametrize("front", FRONTS)
-async def test_a_response_that_is_collected_in_another_thread_wakes_who_waits(
-    front: Front, max_hold: float | None
+@pytest.mark.parametrize("make", MAKES)
+async def test_response_collected_in_a_thread_wakes_a_waiter(
+    make: Make, max_hold: float | None
 ) -> None:
-    async with scene(front, max_hold=max_hold) as at:
+    async with scene(make, max_hold=max_hold) as at:
         gc.disable()
-        cycle: list[object] = [await cut_off_and_nobody_reads(at)]
+        cycle: list[object] = [await cut_off_and_is_not_read(at)]
         cycle.append(cycle)
         cycle = []
         thread = threading.Thread(target=collect_soon)
@@ -681,11 +598,11 @@ async def test_a_response_that_is_collected_in_another_thread_wakes_who_waits(
         assert time.monotonic() - start < 4  # and not when the timeout wakes the loop
 
 
-@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("make", MAKES)
 @pytest.mark.usefixtures("no_automatic_collection")
-async def test_a_response_in_a_cycle_is_found_by_who_waits_for_its_slot(front: Front) -> None:
-    async with scene(front, max_hold=None) as at:
-        cycle: list[object] = [await cut_off_and_nobody_reads(at)]
+async def test_waiter_collects_a_response_in_a_cycle(make: Make) -> None:
+    async with scene(make, max_hold=None) as at:
+        cycle: list[object] = [await cut_off_and_is_not_read(at)]
         cycle.append(cycle)
         del cycle
         await at.granted()
@@ -699,19 +616,19 @@ def collect_soon() -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
-def test_what_a_loop_left_behind_does_not_disturb_the_next_one() -> None:
+def test_response_of_an_ended_loop_disturbs_no_other() -> None:
     limiter = RateLimiter(concurrency_limit=2)
     throttle = ThrottleMiddleware(limiter, max_hold=0.05)
 
-    async def leave_it() -> None:
+    async def leave_it_open() -> None:
         async with MisbehavingServer() as server:
             session = ClientSession(middlewares=[throttle])
             await session.get(server.url / "stall")
 
-    async def drop_it() -> None:
+    async def wait_for_max_hold() -> None:
         async with MisbehavingServer() as server, ClientSession(middlewares=[throttle]) as session:
             await session.get(server.url / "stall")
             await until(lambda: not limiter.statistics().in_flight)
 
-    asyncio.run(leave_it())
-    asyncio.run(drop_it())
+    asyncio.run(leave_it_open())
+    asyncio.run(wait_for_max_hold())

@@ -1,4 +1,4 @@
-"""The options of all integrations: declared once, refused alike, and complete for type checkers."""
+"""The options of all integrations: declared once, validated alike, and known to type checkers."""
 
 import inspect
 from collections.abc import Callable
@@ -40,9 +40,9 @@ INTEGRATIONS: dict[Make, Any] = {
 DEFAULTS = {name: it.default for name, it in inspect.signature(Options).parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["max_holds", "queue_time_out", "nonsense", "self"])
+@pytest.mark.parametrize("name", ["max_holds", "queue_timeouts", "nonsense", "self"])
 @pytest.mark.parametrize("make", INTEGRATIONS)
-async def test_unknown_option_is_refused_by_name(make: Make, name: str) -> None:
+async def test_unknown_option_is_named(make: Make, name: str) -> None:
     with pytest.raises(TypeError, match=rf"'?{name}'?"):
         make(RateLimiter(1), **{name: 5})
 
@@ -58,6 +58,50 @@ async def test_integration_takes_its_own_options_and_no_others(make: Make) -> No
         else:
             with pytest.raises(TypeError, match=f"has no argument {name!r}"):
                 make(RateLimiter(1), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"key": "host"}, TypeError, "key must be a function"),
+        ({"key": str}, ValueError, "key= needs a KeyedRateLimiter"),
+        ({"retry": 3}, TypeError, "retry must be a Retry"),
+        ({"retry": None}, TypeError, "retry must be a Retry"),
+        ({"queue_timeout": "1"}, TypeError, "queue_timeout must be a finite number"),
+        ({"queue_timeout": True}, TypeError, "queue_timeout must be a finite number"),
+        ({"queue_timeout": -1}, ValueError, "queue_timeout must be a finite number"),
+        ({"queue_timeout": float("nan")}, ValueError, "queue_timeout must be a finite number"),
+        ({"max_hold": float("inf")}, ValueError, "max_hold must be a finite number"),
+        ({"max_hold": float("nan")}, ValueError, "max_hold must be a finite number"),
+        ({"max_hold": 0.0}, ValueError, "finite number of seconds, above 0, or None"),
+        ({"max_hold": [1]}, TypeError, "max_hold must be a finite number"),
+        ({"max_hold": True}, TypeError, "max_hold must be a finite number"),
+        ({"server_quota": "later"}, ValueError, "server_quota"),
+        ({"profiles": ["GitHub"]}, TypeError, "profiles"),
+        (
+            {"adaptive_throttling": 2.0},
+            TypeError,
+            r"adaptive_throttling is an AdaptiveThrottling, such as .*, not 2\.0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("make", INTEGRATIONS)
+async def test_wrong_value_of_an_option_is_named(
+    make: Make, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    if options.keys() <= {*INTEGRATIONS[make].__annotations__, "retry"}:
+        with pytest.raises(error, match=text):
+            make(RateLimiter(), **options)
+    else:
+        with pytest.raises(TypeError, match="has no argument"):
+            make(RateLimiter(), **options)
+
+
+@pytest.mark.parametrize("limiter", [5, None, RateLimiter])
+@pytest.mark.parametrize("make", [make for make in INTEGRATIONS if make is not retrying])
+async def test_wrong_limiter_is_named(make: Make, limiter: object) -> None:
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
+        make(limiter)
 
 
 def test_misspelt_option_of_a_middleware_is_corrected() -> None:
@@ -76,7 +120,7 @@ async def test_profiles_may_be_an_iterator(make: Make) -> None:
         make(RateLimiter(1), profiles=iter(["example"]))
 
 
-def test_what_is_documented_is_what_is_validated() -> None:
+def test_documented_options_are_the_validated_ones() -> None:
     assert get_type_hints(SessionOptions) == get_type_hints(Options)
     assert SessionOptions.__annotations__.keys() == DEFAULTS.keys()
     for kind in (ClientOptions, MiddlewareOptions, RetryOptions):

@@ -1,7 +1,7 @@
-"""Whatever is read of a response ahead of its reader is given back to every way of reading it.
+"""A body that the retry loop or `should_retry` has read is read once more by every method.
 
-The body of a response that may be a refusal is read for what it says about limits, if it is short,
-and `should_retry` may read that of any response, or begin to.
+The loop reads the short body of a response that may be throttled for reported limits, and
+`should_retry` may read the body of any response, or a part of it.
 """
 
 # ruff: noqa: ANN401 - sessions and clients of four kinds
@@ -12,7 +12,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,9 +36,10 @@ from aiothrottle.aiohttp import (
 from aiothrottle.cli import main
 from aiothrottle.testing import RateLimitedServer
 from tests.background import background
+from tests.integrations.clients import collected, cut_off
 from tests.serving import in_flight, serving
 
-MAY_BE_REFUSALS = [403, 420, 429, 503, 529]
+MAY_BE_THROTTLED = [403, 420, 429, 503, 529]
 SHORT = json.dumps({"message": ["nope"] * 5}, indent=1).encode()
 LONG = json.dumps({str(row): "." * 90 for row in range(1000)}, indent=1).encode()  # some 100 kB
 #: How a body is sent.
@@ -95,12 +96,8 @@ SESSIONS: list[Callable[..., Any]] = [
 Way = Callable[[ClientResponse], Awaitable[bytes]]
 
 
-async def collected(chunks: AsyncIterator[bytes]) -> bytes:
-    return b"".join([chunk async for chunk in chunks])
-
-
 async def called(read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Call it until it gives nothing."""
+    """Call it until it returns nothing."""
     found = b""
     while chunk := await read():
         found += chunk
@@ -165,7 +162,7 @@ async def dumped(value: Awaitable[Any]) -> bytes:
     return json.dumps(await value, indent=1).encode()
 
 
-async def looks(response: ClientResponse) -> None:
+async def reads_nothing(response: ClientResponse) -> None:
     assert not response.content.at_eof()
     assert response.content.exception() is None
 
@@ -193,7 +190,7 @@ async def reads_a_chunk(response: ClientResponse) -> None:
 
 
 Judge = Callable[[Any], Awaitable[None]] | None
-JUDGES: list[Judge] = [None, looks, reads, reads_content, reads_a_line, reads_a_chunk]
+JUDGES: list[Judge] = [None, reads_nothing, reads, reads_content, reads_a_line, reads_a_chunk]
 
 
 def once(judge: Judge) -> Retry:
@@ -201,13 +198,13 @@ def once(judge: Judge) -> Retry:
 
 
 async def assert_read(
-    front: Callable[..., Any], url: URL, way: Way, judge: Judge, statuses: list[int]
+    make: Callable[..., Any], url: URL, way: Way, judge: Judge, statuses: list[int]
 ) -> None:
     """Read bodies of all statuses, forms and sizes that way; each comes out whole."""
     limiter = RateLimiter(concurrency_limit=1)
     sizes = {"short": SHORT, "long": LONG}
     for unpacks in (True, False):
-        async with front(limiter, retry=once(judge), auto_decompress=unpacks) as session:
+        async with make(limiter, retry=once(judge), auto_decompress=unpacks) as session:
             for status, form, size in itertools.product(statuses, FORMS, sizes):
                 is_packed = form in {"gzip", "deflate"} and not unpacks
                 if is_packed and way in (WAYS["text"], WAYS["json"]):
@@ -226,34 +223,34 @@ async def assert_read(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_plain_aiohttp_reads_so(way: str, url: URL) -> None:
+async def test_plain_aiohttp_reads_the_whole_body(way: str, url: URL) -> None:
     await assert_read(plain, url, WAYS[way], None, [200, 429])
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("front", SESSIONS)
+@pytest.mark.parametrize("make", SESSIONS)
 async def test_throttled_response_is_read_whole(
-    front: Callable[..., Any], way: str, url: URL
+    make: Callable[..., Any], way: str, url: URL
 ) -> None:
-    await assert_read(front, url, WAYS[way], None, [200, *MAY_BE_REFUSALS])
+    await assert_read(make, url, WAYS[way], None, [200, *MAY_BE_THROTTLED])
 
 
 @pytest.mark.parametrize("judge", JUDGES[1:])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("front", SESSIONS)
+@pytest.mark.parametrize("make", SESSIONS)
 async def test_body_that_should_retry_read_is_read_whole(
-    front: Callable[..., Any], way: str, judge: Judge, url: URL
+    make: Callable[..., Any], way: str, judge: Judge, url: URL
 ) -> None:
-    await assert_read(front, url, WAYS[way], judge, [200, 429])
+    await assert_read(make, url, WAYS[way], judge, [200, 429])
 
 
 @pytest.mark.parametrize("judge", [None, reads, reads_content, reads_a_line])
 @pytest.mark.parametrize("end", [ClientResponse.release, ClientResponse.close])
-@pytest.mark.parametrize("front", SESSIONS)
+@pytest.mark.parametrize("make", SESSIONS)
 async def test_released_response_is_not_read(
-    front: Callable[..., Any], end: Callable[[ClientResponse], object], judge: Judge, url: URL
+    make: Callable[..., Any], end: Callable[[ClientResponse], object], judge: Judge, url: URL
 ) -> None:
-    async with front(RateLimiter(concurrency_limit=1), retry=once(judge)) as session:
+    async with make(RateLimiter(concurrency_limit=1), retry=once(judge)) as session:
         response = await session.get(url / "429/plain/short")
         end(response)
         assert response.closed
@@ -263,12 +260,12 @@ async def test_released_response_is_not_read(
             await response.read()
 
 
-@pytest.mark.parametrize("front", SESSIONS)
+@pytest.mark.parametrize("make", SESSIONS)
 async def test_context_manager_ends_a_throttled_response(
-    front: Callable[..., Any], url: URL
+    make: Callable[..., Any], url: URL
 ) -> None:
     limiter = RateLimiter(concurrency_limit=1)
-    async with front(limiter, retry=once(None)) as session:
+    async with make(limiter, retry=once(None)) as session:
         async with session.get(url / "429/plain/short") as response:
             pass
         with pytest.raises(aiohttp.ClientConnectionError, match="Connection closed"):
@@ -276,8 +273,8 @@ async def test_context_manager_ends_a_throttled_response(
     assert not in_flight(limiter)
 
 
-@pytest.mark.parametrize("front", SESSIONS)
-async def test_traces_see_each_body_once(front: Callable[..., Any], url: URL) -> None:
+@pytest.mark.parametrize("make", SESSIONS)
+async def test_traces_see_each_body_once(make: Callable[..., Any], url: URL) -> None:
     seen: list[bytes] = []
 
     async def received(_: ClientSession, __: object, chunk: Any) -> None:
@@ -286,7 +283,7 @@ async def test_traces_see_each_body_once(front: Callable[..., Any], url: URL) ->
     trace = aiohttp.TraceConfig()
     trace.on_response_chunk_received.append(received)
     limiter = RateLimiter(concurrency_limit=1)
-    async with front(limiter, retry=once(None), trace_configs=[trace]) as session:
+    async with make(limiter, retry=once(None), trace_configs=[trace]) as session:
         async with session.get(url / "429/plain/short") as response:
             assert seen == []
             await response.read()
@@ -294,8 +291,8 @@ async def test_traces_see_each_body_once(front: Callable[..., Any], url: URL) ->
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("front", SESSIONS)
-async def test_part_of_a_stream_is_put_before_what_still_comes(front: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", SESSIONS)
+async def test_read_part_of_a_stream_is_put_back(make: Callable[..., Any]) -> None:
     go = asyncio.Event()
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -309,7 +306,7 @@ async def test_part_of_a_stream_is_put_before_what_still_comes(front: Callable[.
     limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(stream) as (url, _),
-        front(limiter, retry=once(reads_a_line)) as session,
+        make(limiter, retry=once(reads_a_line)) as session,
         session.get(url) as response,
     ):
         content = response.content
@@ -320,8 +317,8 @@ async def test_part_of_a_stream_is_put_before_what_still_comes(front: Callable[.
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("front", SESSIONS)
-async def test_large_part_is_put_back_before_the_rest(front: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", SESSIONS)
+async def test_large_part_is_put_back_before_the_rest(make: Callable[..., Any]) -> None:
     body = b"".join(b"%07d\n" % number for number in range(1 << 18))
 
     async def send(_: web.Request) -> web.Response:
@@ -332,7 +329,7 @@ async def test_large_part_is_put_back_before_the_rest(front: Callable[..., Any])
 
     async with (
         serving(send) as (url, _),
-        front(RateLimiter(concurrency_limit=1), retry=once(reads_half)) as session,
+        make(RateLimiter(concurrency_limit=1), retry=once(reads_half)) as session,
         session.get(url) as response,
     ):
         found = [line async for line in response.content]
@@ -341,9 +338,9 @@ async def test_large_part_is_put_back_before_the_rest(front: Callable[..., Any])
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("front", SESSIONS)
-async def test_what_came_before_should_retry_gave_up_is_read_again(
-    front: Callable[..., Any],
+@pytest.mark.parametrize("make", SESSIONS)
+async def test_body_read_before_a_timeout_is_put_back(
+    make: Callable[..., Any],
 ) -> None:
     go = asyncio.Event()
 
@@ -355,24 +352,22 @@ async def test_what_came_before_should_retry_gave_up_is_read_again(
         await response.write(b" second")
         return response
 
-    async def reads_for_a_moment(response: ClientResponse) -> None:
+    async def reads_for_a_while(response: ClientResponse) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.05):
                 await response.content.read()
 
     async with (
         serving(stream) as (url, _),
-        front(RateLimiter(concurrency_limit=1), retry=once(reads_for_a_moment)) as session,
+        make(RateLimiter(concurrency_limit=1), retry=once(reads_for_a_while)) as session,
         session.get(url) as response,
     ):
         go.set()
         assert await response.read() == b"first second"
 
 
-@pytest.mark.parametrize("front", SESSIONS)
-async def test_discarded_response_that_was_read_is_followed_by_another(
-    front: Callable[..., Any], url: URL
-) -> None:
+@pytest.mark.parametrize("make", SESSIONS)
+async def test_discarded_response_may_have_been_read(make: Callable[..., Any], url: URL) -> None:
     verdicts = itertools.chain([True], itertools.repeat(None))
 
     async def should_retry(response: ClientResponse) -> bool | None:
@@ -382,7 +377,7 @@ async def test_discarded_response_that_was_read_is_followed_by_another(
     retry = Retry(attempts=2, backoff=0.001, should_retry=should_retry)
     limiter = RateLimiter(concurrency_limit=1)
     async with (
-        front(limiter, retry=retry) as session,
+        make(limiter, retry=retry) as session,
         session.get(url / "200/gzip/long") as response,
     ):
         assert await response.content.read() == LONG
@@ -391,7 +386,7 @@ async def test_discarded_response_that_was_read_is_followed_by_another(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("status", MAY_BE_REFUSALS)
+@pytest.mark.parametrize("status", MAY_BE_THROTTLED)
 def test_fetch_writes_the_body_of_a_throttled_response(
     status: int, folder: bool, form: str, tmp_path: Any
 ) -> None:
@@ -482,7 +477,7 @@ LIBRARIES: dict[str, tuple[Any, Any]] = {
 
 @asynccontextmanager
 async def client_of(library: str, limiter: RateLimiter, judge: Judge) -> AsyncGenerator[Any]:
-    """A client with one connection, so that one which does not come back is missed."""
+    """A client with one connection, so that a lost connection is noticed."""
     module, transport = LIBRARIES[library]
     inner = module.AsyncHTTPTransport(verify=False, limits=module.Limits(max_connections=1))
     throttled = transport(limiter, transport=inner, retry=once(judge))
@@ -509,7 +504,7 @@ async def test_response_of_a_transport_is_read_whole(
 ) -> None:
     limiter = RateLimiter(concurrency_limit=1)
     sizes: Mapping[str, bytes] = {"short": SHORT, "long": LONG}
-    statuses = [200, *MAY_BE_REFUSALS] if judge is None else [200, 429]
+    statuses = [200, *MAY_BE_THROTTLED] if judge is None else [200, 429]
     read = (UNPACKED | PACKED)[way]
     async with client_of(library, limiter, judge) as client:
         for status, form, size in itertools.product(statuses, FORMS, sizes):
@@ -532,7 +527,7 @@ async def test_response_of_a_transport_is_read_whole(
 
 @pytest.mark.parametrize("judge", [None, areads, begins_lines])
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_unread_response_of_a_transport_gives_its_slot_back(
+async def test_unread_response_of_a_transport_returns_its_slot(
     library: str, judge: Judge, url: URL
 ) -> None:
     limiter = RateLimiter(concurrency_limit=1)
@@ -546,15 +541,7 @@ async def test_unread_response_of_a_transport_gives_its_slot_back(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_error_that_should_retry_met_is_met_again(library: str) -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b"ten bytes.")
-        assert request.transport is not None
-        request.transport.close()
-        return response
-
+async def test_error_in_should_retry_is_raised_again(library: str) -> None:
     module, _ = LIBRARIES[library]
 
     async def tries(response: Any) -> None:
@@ -563,19 +550,19 @@ async def test_error_that_should_retry_met_is_met_again(library: str) -> None:
 
     limiter = RateLimiter(concurrency_limit=1)
     async with (
-        serving(cut) as (url, _),
+        serving(cut_off) as (url, _),
         client_of(library, limiter, tries) as client,
         client.stream("GET", str(url)) as response,
     ):
         chunks = response.aiter_bytes()
-        assert await anext(chunks) == b"ten bytes."
+        assert await anext(chunks) == b"x" * 10
         with pytest.raises(module.RemoteProtocolError):
             await anext(chunks)
     assert not in_flight(limiter)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_body_that_should_retry_gave_up_is_not_cut_short(library: str) -> None:
+async def test_body_that_should_retry_abandoned_raises(library: str) -> None:
     async def stall(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -583,7 +570,7 @@ async def test_body_that_should_retry_gave_up_is_not_cut_short(library: str) -> 
         await asyncio.Event().wait()
         return response
 
-    async def reads_for_a_moment(response: Any) -> None:
+    async def reads_for_a_while(response: Any) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.05):
                 await response.aread()
@@ -591,7 +578,7 @@ async def test_body_that_should_retry_gave_up_is_not_cut_short(library: str) -> 
     limiter = RateLimiter(concurrency_limit=1)
     async with (
         serving(stall) as (url, _),
-        client_of(library, limiter, reads_for_a_moment) as client,
+        client_of(library, limiter, reads_for_a_while) as client,
         client.stream("GET", str(url)) as response,
     ):
         with pytest.raises(RuntimeError, match="given up"):
@@ -600,7 +587,7 @@ async def test_body_that_should_retry_gave_up_is_not_cut_short(library: str) -> 
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_should_retry_that_read_and_raises_costs_no_slot(library: str, url: URL) -> None:
+async def test_raising_should_retry_returns_the_slot(library: str, url: URL) -> None:
     async def reads_and_raises(response: Any) -> None:
         await begins_and_closes(response)
         raise LookupError

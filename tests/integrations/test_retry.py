@@ -1,4 +1,4 @@
-"""The retry policy: a table of failures and what is done about them."""
+"""The retry policy: which failures are retried, and after how long."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def half() -> float:
         (1, "GET", 429, 7.0, 7.0),
         (1, "POST", 429, 7.0, 7.0),
         (1, "POST", 503, 7.0, 7.0),
-        # No word from the server: half of 0.5 s, 1 s, 2 s.
+        # Without a Retry-After: half of 0.5 s, 1 s, 2 s.
         (1, "GET", 429, None, 0.25),
         (2, "GET", 429, None, 0.5),
         (3, "POST", 429, None, 1.0),
@@ -35,14 +35,14 @@ def half() -> float:
         (1, "GET", 200, None, None),
         (1, "GET", 200, 7.0, None),
         (1, "GET", 404, None, None),
-        # Enough is enough.
+        # Too many attempts, or too long a wait.
         (4, "GET", 429, 7.0, 7.0),
         (5, "GET", 429, 7.0, None),
         (1, "GET", 429, 120.0, 120.0),
         (1, "GET", 429, 120.5, None),
     ],
 )
-def test_what_is_tried_again_and_after_how_long(
+def test_delay_of_the_next_attempt(
     attempt: int, method: str, status: int | None, retry_after: float | None, expected: float | None
 ) -> None:
     delay = Retry().next_delay(
@@ -51,7 +51,7 @@ def test_what_is_tried_again_and_after_how_long(
     assert delay == expected
 
 
-def test_the_back_off_doubles_up_to_its_bound_and_is_jittered_from_zero() -> None:
+def test_backoff_doubles_to_its_bound_with_full_jitter() -> None:
     retry = Retry(attempts=10**9, backoff=1, max_backoff=5)
     for attempt, most in zip([1, 2, 3, 4, 5, 10**6], [1.0, 2.0, 4.0, 5.0, 5.0, 5.0], strict=True):
         least = retry.next_delay(attempt, "GET", status=429, uniform=lambda: 0.0)
@@ -59,7 +59,7 @@ def test_the_back_off_doubles_up_to_its_bound_and_is_jittered_from_zero() -> Non
         assert (least, greatest) == (0.0, most)
 
 
-def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last_wait() -> None:
+def test_decorrelated_jitter_is_bounded_by_the_last_delay() -> None:
     retry = Retry(attempts=10, backoff=1, max_backoff=20, jitter="decorrelated")
     table = [(0.0, 1.0, 3.0), (0.5, 1.0, 3.0), (2.0, 1.0, 6.0), (6.0, 1.0, 18.0), (9.0, 1.0, 20.0)]
     for previous, least, greatest in table:
@@ -76,7 +76,7 @@ def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last
         # True is throttled, whatever the status and the method.
         ("POST", 200, True, 0.25),
         ("GET", 403, True, 0.25),
-        # False is the end of it.
+        # False is final.
         ("GET", 429, False, None),
         ("GET", 502, False, None),
         # None leaves it to the rules.
@@ -84,35 +84,35 @@ def test_decorrelated_jitter_draws_between_the_back_off_and_three_times_the_last
         ("GET", 200, None, None),
     ],
 )
-def test_the_verdict_of_the_user_comes_before_the_rules(
+def test_verdict_of_should_retry_comes_first(
     method: str, status: int, throttled: bool | None, expected: float | None
 ) -> None:
     delay = Retry().next_delay(1, method, status=status, throttled=throttled, uniform=half)
     assert delay == expected
 
 
-def test_methods_may_be_written_small() -> None:
+def test_methods_may_be_in_lower_case() -> None:
     assert Retry(methods=["post"]).next_delay(1, "POST", status=502, uniform=half) == 0.25
 
 
-def test_by_default_the_draw_is_random() -> None:
+def test_jitter_is_random_by_default() -> None:
     retry = Retry()
     draws = {retry.next_delay(1, "GET", status=429) for _ in itertools.repeat(None, 20)}
     assert len(draws) > 1
 
 
-def test_one_attempt_is_never_again() -> None:
+def test_single_attempt_is_never_retried() -> None:
     assert Retry(attempts=1).next_delay(1, "GET", status=429, retry_after=1.0) is None
 
 
-def test_statuses_and_methods_are_the_users_choice() -> None:
+def test_given_statuses_and_methods_are_used() -> None:
     retry = Retry(statuses={418}, methods={"POST"})
     assert retry.next_delay(1, "POST", status=418, uniform=half) == 0.25
     assert retry.next_delay(1, "GET", status=418, uniform=half) is None
     assert retry.next_delay(1, "POST", status=429, retry_after=1.0) is None
 
 
-def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
+def test_retry_is_a_value() -> None:
     statuses = [429, 503]
     retry = Retry(statuses=statuses, methods=["get"])
     statuses.clear()
@@ -143,16 +143,24 @@ def test_a_retry_is_a_value_whatever_its_statuses_were_given_as() -> None:
         ({"should_retry": True}, TypeError, "should_retry"),
         ({"exceptions": OSError}, TypeError, "exceptions"),
         ({"exceptions": (BaseException,)}, TypeError, "exceptions"),
+        ({"statuses": [True]}, TypeError, "statuses"),
+        ({"backoff": True}, TypeError, "backoff"),
+        ({"max_backoff": 0}, ValueError, "max_backoff"),
+        ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
+        ({"pause_jitter": float("inf")}, ValueError, "pause_jitter"),
+        ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
+        ({"exceptions": [OSError]}, TypeError, "exceptions must be a tuple"),
+        ({"should_retry": None, "budget": True}, TypeError, "budget"),
     ],
 )
-def test_nonsense_is_refused_and_named(
+def test_wrong_argument_is_named(
     arguments: dict[str, object], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
         Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def test_the_defaults() -> None:
+def test_defaults() -> None:
     retry = Retry()
     assert (retry.attempts, retry.backoff, retry.max_backoff) == (5, 0.5, 30)
     assert (retry.max_retry_after, retry.pause_jitter, retry.jitter) == (120, 0.1, "full")
@@ -183,33 +191,13 @@ def test_throttled_statuses_are_recognised(
     ],
     ids=str,
 )
-def test_what_makes_sense_is_taken(arguments: dict[str, object]) -> None:
+def test_valid_arguments_are_kept(arguments: dict[str, object]) -> None:
     retry = Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     for name in arguments.keys() - {"methods", "statuses"}:
         assert getattr(retry, name) == arguments[name]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        ({"statuses": [True]}, TypeError, "statuses"),
-        ({"backoff": True}, TypeError, "backoff"),
-        ({"max_backoff": 0}, ValueError, "max_backoff"),
-        ({"max_backoff": float("inf")}, ValueError, "max_backoff"),
-        ({"pause_jitter": float("inf")}, ValueError, "pause_jitter"),
-        ({"exceptions": (OSError, "x")}, TypeError, "exceptions"),
-        ({"exceptions": [OSError]}, TypeError, "exceptions must be a tuple"),
-        ({"should_retry": None, "budget": True}, TypeError, "budget"),
-    ],
-)
-def test_other_nonsense_is_refused_and_named(
-    arguments: dict[str, object], error: type[Exception], named: str
-) -> None:
-    with pytest.raises(error, match=named):
-        Retry(**arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
-def test_a_back_off_above_its_bound_is_the_bound() -> None:
+def test_backoff_above_its_bound_is_the_bound() -> None:
     retry = Retry(attempts=10, backoff=8, max_backoff=5)
     for attempt in (1, 2, 9):
         assert retry.next_delay(attempt, "GET", status=429, uniform=lambda: 1.0) == 5
@@ -221,7 +209,7 @@ def test_a_back_off_above_its_bound_is_the_bound() -> None:
     assert draws == [4, 6]
 
 
-def test_a_verdict_beats_the_statuses_and_the_server_beats_the_draw() -> None:
+def test_verdict_and_retry_after_take_precedence() -> None:
     retry = Retry(statuses=())
     assert retry.next_delay(1, "POST", status=200, throttled=True, retry_after=3.0) == 3
     assert retry.next_delay(1, "GET", status=429, retry_after=3.0) is None

@@ -1,13 +1,10 @@
-"""What servers say about their limits, and what limiters and sessions make of it."""
+"""What a limiter makes of a quota or a rate that a server reports."""
 
 import asyncio
 import math
 from typing import Any, cast
 
-import httpx
 import pytest
-from aiohttp import web
-from yarl import URL
 
 from aiothrottle import (
     AdaptiveConcurrency,
@@ -20,21 +17,19 @@ from aiothrottle import (
     WaitUntil,
 )
 from aiothrottle._http.quotas import ServerQuotas
-from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
-from aiothrottle.headers import Profile, ServerLimits
-from aiothrottle.httpx import ThrottledTransport
+from aiothrottle.aiohttp import Retry
+from aiothrottle.headers import ServerLimits
 from aiothrottle.permit import WatchedPermit
-from tests.serving import Handler, answer, serving
 from tests.virtually import now, turns, virtual
 
 ONCE = Retry(attempts=1)
 
 
-# ---- a limiter that is told ----------------------------------------------------------------------
+# ---- reported quotas ---------------------------------------------------------------------------
 
 
 @virtual
-async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_new_quota() -> None:
+async def test_remaining_quota_is_used_up_until_the_reset() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     permit.update_quota(3, reset_after=30)
@@ -46,7 +41,7 @@ async def test_what_is_left_may_be_used_up_and_then_the_limiter_waits_for_the_ne
 
 
 @virtual
-async def test_spread_evenly_it_lasts_until_then() -> None:
+async def test_even_use_lasts_until_the_reset() -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     permit.update_quota(3, reset_after=30, evenly=True)
@@ -57,7 +52,7 @@ async def test_spread_evenly_it_lasts_until_then() -> None:
 
 
 @virtual
-async def test_what_was_sent_since_is_taken_off() -> None:
+async def test_requests_sent_since_count_against_the_quota() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(3)]
     permits[0].update_quota(5, reset_after=30)
@@ -74,7 +69,7 @@ async def test_what_was_sent_since_is_taken_off() -> None:
 
 
 @virtual
-async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() -> None:
+async def test_reset_grants_a_waiter_at_once() -> None:
     limiter = RateLimiter("100/s")
     permits = [await limiter.acquire() for _ in range(2)]
     permits[0].update_quota(0, reset_after=30)
@@ -86,7 +81,7 @@ async def test_who_waits_goes_at_once_when_the_server_has_begun_to_count_anew() 
 
 
 @virtual
-async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
+async def test_own_rate_holds_beside_the_quota() -> None:
     limiter = RateLimiter("2/s", concurrency_limit=5)
     permit = await limiter.acquire()
     permit.update_quota(1000, reset_after=100)
@@ -100,20 +95,20 @@ async def test_the_own_rate_holds_beside_it_and_can_be_changed() -> None:
 
 @pytest.mark.parametrize("after_turns", range(6))
 @virtual
-async def test_what_is_said_between_grant_and_start_counts(after_turns: int) -> None:
+async def test_quota_reported_between_grant_and_resume_counts(after_turns: int) -> None:
     limiter = RateLimiter("2/s")
     permit = await limiter.acquire(2)
     waiting = [asyncio.create_task(limiter.acquire()) for _ in range(2)]
     await asyncio.sleep(1)
     await turns(after_turns)
     started = sum(waiter.done() for waiter in waiting)
-    permit.update_quota(started, reset_after=9)  # as many as went, of whom the server has not heard
+    permit.update_quota(started, reset_after=9)  # for the resumed requests alone
     await asyncio.gather(*waiting)
     assert now() == (1 if started == 2 else 10)
 
 
 @virtual
-async def test_those_who_wait_are_told_too() -> None:
+async def test_reported_quota_applies_to_waiters() -> None:
     limiter = RateLimiter("2/s")
     permit, _other = await limiter.acquire(), await limiter.acquire()
     waiter = asyncio.create_task(limiter.acquire())
@@ -124,7 +119,7 @@ async def test_those_who_wait_are_told_too() -> None:
 
 
 @virtual
-async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
+async def test_key_is_kept_until_the_reset() -> None:
     limiter = KeyedRateLimiter("100/s")
     async with limiter.throttle("host") as permit:
         pass
@@ -137,7 +132,7 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "reset_after", "error", "named"),
+    ("remaining", "reset_after", "error", "named"),
     [
         (-1, 1, ValueError, "remaining"),
         (math.nan, 1, ValueError, "remaining"),
@@ -148,23 +143,23 @@ async def test_a_key_is_not_forgotten_before_its_server_counts_anew() -> None:
 )
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
-async def test_nonsense_is_refused_and_changes_nothing(
-    left: object, reset_after: object, error: type[Exception], named: str
+async def test_wrong_quota_raises_and_changes_nothing(
+    remaining: object, reset_after: object, error: type[Exception], named: str
 ) -> None:
     limiter = RateLimiter("100/s")
     permit = await limiter.acquire()
     with pytest.raises(error, match=named):
-        cast("Any", permit).update_quota(left, reset_after)
+        cast("Any", permit).update_quota(remaining, reset_after)
     assert limiter.statistics().quota_remaining is None
     with pytest.raises(RuntimeError, match="not held"):
         WatchedPermit(limiter._engine).update_quota(1, 1)
 
 
-# ---- a limiter that follows ------------------------------------------------------------------
+# ---- a limiter that follows the server's rate --------------------------------------------------
 
 
 @virtual
-async def test_until_the_server_has_said_something_one_request_is_under_way() -> None:
+async def test_one_request_is_in_flight_before_a_report() -> None:
     limiter = RateLimiter("server", concurrency_limit=10)
     assert limiter.follows_server
     first = await limiter.acquire()
@@ -177,7 +172,7 @@ async def test_until_the_server_has_said_something_one_request_is_under_way() ->
 
 
 @virtual
-async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> None:
+async def test_changed_rate_keeps_the_spent_tokens() -> None:
     limiter = RateLimiter("server", algorithm=TokenBucket, burst=50, guard=1)
     limiter.follow("10/s")
     algorithm = limiter._engine.bucket.algorithm
@@ -190,7 +185,7 @@ async def test_it_follows_when_the_rate_changes_and_keeps_what_was_spent() -> No
 
 
 @virtual
-async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_others() -> None:
+async def test_adaptive_slots_start_with_the_first_report() -> None:
     limiter = RateLimiter("server", concurrency_limit=AdaptiveConcurrency(8, minimum=1, maximum=64))
     for _ in range(3):
         async with limiter.throttle() as permit:
@@ -208,7 +203,7 @@ async def test_slots_that_adapt_wait_for_the_first_word_and_are_not_reset_by_oth
     assert limiter.statistics().concurrency_limit == cut
 
 
-async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
+async def test_limiter_with_its_own_rate_follows_no_server() -> None:
     limiter = RateLimiter("10/s")
     with pytest.raises(ValueError, match="rate of its own"):
         limiter.follow("20/s")
@@ -230,110 +225,14 @@ async def test_one_with_a_rate_of_its_own_follows_nobody() -> None:
         ({"algorithm": Cooldown}, TypeError),
     ],
 )
-def test_what_goes_with_it_is_checked_at_once(
+def test_options_of_a_following_limiter_are_validated(
     options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         RateLimiter("server", **options)
 
 
-# ---- sessions that pass it on ----------------------------------------------------------------
-
-
-def says(remaining: int, reset: float) -> Handler:
-    return answer(X_RateLimit_Remaining=str(remaining), X_RateLimit_Reset=str(reset))
-
-
-async def get(front: str, limiter: RateLimiter, url: URL, **options: object) -> None:
-    """Send one request through each kind of client."""
-    make: Any = {"session": ThrottledSession, "middleware": throttled_session}.get(front)
-    if make is None:
-        make = ThrottledTransport
-        transport: ThrottledTransport = make(limiter, retry=ONCE, **options)
-        async with httpx.AsyncClient(transport=transport) as client:
-            await client.get(str(url))
-        return
-    async with make(limiter, retry=ONCE, **options) as session, session.get(url) as response:
-        await response.read()
-
-
-fronts = pytest.mark.parametrize("front", ["session", "middleware", "httpx"])
-
-
-@fronts
-async def test_the_limiter_hears_what_every_response_says(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(7, 60), says(1, 55), says(0, 50), answer()) as (url, _):
-        for left in (7, 1, 0):
-            await get(front, limiter, url)
-            assert limiter.statistics().quota_remaining == left
-        assert 49 < (await limiter.peek()).retry_after <= 60
-
-
-@fronts
-async def test_it_can_be_told_not_to_listen(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(0, 50)) as (url, _):
-        await get(front, limiter, url, server_quota=None)
-    assert limiter.statistics().quota_remaining is None
-
-
-@fronts
-async def test_the_word_of_a_server_counts_no_longer_than_a_pause_may_be(front: str) -> None:
-    limiter = RateLimiter(1000)
-    async with serving(says(0, 86400)) as (url, _):
-        await get(front, limiter, url)
-    assert 115 < (await limiter.peek()).retry_after <= 120
-
-
-@fronts
-async def test_a_limiter_that_follows_takes_the_announced_rate(front: str) -> None:
-    limiter = RateLimiter("server", concurrency_limit=10)
-    announced = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
-    async with serving(announced) as (url, _):
-        await get(front, limiter, url)
-    assert (
-        limiter._engine.bucket.algorithm
-        == RateLimiter(["50/10s", "1000/h"])._engine.bucket.algorithm
-    )
-    assert limiter._engine.semaphore.limit == 10
-
-
-@fronts
-async def test_a_profile_of_ones_own_is_used(front: str) -> None:
-    limiter = RateLimiter(1000)
-    profile = Profile(name="ours", hosts=("127.0.0.1",), refusals=frozenset({418}))
-    async with serving(answer(418, Retry_After="9")) as (url, _):
-        await get(front, limiter, url)
-        assert limiter.statistics().paused_for == 0
-        await get(front, limiter, url, profiles=[profile])
-        assert 8 < limiter.statistics().paused_for <= 10
-
-
-@fronts
-async def test_a_refusal_may_have_another_status_or_say_it_in_the_body(front: str) -> None:
-    async def in_the_body(_: web.Request) -> web.Response:
-        details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9s"}]
-        return web.json_response({"error": {"code": 429, "details": details}}, status=429)
-
-    forbidden = answer(403, X_RateLimit_Remaining="0", X_RateLimit_Reset="9")
-    for refusing in (forbidden, in_the_body):
-        limiter = RateLimiter(1000)
-        async with serving(refusing) as (url, _):
-            await get(front, limiter, url)
-        assert 8 < limiter.statistics().paused_for <= 10
-
-
-async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> None:
-    quick = Retry(backoff=0.001)
-    refusal = answer(403, Retry_After="0.001", X_RateLimit_Remaining="0")
-    async with ThrottledSession(RateLimiter(1000), retry=quick, server_quota=None) as session:
-        async with serving(refusal, answer()) as (url, seen):
-            assert (await session.post(url)).status == 200
-            assert len(seen) == 2
-        async with serving(answer(403), answer()) as (url, seen):
-            assert (await session.post(url)).status == 403
-            assert len(seen) == 1
+# ---- an integration that reports quotas --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,25 +245,9 @@ async def test_a_403_that_is_a_refusal_is_tried_again_and_any_other_is_not() -> 
         ServerLimits(throttled=True, retry_after=1.0, remaining=0.0, reset_after=60.0),
     ],
 )
-async def test_what_says_nothing_about_requests_changes_nothing(limits: ServerLimits) -> None:
+async def test_limits_of_other_units_change_nothing(limits: ServerLimits) -> None:
     for limiter in (RateLimiter(100), RateLimiter("server", concurrency_limit=9)):
         permit = await limiter.acquire()
         ServerQuotas("at once", (), 120).apply(limiter, permit, limits)
         assert limiter.statistics().quota_remaining is None
         assert not limiter._engine.limits.server_rates
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        ({"server_quota": "later"}, ValueError, "server_quota"),
-        ({"profiles": ["GitHub"]}, TypeError, "profiles"),
-    ],
-)
-def test_a_wrong_argument_is_named(
-    arguments: dict[str, Any], error: type[Exception], named: str
-) -> None:
-    makers: list[Any] = [ThrottledSession, throttled_session, ThrottledTransport]
-    for make in makers:
-        with pytest.raises(error, match=named):
-            make(RateLimiter(1), **arguments)

@@ -1,7 +1,7 @@
-"""A request through a session is cancelled before each single step of the loop, on real sockets.
+"""A request of a session is cancelled before each single step of the loop, on real sockets.
 
-However often it is sent again, redirected, or half read by then: the slot is free afterwards, and
-no connection is in use that nobody uses.
+Whether it is retried, redirected or half read by then: the slot is free afterwards, and no
+connection is left in use.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from aiothrottle.aiohttp import Retry, ThrottledSession, throttled_session
 from tests.misbehaving_server import LARGE, MisbehavingServer
 from tests.serving import until
 
-Front: TypeAlias = Callable[..., Any]
-Doing: TypeAlias = Callable[[Any, Any], Awaitable[object]]
+Make: TypeAlias = Callable[..., Any]
+Use: TypeAlias = Callable[[Any, Any], Awaitable[object]]
 
 RETRY = Retry(attempts=3, backoff=0.001)
 
 
-async def read(session: Any, url: Any) -> None:  # noqa: ANN401 - both fronts are alike
+async def read(session: Any, url: Any) -> None:  # noqa: ANN401 - one of both
     async with session.get(url / "later") as response:
         assert await response.read() == b"xxxx"
 
@@ -40,22 +40,22 @@ async def leave_half_read(session: Any, url: Any) -> None:  # noqa: ANN401
         assert len(await response.content.readexactly(LARGE // 100)) == LARGE // 100
 
 
-async def be_refused(session: Any, url: Any) -> None:  # noqa: ANN401
+async def be_throttled(session: Any, url: Any) -> None:  # noqa: ANN401
     async with session.get(url / "throttled") as response:
         assert response.status == 200
 
 
-async def be_refused_at_length(session: Any, url: Any) -> None:  # noqa: ANN401
+async def be_throttled_with_a_large_body(session: Any, url: Any) -> None:  # noqa: ANN401
     async with session.get(url / "throttled-large") as response:
         assert response.status == 200
 
 
-async def be_refused_an_upload(session: Any, url: Any) -> None:  # noqa: ANN401
+async def be_throttled_during_an_upload(session: Any, url: Any) -> None:  # noqa: ANN401
     async with session.post(url / "throttled", data=io.BytesIO(bytes(1000))) as response:
         assert response.status == 200
 
 
-async def be_hung_up_on(session: Any, url: Any) -> None:  # noqa: ANN401
+async def be_disconnected(session: Any, url: Any) -> None:  # noqa: ANN401
     async with session.get(url / "half-closed-early") as response:
         assert await response.read() == b"body"
 
@@ -65,19 +65,26 @@ async def be_redirected(session: Any, url: Any) -> None:  # noqa: ANN401
         assert await response.read() == b"body"
 
 
-async def be_redirected_at_length(session: Any, url: Any) -> None:  # noqa: ANN401
+async def be_redirected_with_a_large_body(session: Any, url: Any) -> None:  # noqa: ANN401
     async with session.get(url / "redirect-large") as response:
         assert await response.read() == b"xxxx"
 
 
-DOINGS: list[Doing] = [
-    *(read, stream, leave_half_read, be_refused, be_refused_at_length, be_refused_an_upload),
-    *(be_hung_up_on, be_redirected, be_redirected_at_length),
+USES: list[Use] = [
+    *(
+        read,
+        stream,
+        leave_half_read,
+        be_throttled,
+        be_throttled_with_a_large_body,
+        be_throttled_during_an_upload,
+    ),
+    *(be_disconnected, be_redirected, be_redirected_with_a_large_body),
 ]
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The ready queue of a loop, which tells before each callback."""
+    """The ready queue of a loop, which calls `step` before each callback."""
 
     step: Callable[[], None]
 
@@ -105,22 +112,22 @@ class Steps(asyncio.SelectorEventLoop):
                 self.victim.cancel()
 
 
-async def cancelled(loop: Steps, front: Front, doing: Doing) -> bool:
-    """Tell whether the victim was really cancelled. Somebody else waits behind it."""
+async def cancelled(loop: Steps, make: Make, use: Use) -> bool:
+    """Return whether the victim was really cancelled; another request waits behind it."""
     limiter = RateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server:
         server.throttled_times, server.retry_after = 1, "Retry-After: 0.001\r\n"
         timeout = ClientTimeout(total=30)
-        async with front(limiter, retry=RETRY, timeout=timeout) as session:
-            victim = loop.victim = asyncio.ensure_future(doing(session, server.url))
+        async with make(limiter, retry=RETRY, timeout=timeout) as session:
+            victim = loop.victim = asyncio.ensure_future(use(session, server.url))
             other = asyncio.create_task(read(session, server.url))
             await asyncio.wait([victim, other])
             loop.victim = None
             other.result()
             if not victim.cancelled():
                 victim.result()
-            figures = limiter.statistics()
-            assert (figures.in_flight, figures.waiting) == (0, 0)
+            statistics = limiter.statistics()
+            assert (statistics.in_flight, statistics.waiting) == (0, 0)
             assert not session.connector._acquired
         await until(lambda: not server.connected)
     await asyncio.sleep(0)
@@ -128,16 +135,14 @@ async def cancelled(loop: Steps, front: Front, doing: Doing) -> bool:
     return victim.cancelled()
 
 
-@pytest.mark.parametrize("front", [ThrottledSession, throttled_session])
-@pytest.mark.parametrize("doing", DOINGS, ids=lambda doing: doing.__name__)
-def test_cancelled_at_each_single_step_it_leaves_slot_and_connection(
-    doing: Doing, front: Front
-) -> None:
+@pytest.mark.parametrize("make", [ThrottledSession, throttled_session])
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_request_cancelled_at_any_step_leaves_nothing(use: Use, make: Make) -> None:
     at, often = 1, 0
     while True:
         loop = Steps(at)
         with asyncio.Runner(loop_factory=lambda loop=loop: loop) as runner:  # type: ignore[misc]
-            often += runner.run(cancelled(loop, front, doing))
+            often += runner.run(cancelled(loop, make, use))
         if loop.at > 0:
             break  # it was done before
         at += 1

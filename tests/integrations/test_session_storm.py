@@ -1,4 +1,4 @@
-"""Many requests at once, of which many go wrong: no slot and no token is lost."""
+"""Many requests at once, of which many fail: no slot and no token is lost."""
 
 import asyncio
 import random
@@ -20,21 +20,21 @@ PATHS = [
     *("cut", "reset", "drop", "reset-early", "stall", "silent", "no-content", "broken-gzip"),
 ]
 
-Front: TypeAlias = Callable[..., Any]
+Make: TypeAlias = Callable[..., Any]
 
 
 class Witness:
-    """The innermost middleware: it sees when each request is really sent, and when refused."""
+    """The innermost middleware: it records when each request is sent, and when it is throttled."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
-        self.refused: list[float] = []
+        self.throttled: list[float] = []
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         self.sent.append(time.monotonic())
         response = await handler(request)
         if response.status == 429:
-            self.refused.append(time.monotonic())
+            self.throttled.append(time.monotonic())
         return response
 
 
@@ -47,11 +47,11 @@ def with_middlewares(limiter: RateLimiter, witness: Witness, retry: Retry) -> Cl
     return ClientSession(middlewares=[RetryMiddleware(retry), throttle, witness])
 
 
-both_fronts = pytest.mark.parametrize("front", [with_session, with_middlewares])
+both = pytest.mark.parametrize("make", [with_session, with_middlewares])
 
 
 async def use(response: ClientResponse, chance: random.Random) -> None:
-    """Read it, or leave it in one of the ways in which people leave responses."""
+    """Read it, or abandon it in one of the ways in which programs do."""
     way = chance.choice(["read", "read", "leave", "leave", "release", "close", "drop"])
     if way == "read":
         async with response, asyncio.timeout(0.02):
@@ -65,14 +65,14 @@ async def use(response: ClientResponse, chance: random.Random) -> None:
         response.close()
 
 
-@both_fronts
-async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) -> None:
+@both
+async def test_failing_requests_lose_no_slot_and_no_token(make: Make) -> None:
     limiter, witness, chance = RateLimiter(concurrency_limit=SLOTS), Witness(), random.Random(7)
     timeout = ClientTimeout(sock_read=0.03)
 
     async def one(session: Any, url: Any) -> None:  # noqa: ANN401 - one of both
         try:
-            # No GET, which aiohttp itself sends again where a connection was lost.
+            # Not a GET, which aiohttp itself repeats if its connection was lost.
             response = await session.post(url, timeout=timeout)
             await use(response, chance)
         except (aiohttp.ClientError, TimeoutError):
@@ -80,17 +80,17 @@ async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) ->
 
     async def cancel_some(tasks: list[asyncio.Task[None]]) -> None:
         while running := [task for task in tasks if not task.done()]:
-            chance.choice(running[:SLOTS]).cancel()  # one that is under way
-            chance.choice(running).cancel()  # or in line
+            chance.choice(running[:SLOTS]).cancel()  # one in flight
+            chance.choice(running).cancel()  # or one in the queue
             await asyncio.sleep(0.01)
 
-    async with MisbehavingServer() as server, front(limiter, witness, Retry(attempts=1)) as session:
+    async with MisbehavingServer() as server, make(limiter, witness, Retry(attempts=1)) as session:
         urls = [server.url / chance.choice(PATHS) for _ in range(REQUESTS)]
         tasks = [asyncio.create_task(one(session, url)) for url in urls]
         await cancel_some(tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
         permits: list[Permit] = []
-        for _ in range(SLOTS):  # all of them come back
+        for _ in range(SLOTS):  # all of them are returned
             async with asyncio.timeout(5):
                 permits.append(await limiter.acquire())
         assert 0 < server.peak <= SLOTS
@@ -101,13 +101,13 @@ async def test_whatever_goes_wrong_no_slot_and_no_token_is_lost(front: Front) ->
         assert REQUESTS / 2 <= len(witness.sent) <= REQUESTS
 
 
-@both_fronts
-async def test_a_server_that_refuses_three_in_ten_serves_all_in_the_end(
-    front: Front,
+@both
+async def test_partly_throttled_requests_all_succeed(
+    make: Make,
 ) -> None:
     limiter, witness, pause = RateLimiter(concurrency_limit=SLOTS), Witness(), 0.02
     retry = Retry(attempts=12)
-    async with MisbehavingServer() as server, front(limiter, witness, retry) as session:
+    async with MisbehavingServer() as server, make(limiter, witness, retry) as session:
         server.retry_after = f"Retry-After: {pause}\r\n"
 
         async def fetch() -> int:
@@ -118,8 +118,8 @@ async def test_a_server_that_refuses_three_in_ten_serves_all_in_the_end(
         assert statuses == [200] * REQUESTS
         assert server.hits.total() == len(witness.sent) <= 1.6 * REQUESTS
         assert server.peak <= SLOTS
-    assert len(witness.refused) > REQUESTS / 5
-    for at in witness.refused:
+    assert len(witness.throttled) > REQUESTS / 5
+    for at in witness.throttled:
         assert not [sent for sent in witness.sent if at < sent < at + pause]
     statistics = limiter.statistics()
     assert (statistics.in_flight, statistics.waiting) == (0, 0)
