@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 def rows_of_algorithms() -> Iterator[Row]:
     """Yield the grants of each algorithm for the same arrivals."""
-    yield Row("They come", "8 at 0.7 s, 8 at 1.3 s", [(at, False) for at in COMING])
+    yield Row("Arrivals", "8 at 0.7 s, 8 at 1.3 s", [(at, False) for at in COMING])
     for name, make in ALGORITHMS.items():
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             dots = runner.run(serve(make))
@@ -108,7 +108,7 @@ def rows_of_crawl() -> Iterator[Row]:
         outcome = simulate(make, server, workers=10, seconds=4.0)
         yield Row(
             name,
-            f"{outcome.sent} sent, {outcome.refused} refused",
+            f"{outcome.sent} sent, {outcome.refused} throttled",
             [(arrival.at, arrival.refused) for arrival in outcome.arrivals],
         )
 
@@ -189,7 +189,10 @@ def text(x: float, y: float, label: str, colour: str, more: str) -> str:
 def pictures() -> dict[str, str]:
     """Return all pictures, by the names of their files."""
     drawn = {
-        "algorithms": (list(rows_of_algorithms()), "What each algorithm makes of the same crowd"),
+        "algorithms": (
+            list(rows_of_algorithms()),
+            "What each algorithm admits of the same requests",
+        ),
         "crawl": (list(rows_of_crawl()), "What a server that admits 10 a second sees"),
     }
     return {

@@ -104,7 +104,12 @@ def _draw_panel(panel: Panel, axes: "Axes") -> None:
     instants, counts = panel.rolling_count()
     axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {number(width, 3)} s")
     axes.bar(
-        places, refused, width, admitted, color="#d55e00", label=f"refused per {number(width, 3)} s"
+        places,
+        refused,
+        width,
+        admitted,
+        color="#d55e00",
+        label=f"throttled per {number(width, 3)} s",
     )
     axes.step(
         instants, counts, "#555555", where="post", label=f"sent in the last {number(rate.period)} s"

@@ -73,7 +73,7 @@ class Outcome:
     def __str__(self) -> str:
         """Return a summary in one line."""
         return (
-            f"{self.sent} sent, {self.refused_share:.2%} refused, {self.utilisation:.1%} used, "
+            f"{self.sent} sent, {self.refused_share:.2%} throttled, {self.utilisation:.1%} used, "
             f"waited {number(self.waits.mean, 3)} s (p99 {number(self.waits.p99, 3)} s), "
             f"at most {self.greatest_count} in a period, fairness {self.fairness:.3f}"
         )
@@ -85,11 +85,11 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.simulation import simulate
     >>> print(table({"exact": simulate(lambda: RateLimiter(20), 20, jitter=0.0)}))
-    |       | sent | refused |    used | mean wait | p99 wait | in a period | fairness |
-    | ----- | ---: | ------: | ------: | --------: | -------: | ----------: | -------: |
-    | exact | 1200 |  0.00 % | 100.0 % |   0.885 s |  0.900 s |          20 |    1.000 |
+    |       | sent | throttled |    used | mean wait | p99 wait | in a period | fairness |
+    | ----- | ---: | --------: | ------: | --------: | -------: | ----------: | -------: |
+    | exact | 1200 |    0.00 % | 100.0 % |   0.885 s |  0.900 s |          20 |    1.000 |
     """
-    head = ["", "sent", "refused", "used", "mean wait", "p99 wait", "in a period", "fairness"]
+    head = ["", "sent", "throttled", "used", "mean wait", "p99 wait", "in a period", "fairness"]
     rows = [head, *([name, *_cells(outcome)] for name, outcome in outcomes.items())]
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

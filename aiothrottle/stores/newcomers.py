@@ -35,7 +35,7 @@ _MOST_PER_CALL = 1024
 
 
 class Newcomers:
-    """The waiters about whom the store has not decided yet, and the task that calls it for them."""
+    """The waiters that the store has not decided about yet, and the task that calls it for them."""
 
     __slots__ = ("_ask_at", "_reserver", "_task", "_timer")
 

@@ -77,7 +77,7 @@ class Reserver:
         self.key: Key = key
         self.max_reservation: float | None = max_reservation
         self.prefetch: Prefetch = prefetch
-        #: Waiters about whom the store has not decided yet, in order: see `Newcomers`.
+        #: Waiters that the store has not decided about yet, in order: see `Newcomers`.
         self.undecided: dict[Waiter, None] = {}
         self._task: asyncio.Task[None] | None = None
         # Of the prefetched tokens that are kept while nobody waits.

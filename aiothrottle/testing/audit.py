@@ -108,6 +108,6 @@ class Audit:
 
     def __repr__(self) -> str:
         return (
-            f"<Audit: {self.sent} sent, {self.refused} refused, "
+            f"<Audit: {self.sent} sent, {self.refused} throttled, "
             f"at most {self.greatest_concurrency} at once>"
         )

@@ -127,7 +127,7 @@ def test_pictures_are_those_that_the_script_draws() -> None:
         picture = (DOCS / "pictures" / name).read_text(encoding="utf-8")
         assert picture == svg, "draw them anew: python benchmarks/pictures.py"
     for page in (ROOT / "README.md", DOCS / "index.md"):
-        for counts in re.findall(r"\d+ sent, \d+ refused", page.read_text(encoding="utf-8")):
+        for counts in re.findall(r"\d+ sent, \d+ throttled", page.read_text(encoding="utf-8")):
             assert counts in drawn["crawl-light.svg"]
 
 

@@ -78,10 +78,7 @@ REPLACED = {
     "verbs?": "method",
     "RollingWindow|SlidingWindow": "SlidingWindowLog, SlidingWindowCounter",
     "ClientThrottling": "AdaptiveThrottling",
-}
-
-# The same for words that other folders still use. Attributes and stored fields keep their names.
-REPLACED_IN_PART = {
+    # Attributes and stored fields keep their names.
     r"(?<!\.)told": "reported, notified, or the object itself",
     "whoever|whom": "the waiter, client or process",
     "moments?": "instant, time",
@@ -89,11 +86,6 @@ REPLACED_IN_PART = {
     r'(?<![."])(?:stamps?|stamped)': "timestamp",
     "figures": "metrics, results, statistics",
 }
-DONE = [ROOT / "docs"] + [
-    ROOT / "tests" / name for name in ("cli", "headers", "metrics", "project", "stores", "testing")
-]
-# Written by scripts, from texts of other folders.
-GENERATED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "headers.md"}
 
 
 def uses(word: str) -> Iterator[Path]:
@@ -109,14 +101,3 @@ def uses(word: str) -> Iterator[Path]:
 def test_replaced_words_are_not_used(word: str) -> None:
     found = [str(path.relative_to(ROOT)) for path in uses(word)]
     assert found == [], f"write {REPLACED[word]}"
-
-
-@pytest.mark.parametrize("word", REPLACED_IN_PART)
-def test_words_replaced_in_part_are_not_used_there(word: str) -> None:
-    found = [
-        str(path.relative_to(ROOT))
-        for path in uses(word)
-        if path not in GENERATED
-        and ((path.suffix == ".md" and path.parent == ROOT) or {*DONE} & {*path.parents})
-    ]
-    assert found == [], f"write {REPLACED_IN_PART[word]}"

@@ -169,7 +169,7 @@ def test_audit_counts_arrivals_and_admitted_requests() -> None:
     assert audit.greatest_count(1.0) == 3
     assert audit.greatest_count(1.0, admitted_only=True) == 2
     assert audit.greatest_concurrency == 2
-    assert repr(audit) == "<Audit: 4 sent, 1 refused, at most 2 at once>"
+    assert repr(audit) == "<Audit: 4 sent, 1 throttled, at most 2 at once>"
     audit.clear()
     assert (audit.sent, audit.requests, audit.greatest_concurrency) == (0, [], 0)
 

@@ -298,7 +298,7 @@ def test_outcome_without_requests_has_no_waits() -> None:
 def test_outcome_is_a_value_with_short_repr() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     assert str(outcome) == (
-        "1200 sent, 0.00% refused, 100.0% used, waited 0.885 s (p99 0.9 s), "
+        "1200 sent, 0.00% throttled, 100.0% used, waited 0.885 s (p99 0.9 s), "
         "at most 20 in a period, fairness 1.000"
     )
     assert len(repr(outcome)) < 300
@@ -310,7 +310,7 @@ def test_table_has_a_line_for_each_outcome() -> None:
     outcome = simulate(window(), WINDOW, jitter=0.0)
     head, rule, first, second = table({"a": outcome, "quite long": outcome}).splitlines()
     assert len(head) == len(rule) == len(first) == len(second)
-    assert first.startswith("| a          | 1200 |  0.00 % |")
+    assert first.startswith("| a          | 1200 |    0.00 % |")
 
 
 # --- The server ---

@@ -255,7 +255,7 @@ def _setting(options: argparse.Namespace) -> str:
 def _panel(name: str, outcome: Outcome, options: argparse.Namespace) -> Panel:
     shown = min(options.seconds, _SHOWN * options.rate.period)
     return Panel(
-        f"{name}: {outcome.sent} sent, {outcome.refused} refused, {outcome.utilisation:.1%} used",
+        f"{name}: {outcome.sent} sent, {outcome.refused} throttled, {outcome.utilisation:.1%} used",
         [(arrival.at, arrival.refused) for arrival in outcome.arrivals if arrival.at < shown],
         shown,
         options.rate,
