@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,7 +172,7 @@ def test_charged_reject_is_charged_behind_the_waiters_ahead(
     rejected.at = 0.0
     host = Rejecting(parts)
     with pytest.raises(ThrottleTimeout):
-        parts.rejects.check(host, rejected, 0.0, lambda *_: 3.0, as_head=False)
+        parts.rejects.check(host, rejected, 0.0, estimating(3.0), as_head=False)
     assert host.reasons == ["timeout"]
     assert len(parts.rejects) == 1
     parts.serve()
@@ -184,6 +184,15 @@ def test_charged_reject_is_charged_behind_the_waiters_ahead(
     parts.serve()
     assert len(parts.rejects) == parts.queue.count == 0
     assert parts.bucket.delay(0.0, 1.0) == 2.0  # the grant and the rejected request
+
+
+def estimating(seconds: float) -> Callable[[float, Waiter], float]:
+    """Return an estimate that is the same for all requests."""
+
+    def estimate(_: float, __: Waiter) -> float:
+        return seconds
+
+    return estimate
 
 
 class Rejecting:
@@ -210,9 +219,9 @@ def test_full_queue_rejects_with_the_estimate(loop: asyncio.AbstractEventLoop) -
     parts.queue_up(1.0)
     host, rejects = Rejecting(parts), Rejects(1)
     with pytest.raises(QueueFull, match="1 waiting; retry after 250 ms"):
-        rejects.check(host, Waiter(), 0.0, lambda *_: 0.25, as_head=False)
+        rejects.check(host, Waiter(), 0.0, estimating(0.25), as_head=False)
     assert host.reasons == ["queue full"]
-    rejects.check(host, Waiter(), 0.0, lambda *_: 0.25, as_head=True)  # it has queued elsewhere
+    rejects.check(host, Waiter(), 0.0, estimating(0.25), as_head=True)  # it has queued elsewhere
 
 
 def test_patient_waiter_is_not_estimated(loop: asyncio.AbstractEventLoop) -> None:
