@@ -71,12 +71,14 @@ class RateLimiter:
             with a `store`.
         max_reservation: Seconds ahead that tokens are reserved in the store, at the most: so many
             a process loses when it crashes. None: until a spent limit has the next token, and
-            the time of 16 more; between 0.2 and 60 seconds. A `WaitUntil` has its `raise_after`.
+            the time of 16 more; between 0.2 and 60 seconds, and two round trips more if the store
+            is far away. A `WaitUntil` has its `raise_after`.
         prefetch: Tokens that each call reserves beyond those of the waiters, and how long they may
             be used: ``"50/100ms"``. At a high rate most requests then need no call. A token that is
             used late was counted early: together the limiters may exceed the limit, in any period,
-            by the prefetched tokens of each. None: a single task that comes again in the same turn
-            of the event loop gets tokens for that turn; otherwise none.
+            by the prefetched tokens of each. None: it is learned, and used in time. A single task
+            that comes again in the same turn of the event loop gets tokens for that turn; of a
+            far store the tokens of a round trip are prefetched while requests keep coming.
         on_store_error: What happens while the store fails. ``"raise"``: all waiters get
             `StoreUnavailable`. ``"local"``: this process keeps to its share of the limit.
             ``"open"``: there is no rate limit. ``"closed"``: all wait until the store answers.

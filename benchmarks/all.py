@@ -16,6 +16,7 @@ import adaptive
 import cancelled
 import contended
 import crawl
+import far_store
 import fetch
 import headers
 import idle
@@ -52,6 +53,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     crawl: crawl.report,
     fetch: fetch.report,
     stores: stores.report,
+    far_store: far_store.report,
     many_keys: many_keys.report,
     adaptive: adaptive.report,
 }
@@ -67,6 +69,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     crawl: lambda: crawl.report(pages=100, rounds=1),
     fetch: lambda: fetch.report(urls=10_000, rounds=1),
     stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
+    far_store: lambda: far_store.report(rates=(100,), workers=(30,), seconds=2),
     many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
 }
 

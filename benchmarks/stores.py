@@ -35,7 +35,7 @@ from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
 
-__all__ = ["report"]
+__all__ = ["calls_so_far", "jain", "report", "share"]
 
 BARE = "bare EVALSHA"
 # Ours, and the bare call of a script for the same algorithm that one task is compared with.
@@ -204,10 +204,10 @@ def work(port: int, key: str, rate: int, **options: Any) -> tuple[int, list[floa
 
 
 def share(
-    port: int, processes: int, rate: int, seconds: float, tasks: int
+    port: int, processes: int, rate: int, seconds: float, *, tasks: int, key: str = ""
 ) -> tuple[list[int], list[list[float]]]:
     """Share a limit among processes."""
-    key = f"{processes} of {rate}"
+    key = f"{processes} of {rate} {key}"
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         load: dict[str, Any] = {"processes": processes, "seconds": seconds, "tasks": tasks}
         running = [pool.submit(work, port, key, rate, **load) for _ in range(processes)]

@@ -16,6 +16,9 @@ _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
 # when all is spent: with less they would be rejected in turns, and ask again.
 _PROCESSES = 16
 _LEAST_AHEAD, _MOST_AHEAD = 0.2, 60.0
+# Round trips by which a far store is asked further ahead: what is reserved has to last for one, and
+# what is asked for meanwhile begins where that ends.
+_ROUND_TRIPS_AHEAD = 2
 # Slots are leased for the requests of so many seconds, or of `max_reservation` if that is less: a
 # slot and then a token take two calls, and the network may be slow.
 _SECONDS_OF_SLOTS = 0.5
@@ -23,39 +26,63 @@ _SECONDS_OF_SLOTS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """The sizes of calls, which follow from the rate.
+    """The sizes of calls, which follow from the rate and from how far away the store is.
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
-    Batching(batch=30, max_reservation=1.016, soon=500)
+    Batching(batch=30, low=15.0, way=0, max_reservation=1.016, soon=500)
+    >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None, round_trip=0.1)
+    Batching(batch=130, low=115.0, way=100, max_reservation=1.216, soon=500)
     """
 
-    #: The most costs in one call.
+    #: The most costs in one call, while enough is reserved to wait for its answer.
     batch: int
+    #: The next call is made when no more tokens are left than these: they last for a round trip.
+    low: float
+    #: Tokens that pass in a round trip; 0 of a near store.
+    way: int
     #: Seconds ahead of which tokens are reserved, at the most.
     max_reservation: float
     #: The most slots to lease, where all processes share them.
     soon: int
 
     @classmethod
-    def of(cls, algorithm: Algorithm[Any], max_reservation: float | None) -> Self:
+    def of(
+        cls, algorithm: Algorithm[Any], max_reservation: float | None, round_trip: float = 0.0
+    ) -> Self:
         """Return the sizes that suit the algorithm.
 
         Args:
             algorithm: The algorithm that decides in the store.
             max_reservation: Seconds, as the user gives them; None: what suits.
+            round_trip: Seconds that a call takes; 0.0 of a near store.
         """
         interval = _interval(algorithm)
         batch = int(min(max(1.0, _SECONDS_PER_CALL / interval), _MOST_PER_CALL))
         if max_wait(algorithm) < math.inf:
             # The algorithm limits how long a request waits. A little less, so that the store does
             # not count a rejection of a waiter that it has accepted before.
-            max_reservation = math.nextafter(max_wait(algorithm), 0.0)
+            max_reservation, round_trip = math.nextafter(max_wait(algorithm), 0.0), 0.0
         elif max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
-            max_reservation = min(max(_LEAST_AHEAD, max_reservation), _MOST_AHEAD)
+            max_reservation = max(_LEAST_AHEAD, max_reservation) + _ROUND_TRIPS_AHEAD * round_trip
+            max_reservation = min(max_reservation, _MOST_AHEAD)
         seconds = min(max_reservation, _SECONDS_OF_SLOTS)
-        return cls(batch, max_reservation, int(min(max(1.0, seconds / interval), _MOST_PER_CALL)))
+        way = round_trip / interval
+        return cls(
+            batch=int(min(batch + round(way), _MOST_PER_CALL)),
+            low=min(batch / 2 + way, _MOST_PER_CALL - batch / 2),
+            way=math.ceil(min(way, _MOST_PER_CALL)),
+            max_reservation=max_reservation,
+            soon=int(min(max(1.0, seconds / interval), _MOST_PER_CALL)),
+        )
+
+    def room(self, tokens: float) -> int:
+        """Return the most costs to ask for while so many tokens are left.
+
+        More than a batch if these do not last for the round trip: then the next call catches up.
+        """
+        return min(self.batch + max(0, self.way - int(tokens)), _MOST_PER_CALL)
 
 
 def _interval(algorithm: Algorithm[Any]) -> float:

@@ -112,10 +112,12 @@ class ReservedState:
         while self.ready and self.ready[-1].at > instant:
             self.returned.append(self.ready.pop())
 
-    def give_back_older(self, instant: float) -> None:
-        """Return what was ready by the instant."""
+    def give_back_older(self, instant: float) -> bool:
+        """Return what was ready by the instant; and whether there was any."""
+        before = len(self.ready)
         while self.ready and self.ready[0].at <= instant:
             self.returned.append(self.ready.popleft())
+        return len(self.ready) < before
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,10 @@ reservation belongs to no particular request: the head of the queue takes it whe
 The store answers with durations. Here they begin when the answer is read, which is later than when
 the store made it: so no request starts too early, however long the answer took.
 
+Of a far store more is reserved, and earlier: what is left has to last for the round trip of the
+next call. While nobody waits, the tokens of one round trip are kept, as they could not be reserved
+again in time; the first of them that is not used in time returns them all.
+
 Invariant: of the calls that reserve tokens for waiters one is under way at a time.
 """
 
@@ -23,6 +27,7 @@ from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.batching import Batching
 from aiothrottle.stores.reserved import Reserved, ReservedState
+from aiothrottle.stores.round_trip import RoundTrip
 
 if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
@@ -36,6 +41,8 @@ __all__ = ["SHORTEST_BREAK", "Reserver"]
 SHORTEST_BREAK = 0.001
 # Tokens that are as good as none: the sum of a few costs is off by less.
 _ROUNDING = 1e-9
+# Reservations that are returned to a far store at a time.
+_MOST_RETURNED = 32
 
 
 class Reserver:
@@ -53,6 +60,7 @@ class Reserver:
         "_ask_at",
         "_rejected_cost",
         "_rejected_until",
+        "_round_trip",
         "_task",
         "_timer",
         "algorithm",
@@ -77,6 +85,7 @@ class Reserver:
         self.key: Key = key
         self.max_reservation: float | None = max_reservation
         self.prefetch: Prefetch = prefetch
+        self._round_trip: RoundTrip = RoundTrip()
         #: Waiters that the store has not decided about yet, in order: see `Newcomers`.
         self.undecided: dict[Waiter, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -87,9 +96,21 @@ class Reserver:
     def use(self, algorithm: Algorithm[Any]) -> None:
         """Continue with another algorithm, and forget what the store rejected under the old one."""
         self.algorithm: Algorithm[Any] = algorithm
-        self.batching: Batching = Batching.of(algorithm, self.max_reservation)
+        self._follow_round_trip()
         self.prefetch.reset()
         self.ask_again()
+
+    def _follow_round_trip(self) -> None:
+        """Size the calls to suit the algorithm and the store."""
+        self.batching: Batching = Batching.of(
+            self.algorithm, self.max_reservation, self._round_trip.seconds
+        )
+
+    @property
+    def keeps_prefetched(self) -> bool:
+        """Whether prefetched tokens are kept while nobody waits."""
+        prefetch = self.prefetch
+        return prefetch.given is not None or (prefetch.is_learned and self.batching.way > 0)
 
     def ask_again(self) -> None:
         """Forget that the store has rejected a cost."""
@@ -130,7 +151,7 @@ class Reserver:
         while True:
             if reserved_of(engine).returned or reserved_of(engine).owed:
                 await self._settle(engine)
-            elif costs := self._costs_to_ask(engine, self.batching.batch):
+            elif costs := self._costs_to_ask(engine, self._room(engine)):
                 await self._reserve(engine, costs)
             else:
                 break
@@ -143,7 +164,7 @@ class Reserver:
             engine.wake()
 
     async def _settle(self, engine: Engine) -> None:
-        """Return one reservation, or record what one request owes.
+        """Return reservations, or record what one request owes.
 
         If that fails no caller waits for the error: what was to be returned stays spent, and what
         was owed is not counted.
@@ -151,8 +172,7 @@ class Reserver:
         reserved = reserved_of(engine)
         try:
             if reserved.returned:
-                returned = reserved.returned.popleft()
-                await self.store.refund(self.key, self.algorithm, returned.cost, returned.instant)
+                await self._refund(reserved)
             else:
                 owed = reserved.owed.popleft()
                 reserved.recorded.append(owed)
@@ -163,11 +183,27 @@ class Reserver:
             reserved.returned.clear()
             reserved.owed.clear()
 
+    async def _refund(self, reserved: ReservedState) -> None:
+        """Return one reservation; of a far store several at once, in order."""
+        count = min(len(reserved.returned), _MOST_RETURNED if self.batching.way else 1)
+        returned = [reserved.returned.popleft() for _ in range(count)]
+        refunds = [
+            self.store.refund(self.key, self.algorithm, each.cost, each.instant)
+            for each in returned
+        ]
+        if count == 1:
+            await refunds[0]
+        else:
+            async with asyncio.TaskGroup() as group:
+                for refund in refunds:
+                    group.create_task(refund)
+
     async def _reserve(self, engine: Engine, costs: list[float]) -> None:
         """Reserve the costs, and serve the queue with what is granted."""
         algorithm, ahead = self.algorithm, self.batching.max_reservation
         wanted = len(costs)
         costs += self._prefetched(engine, costs)
+        begun = engine.bucket.clock()
         try:
             answer = await self.store.reserve(self.key, algorithm, costs, horizon=ahead)
         except Exception as error:  # noqa: BLE001 - the waiters get it, whatever it is
@@ -176,6 +212,8 @@ class Reserver:
             return
         taken = len(answer.instants)
         now = self.hold(engine, costs[:taken], answer)
+        if self._round_trip.note(now - begun):
+            self._follow_round_trip()
         if taken < wanted:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
@@ -204,22 +242,28 @@ class Reserver:
     def give_back(self, engine: Engine) -> None:
         """Return the reservations if nobody waits, except prefetched tokens that may be kept."""
         now, reserved = engine.now(), reserved_of(engine)  # a request that just started used one
-        if not self.prefetch.is_given or engine.closed:
+        if not self.keeps_prefetched or engine.closed:
             reserved.give_back()
             return
-        reserved.give_back_later(now)
-        reserved.give_back_older(now - self.prefetch.patience)
+        patience = self.prefetch.patience
+        reserved.give_back_later(now if self.prefetch.given else now + self._round_trip.seconds)
+        reserved.give_back_older(now - patience)
         loop = engine.loop
         if reserved.ready and self._timer is None and loop is not None and not loop.is_closed():
             # A weak reference: a timer must not keep a limiter alive.
             over = functools.partial(self._prefetch_over, weakref.ref(engine))
-            self._timer = loop.call_later(self.prefetch.patience, over)
+            wait = until(reserved.ready[0].at + patience, now)
+            self._timer = loop.call_later(max(SHORTEST_BREAK, wait), over)
 
     def _prefetch_over(self, engine_ref: "weakref.ref[Engine]") -> None:
-        """Return the prefetched tokens that were not used in time."""
+        """Return the prefetched tokens that were not used in time, and all of a far store."""
         self._timer = None
         engine = engine_ref()
         if engine is not None and not engine.queue.count:
+            reserved, too_old = reserved_of(engine), engine.now() - self.prefetch.patience
+            if not self.prefetch.given and reserved.ready and reserved.ready[0].at <= too_old:
+                self.prefetch.reset()
+                reserved.give_back()
             self.give_back(engine)
             self.start(engine)
 
@@ -232,16 +276,43 @@ class Reserver:
     # ---- the costs to ask for --------------------------------------------------------------------
 
     def _prefetched(self, engine: Engine, costs: list[float]) -> list[float]:
-        """Return the costs to reserve beyond those of the waiters, if so much remains."""
-        alone = len(costs) == 1 and engine.queue.count == 1
-        most = self.prefetch.tokens(self.batching.batch, alone=alone)
-        if not most:
+        """Return the costs to reserve beyond those of the waiters."""
+        prefetch, batching = self.prefetch, self.batching
+        if prefetch.given is not None:
+            tokens = self._remaining(engine, costs, math.floor(prefetch.given.limit))
+            return [float(tokens)] if tokens else []
+        if batching.way:
+            most = int((self._room(engine) - math.fsum(costs)) / costs[-1])
+            return costs[-1:] * prefetch.learned_ahead(max(0, most))
+        if len(costs) > 1 or engine.queue.count > 1:
+            prefetch.reset()
             return []
+        learned = prefetch.learned(prefetch.of_single_task(batching.batch))
+        # One by one, so that a part can be granted.
+        return [1.0] * self._remaining(engine, costs, learned)
+
+    def _remaining(self, engine: Engine, costs: list[float], most: int) -> int:
+        """Return how many of `most` tokens remain, as far as known, beside the costs."""
+        if not most:
+            return 0
         reserved = reserved_of(engine)
         known = engine.now() < reserved.known_until
         remaining = reserved.remaining if known else engine.capacity
-        more = min(most, math.floor(remaining - math.fsum(costs)))
-        return self.prefetch.costs(more) if more >= 1 else []
+        return max(0, min(most, math.floor(remaining - math.fsum(costs))))
+
+    def _room(self, engine: Engine) -> int:
+        """Return the most costs to ask for now."""
+        return self.batching.room(self._left(engine) if self.batching.way else 0.0)
+
+    def _left(self, engine: Engine) -> float:
+        """Return the tokens that are reserved beyond those that the queue takes now."""
+        reserved = reserved_of(engine)
+        if not self.batching.way:
+            return reserved.tokens
+        now, queue = engine.now(), engine.queue
+        waiting = queue.usual.cost + math.fsum([level.cost for level in queue.others.values()])
+        ready = math.fsum([each.cost for each in reserved.ready if each.at <= now])
+        return reserved.tokens - min(ready, waiting)
 
     def _costs_to_ask(self, engine: Engine, most: int) -> list[float]:
         """Return the costs to reserve now, `most` at the most; none if it is too early."""
@@ -261,13 +332,14 @@ class Reserver:
     def missing(self, engine: Engine, most: int) -> list[float]:
         """Return the costs at the head of the queue that are not reserved, the first `most`.
 
-        There are none while half of a batch is still reserved, for waiters without a free slot, and
-        in a pause.
+        There are none while enough is still reserved, for waiters without a free slot, and in a
+        pause. If all waiters have theirs, but more is to be prefetched, it is one cost.
         """
         if engine.rejects_waiters or engine.now() < engine.pause.ends_at:
             return []
         reserved, free = reserved_of(engine), engine.semaphore.free
-        tokens, begun = reserved.tokens, False
+        tokens, begun, cost = reserved.tokens, False, 0.0
+        is_enough = self._left(engine) > self.batching.low
         costs: list[float] = []
         for waiter in engine.queue:
             future = waiter.future
@@ -283,8 +355,8 @@ class Reserver:
             if not cost:
                 continue
             if not costs and tokens >= cost - _ROUNDING:
-                if not begun and 2 * tokens > self.batching.batch:
-                    break
+                if not begun and is_enough:
+                    return []
                 tokens -= cost
             else:
                 if not begun and tokens > 0.0 and not engine.resuming:
@@ -293,6 +365,8 @@ class Reserver:
                 costs.append(cost)
                 tokens = 0.0
             begun = True
+        if not costs and cost and self.batching.way and self.prefetch.is_due and not is_enough:
+            costs.append(cost)
         return costs
 
 

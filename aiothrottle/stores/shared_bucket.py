@@ -6,7 +6,8 @@ This file is the rest of what the engine needs: when reservations are returned, 
 be, and the calls of requests that do not wait in the queue.
 
 Invariant: a reservation is used within `Prefetch.patience` seconds, or is returned to the store;
-when nobody waits, only tokens are kept that the user wants to be prefetched.
+when nobody waits, only tokens are kept that the user wants to be prefetched, or that are ready
+within the round trip of a far store.
 """
 
 import asyncio
@@ -118,7 +119,7 @@ class SharedBucket:
     @property
     def may_grant_credit(self) -> bool:
         """Whether newcomers may use reservations without a further decision."""
-        return self._prefetch.is_given  # else each is checked for its age
+        return self._prefetch.given is not None  # else each is checked for its age
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, under way or to be remembered."""
@@ -153,6 +154,7 @@ class SharedBucket:
 
     def joined(self, waiter: "Waiter") -> None:
         """Note that a waiter has joined the queue."""
+        self._prefetch.joined += 1
         if self._newcomers is not None and waiter.cost:
             self._newcomers.add(self._engine, waiter)
 
@@ -162,8 +164,13 @@ class SharedBucket:
         if now < engine.pause.ends_at:
             reserved.give_back()
         elif not engine.resuming:
-            reserved.give_back_older(now - self._prefetch.patience)
-            if self._prefetch.is_learned and not engine.semaphore.free:
+            if reserved.give_back_older(now - self._prefetch.patience):
+                self._prefetch.shrink()
+            if (
+                self._prefetch.is_learned
+                and not engine.semaphore.free
+                and not reserver.keeps_prefetched
+            ):
                 self._prefetch.reset()
                 reserved.give_back()  # it is unknown when a slot is free to use it
         if self._newcomers is not None:
@@ -200,12 +207,13 @@ class SharedBucket:
 
     def drop_stale(self, now: float) -> None:
         """Return the reservations that are too old for a newcomer."""
-        if not self._prefetch.is_given:
+        if self._prefetch.given is None:
             self._reserved.give_back_older(now - self._prefetch.patience)
 
     def queue_is_empty(self, *, swept: bool) -> None:
         """Return what was reserved for waiters; `swept`: start no task, the loop may be closing."""
-        self._prefetch.reset()
+        if not self._reserver.keeps_prefetched:
+            self._prefetch.reset()
         self._reserver.give_back(self._engine)
         if not swept:
             self.flush()

@@ -205,7 +205,7 @@ def tasks() -> set[asyncio.Task[object]]:
 
 @virtual
 async def test_immediate_next_request_reuses_the_consumer() -> None:
-    store = Watched(latency=0.1)
+    store = Watched(latency=0.001)
     limiter = RateLimiter("10/s", store=store, key="k")
     seen: set[asyncio.Task[object]] = set()
     for _ in range(5):

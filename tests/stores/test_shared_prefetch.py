@@ -12,6 +12,8 @@ from tests.virtually import now, turns, virtual, visit, visits
 
 # At most so many are prefetched in one call: those of 30 ms.
 ALGORITHM, MOST = "1000/s", 30
+# Seconds. Of a store that is further away more is prefetched: see `test_far_store`.
+NEAR = 0.004
 
 
 async def hurry(limiter: RateLimiter, count: int) -> None:
@@ -36,7 +38,7 @@ async def has_spent(limiter: RateLimiter, store: Watched, tokens: int) -> None:
 
 @virtual
 async def test_prefetch_doubles_while_all_of_it_is_used() -> None:
-    store = Watched(latency=0.01)
+    store = Watched(latency=NEAR)
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     await hurry(limiter, 100)
     assert [len(costs) for costs in store.costs] == [1, 2, 4, 8, 16, MOST, MOST, MOST]
@@ -155,7 +157,7 @@ async def test_heavy_request_refunds_the_prefetched_tokens() -> None:
 @pytest.mark.parametrize("step", range(12))
 @virtual
 async def test_cancellation_at_any_step_leaves_nothing(step: int) -> None:
-    store = Watched(latency=0.01)
+    store = Watched(latency=NEAR)
     limiter = RateLimiter(ALGORITHM, store=store, key="k")
     hurrying = asyncio.create_task(hurry(limiter, 100))
     await asked(store, 4)
