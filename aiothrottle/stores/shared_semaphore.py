@@ -221,7 +221,8 @@ class SharedSemaphore:
             return False
         if self._outage.failures:  # new waiters ask at once; otherwise the pause has to end
             return (bool(wanted) and not self._outage.serves) or now >= self._ask_at
-        asked = self._wakeups.is_woken or self._tries.need_call
+        # Only who wants a slot has a use for being woken: a store may wake without a reason.
+        asked = (self._wakeups.is_woken and bool(wanted)) or self._tries.need_call
         return asked or (held, wanted) != known or now >= self._ask_at
 
     async def _claim(self) -> bool:

@@ -1,19 +1,45 @@
-"""Wakes the waiters for shared slots in Redis when it is their turn: publish and subscribe."""
+"""Wakes the waiters for shared slots in Redis when it is their turn: publish and subscribe.
+
+Strategy. The subscription is in doubt until the server has confirmed it, and whenever a ping is not
+answered soon: a network that forgets a connection tells neither end. A ping is to subscribe again.
+In doubt the owners are woken at a bounded pace, so that they ask by themselves; a connection that
+stays silent, or on which anything fails, is replaced.
+
+Invariant: while an owner listens, the subscription is confirmed, or a timer is set that wakes it.
+"""
 
 import asyncio
+import logging
 import random
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
+from itertools import islice
 from typing import Any
 
+from aiothrottle.errors import reason_of
 from aiothrottle.stores.store import name_of
+from aiothrottle.texts import duration
 
 __all__ = ["Wakes"]
 
-# Seconds before the next attempt to listen; they double up to the longest.
-_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_LOG = logging.getLogger("aiothrottle")
+
+# Seconds before the next attempt to listen; they double up to the longest, and begin anew after a
+# subscription that lasted longer than that.
+_BACKOFF, _LONGEST_BACKOFF = 0.05, 2.0
+# Seconds without a message after which the server is pinged. They double while nothing but answers
+# to pings comes: where slots change hands often, a silent connection is noticed soon.
+_PING_AFTER, _LONGEST_PING_AFTER = 0.1, 2.0
+# Seconds for an answer: then the subscription is in doubt, and after so many times as many it is
+# replaced.
+_ANSWER, _GIVE_UP_AFTER = 0.2, 10
+# The most seconds between two rounds in which owners are woken in doubt, and how many of them in
+# each: about a thousand calls a second, however many owners there are.
+_POLL, _OWNERS_PER_POLL = 0.004, 3
+# A doubt that lasts longer than this is polled less often in proportion, up to the longest pause:
+# a server that forbids subscriptions does so for ever.
+_LASTING, _LONGEST_POLL = 60.0, 0.05
 
 
 class Wakes:
@@ -22,7 +48,16 @@ class Wakes:
     Messages are lost while there is no connection: so a new subscription wakes all owners.
     """
 
-    __slots__ = ("_client", "_reader", "_wakes", "channels", "id")
+    __slots__ = (
+        "_client",
+        "_doubted_at",
+        "_reader",
+        "_reported_at",
+        "_timer",
+        "_wakes",
+        "channels",
+        "id",
+    )
 
     def __init__(
         self,
@@ -36,6 +71,11 @@ class Wakes:
         self.channels: str = f"{name_of(prefix)}:wake:"
         self._wakes: dict[str, Callable[[], None]] = {}
         self._reader: asyncio.Task[None] | None = None
+        # Wakes owners while the subscription is in doubt, since `_doubted_at`.
+        self._timer: asyncio.TimerHandle | None = None
+        self._doubted_at = 0.0
+        # When it was logged that wake-ups fail, if they do.
+        self._reported_at: float | None = None
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:
         """Call `wake` for each message to the owner; False if the driver cannot listen."""
@@ -45,8 +85,11 @@ class Wakes:
         loop = asyncio.get_running_loop()
         reader = self._reader
         if reader is None or reader.done() or reader.get_loop() is not loop:
+            self._stop_timer()
+            self._reported_at = None
+            self._doubt(loop)
             self._reader = asyncio.Task(
-                self._read(), loop=loop, name="aiothrottle wakes", context=Context()
+                self._read(loop), loop=loop, name="aiothrottle wakes", context=Context()
             )
         return True
 
@@ -54,34 +97,108 @@ class Wakes:
         """Stop calling it."""
         self._wakes.pop(owner, None)
         if not self._wakes and self._reader is not None:
+            self._stop_timer()
             if not self._reader.get_loop().is_closed():
                 self._reader.cancel()
             self._reader = None
 
-    async def _read(self) -> None:
-        pause = _PAUSE
-        while True:
-            # Whatever the driver raises, subscribe anew; meanwhile the owners ask at intervals.
-            with suppress(Exception):
-                pubsub: Any = self._client.pubsub()
-                try:
-                    await pubsub.subscribe(self.channels + self.id)
-                    while True:
-                        message = await pubsub.get_message(timeout=None)
-                        pause = _PAUSE
-                        if message is not None:
-                            self._deliver(message)
-                finally:
-                    await pubsub.aclose()
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    # ---- the subscription ------------------------------------------------------------------------
 
-    def _deliver(self, message: dict[str, Any]) -> None:
+    async def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        backoff = _BACKOFF
+        while True:
+            began = loop.time()
+            try:
+                await self._subscribe(loop)
+            except Exception as error:  # noqa: BLE001 - whatever the driver raises: subscribe anew
+                self._doubt(loop)
+                self._report(loop, error)
+            if loop.time() - began > _LONGEST_BACKOFF:
+                backoff = _BACKOFF
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    async def _subscribe(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver messages until the connection fails, or is silent for too long."""
+        pubsub: Any = self._client.pubsub()
+        began, ping_after, unanswered = loop.time(), _PING_AFTER, 1
+        try:
+            await self._ping(pubsub)
+            while True:
+                message = await pubsub.get_message(timeout=_ANSWER if unanswered else ping_after)
+                if message is not None:
+                    unanswered = 0
+                    self._trust()
+                    if self._deliver(message):
+                        ping_after = _PING_AFTER
+                    if loop.time() - began > _LONGEST_BACKOFF:
+                        self._report_return(loop)
+                elif not unanswered:
+                    await self._ping(pubsub)
+                    unanswered = 1
+                    ping_after = min(2 * ping_after, _LONGEST_PING_AFTER)
+                elif unanswered < _GIVE_UP_AFTER:
+                    unanswered += 1
+                    self._doubt(loop)
+                else:
+                    raise TimeoutError("the server does not answer the subscription")
+        finally:
+            await pubsub.aclose()
+
+    async def _ping(self, pubsub: Any) -> None:  # noqa: ANN401 - the driver's
+        """Subscribe, perhaps once more: the server answers, and needs no other permission."""
+        async with asyncio.timeout(_ANSWER * _GIVE_UP_AFTER):
+            await pubsub.subscribe(self.channels + self.id)
+
+    def _deliver(self, message: dict[str, Any]) -> bool:
+        """Wake the owner that the message names. Return whether it is a message."""
         if message["type"] != "message":
-            for wake in list(self._wakes.values()):
-                wake()
-            return
+            return False
         data: str | bytes = message["data"]
-        name = data if isinstance(data, str) else data.decode()
+        # Anybody may publish anything: what is no text names no owner.
+        name = data if isinstance(data, str) else data.decode(errors="replace")
         if wake_owner := self._wakes.get(name.partition(".")[2]):
             wake_owner()
+        return True
+
+    # ---- in doubt --------------------------------------------------------------------------------
+
+    def _doubt(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to wake the owners at intervals."""
+        if self._timer is None:
+            self._doubted_at = loop.time()
+            self._timer = loop.call_later(_POLL, self._poll, loop, context=Context())
+
+    def _trust(self) -> None:
+        """End the doubt: the server has answered. Wake the owners, as messages may be lost."""
+        if self._timer is not None:
+            self._stop_timer()
+            for wake in list(self._wakes.values()):
+                wake()
+
+    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the owners that were not woken for longest."""
+        lasting = (loop.time() - self._doubted_at) / _LASTING
+        pause = min(_POLL * max(1.0, lasting), _LONGEST_POLL) * random.uniform(0.5, 1.0)
+        self._timer = loop.call_later(pause, self._poll, loop, context=Context())
+        for owner in list(islice(self._wakes, _OWNERS_PER_POLL)):
+            if wake := self._wakes.pop(owner, None):  # another one may have ended it
+                self._wakes[owner] = wake  # to the end
+                wake()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _report(self, loop: asyncio.AbstractEventLoop, error: Exception) -> None:
+        if self._reported_at is None:
+            self._reported_at = loop.time()
+            _LOG.warning(
+                "wake-ups for shared slots fail, asking at intervals: %.500r", reason_of(error)
+            )
+
+    def _report_return(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._reported_at is not None:
+            seconds, self._reported_at = loop.time() - self._reported_at, None
+            _LOG.info("wake-ups for shared slots are back after %s", duration(seconds))

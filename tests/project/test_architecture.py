@@ -111,7 +111,7 @@ TABLE = """
     stores.port  | algorithms algorithms.*                                   |
     stores.calls | errors                                                     | asyncio
     stores.request | stores.* algorithms algorithms.protocol errors          |
-    stores.wakes | stores.store                                              | asyncio random
+    stores.wakes | stores.store errors                                       | asyncio random
     stores.batching | algorithms algorithms.protocol algorithms.capabilities  |
     stores.prefetch | rate                                                    |
     stores.reserved | algorithms.protocol algorithms.capabilities algorithms.timestamps |
