@@ -32,6 +32,7 @@ from tests.servers import (
     memcached,
     mongodb,
 )
+from tests.virtually import turns
 
 TIMEOUT = 0.2
 PERIOD = "1h"  # nothing leaves the window meanwhile
@@ -54,6 +55,7 @@ async def far(port: int) -> AsyncGenerator[FaultProxy]:
         yield proxy
     finally:
         await there(proxy.__aexit__)
+        await there(turns)  # until the transports have closed
         loop.call_soon_threadsafe(loop.stop)
         await asyncio.to_thread(thread.join)
         loop.close()
