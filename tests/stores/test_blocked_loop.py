@@ -54,8 +54,8 @@ async def far(port: int) -> AsyncGenerator[FaultProxy]:
     try:
         yield proxy
     finally:
-        await there(proxy.__aexit__)
-        await there(turns)  # until the transports have closed
+        for act in (turns, proxy.__aexit__, turns):  # what was accepted last is closed as well
+            await there(act)
         loop.call_soon_threadsafe(loop.stop)
         await asyncio.to_thread(thread.join)
         loop.close()
