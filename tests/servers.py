@@ -317,6 +317,7 @@ class FaultProxy:
             _reset(writer)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         task = asyncio.create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -326,7 +327,7 @@ class FaultProxy:
             _reset(writer)
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self.upstream)
-        self._writers |= {writer, to_server}
+        self._writers.add(to_server)
         await asyncio.gather(
             self._pump(reader, to_server, is_reply=False),
             self._pump(from_server, writer, is_reply=True),

@@ -8,8 +8,8 @@ connections; it does not bound how long all of that takes, nor how many calls sh
 
 A call's timeout begins when the call is sent: a call in the queue is not late, the server is busy
 with the others. Only when there were nothing but failures for so long do all calls in the queue
-fail as well. Time for which the event loop is busy does not count either: a timeout is some steps
-in a row, and a loop that is blocked delays one of them.
+fail as well. Time for which the event loop is blocked does not count either: see `_Steps`, and
+`patient.py` for a driver with timers of its own.
 
 Every exception of a driver, but for cancellation, becomes a `StoreUnavailable` with it as the
 cause; that happens here and nowhere else.
@@ -23,6 +23,7 @@ from contextvars import Context
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aiothrottle.errors import StoreUnavailable, reason_of
+from aiothrottle.stores.patient import call_patiently
 
 __all__ = ["Calls", "send_alone"]
 
@@ -34,8 +35,9 @@ _Waiter: TypeAlias = asyncio.Future[Any]
 _SILENCE = 1.0
 # A timer may be early by the resolution of the loop's clock.
 _NEARLY = 0.99
-# Of a timeout.
+# Of a timeout. A step that is late by half of one does not count, up to as many times.
 _STEPS = 8
+_LATE = 0.5
 
 
 class _Queue(Generic[_Call]):
@@ -66,6 +68,7 @@ class Calls(Generic[_Call]):
         limit: The most batches that are under way at a time.
         batch: The most calls in one round trip.
         timeout: Seconds for a round trip; None if the driver has a timeout of its own.
+        patient: Whether the driver has timers that may end before the timeout.
         prepare: Awaited before the first call, once at a time, until it has succeeded.
         hint: Returns why the server cannot be reached, or "", for the message of a timeout.
     """
@@ -74,6 +77,7 @@ class Calls(Generic[_Call]):
         "_batch",
         "_hint",
         "_limit",
+        "_patient",
         "_prepare",
         "_queue",
         "_send",
@@ -89,6 +93,7 @@ class Calls(Generic[_Call]):
         limit: int,
         batch: int = 1,
         timeout: float | None,
+        patient: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
         hint: Callable[[], str] | None = None,
     ) -> None:
@@ -97,6 +102,7 @@ class Calls(Generic[_Call]):
         self._limit = limit
         self._batch = batch
         self._timeout = timeout
+        self._patient = patient
         self._prepare = prepare
         self._hint = hint
         self._queue: _Queue[_Call] | None = None
@@ -231,13 +237,16 @@ class Calls(Generic[_Call]):
         task, outer = _this_task(), sys.exception()
         cancelling = task.cancelling()
         try:
+            if self._patient:
+                call = call_patiently(call)
+            if self._timeout is None:
+                return await call
             async with asyncio.timeout(None) as timeout:
-                steps = None if self._timeout is None else _Steps(self._timeout, timeout)
+                steps = _Steps(self._timeout, timeout)
                 try:
                     return await call
                 finally:
-                    if steps is not None:
-                        steps.timer.cancel()
+                    steps.timer.cancel()
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -257,22 +266,31 @@ class Calls(Generic[_Call]):
 class _Steps:
     """The timer of a timeout: some steps in a row, each begun when the one before has ended.
 
-    So the time for which the loop is blocked counts as one step at the most.
+    A step that is late was spent by a loop that was blocked: it does not count. So a reply that
+    came meanwhile is read before the timeout expires, and a call that needs another round trip has
+    the rest of its time. The bound is for a loop that is late at every step.
     """
 
-    __slots__ = ("_left", "_loop", "_seconds", "_timeout", "timer")
+    __slots__ = ("_left", "_loop", "_retries", "_seconds", "_timeout", "timer")
 
     def __init__(self, seconds: float, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds / _STEPS
-        self._left = _STEPS
-        self._step()
+        self._left = self._retries = _STEPS
+        self._begin()
 
-    def _step(self) -> None:
-        if self._left:
+    def _begin(self) -> None:
+        self.timer: asyncio.TimerHandle = self._loop.call_later(self._seconds, self._end)
+
+    def _end(self) -> None:
+        late = self._loop.time() - self.timer.when()
+        if late > _LATE * self._seconds and self._retries:
+            self._retries -= 1
+        else:
             self._left -= 1
-            self.timer: asyncio.TimerHandle = self._loop.call_later(self._seconds, self._step)
+        if self._left:
+            self._begin()
         else:
             self._timeout.reschedule(self._loop.time())
 

@@ -73,7 +73,7 @@ class MemcachedStore(SwapStore):
         self._prefix = prefix
         self._clock = clock or _since_2026
         self._calls = Calls[Callable[[], Awaitable[Any]]](
-            "memcached", send_alone, limit=_CALLS, timeout=None, hint=self._trouble
+            "memcached", send_alone, limit=_CALLS, timeout=None, patient=True, hint=self._trouble
         )
 
     async def clear(self, key: Key) -> None:

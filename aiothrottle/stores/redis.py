@@ -7,6 +7,7 @@ bounds how many round trips are under way. As the driver may send a request twic
 by which the server recognises it.
 """
 
+import math
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -131,7 +132,13 @@ class RedisStore(SwapStore):
         self._wakes = Wakes(client, prefix)
         limit, batch = _bounds_of(client)
         self._calls = Calls[_Call](
-            "Redis", self._send, limit=limit, batch=batch, timeout=timeout, prepare=self._check
+            "Redis",
+            self._send,
+            limit=limit,
+            batch=batch,
+            timeout=timeout,
+            patient=_shortest_timeout_of(client) <= 2 * timeout,
+            prepare=self._check,
         )
 
     async def reserve(
@@ -291,6 +298,15 @@ def _bounds_of(client: Client) -> tuple[int, int]:
     # One connection is kept for listening, see `Wakes`.
     connections: int = cast("Any", client).connection_pool.max_connections
     return max(1, min(_ROUND_TRIPS, connections - 1)), _BATCH
+
+
+def _shortest_timeout_of(client: Client) -> float:
+    """Return the seconds after which the client gives up a reply or a connection."""
+    options: dict[str, Any] = cast(
+        "Any", getattr(client, "connection_pool", client)
+    ).connection_kwargs
+    seconds = (options.get(name) for name in ("socket_timeout", "socket_connect_timeout"))
+    return min((each for each in seconds if each is not None), default=math.inf)
 
 
 def _exceptions_of(client: object) -> ModuleType:

@@ -109,7 +109,8 @@ TABLE = """
     stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
-    stores.calls | errors                                                     | asyncio
+    stores.patient |                                                         | asyncio
+    stores.calls | errors stores.patient                                                   | asyncio
     stores.request | stores.* algorithms algorithms.protocol errors          |
     stores.wakes | stores.store errors                                       | asyncio random
     stores.batching | algorithms algorithms.protocol algorithms.capabilities  |

@@ -211,6 +211,41 @@ async def test_busy_loop_is_not_a_silent_server() -> None:
     assert loop.time() == pytest.approx(5.3)
 
 
+@pytest.mark.parametrize("passed", [0.0, 0.5, 0.8, 0.99])
+@virtual
+async def test_loop_blocked_at_any_instant_is_not_a_silent_server(passed: float) -> None:
+    reply = asyncio.get_running_loop().create_future()
+
+    async def send(calls: list[int]) -> list[int]:
+        await reply
+        return calls
+
+    calls = Calls[int]("Server", send, limit=1, timeout=1.0)
+    asking = asyncio.create_task(calls.ask(1))
+    await turns()
+    loop: Any = asyncio.get_running_loop()
+    await asyncio.sleep(passed)
+    loop._set_time(loop.time() + 1.2)
+    # As asyncio does: the timer runs in the turn that reads the socket.
+    loop.call_later(0.0, reply.set_result, None)
+    assert await asking == 1
+    assert now() == pytest.approx(passed + 1.2)
+
+
+@virtual
+async def test_silent_server_is_found_although_the_loop_is_always_late() -> None:
+    server = await Server(timeout=1.0).ready()
+    server.latency = 60.0
+    begin = now()
+    (asking,) = server.ask("a")
+    loop: Any = asyncio.get_running_loop()
+    while not asking.done():
+        await asyncio.sleep(0.001)
+        loop._set_time(loop.time() + 0.3)
+    assert await outcomes([asking]) != ["a"]
+    assert now() - begin < 16 * 0.302 + 0.3
+
+
 @virtual
 async def test_without_a_timeout_the_drivers_own_applies() -> None:
     server = await Server(limit=1, batch=1, timeout=None).ready()
