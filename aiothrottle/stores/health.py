@@ -2,7 +2,7 @@
 
 There is one `Health` for each server of a store, for all limiters on it: while the server fails one
 limiter tries it, at growing intervals, on behalf of all, and one line is logged. The others follow:
-they have no timers and make no calls, and are told when it is back.
+they have no timers and make no calls, and are notified when it is back.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
 """
@@ -33,8 +33,8 @@ _OUTAGES = itertools.count(1)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 # By up to this part a pause is longer or shorter, so that processes do not all try at once.
 _JITTER = 0.25
-# Followers that are told in one turn of the loop.
-_TOLD_AT_ONCE = 100
+# Followers that are notified in one turn of the loop.
+_NOTIFIED_AT_ONCE = 100
 
 
 class Follower(Protocol):
@@ -155,29 +155,29 @@ class Health:
             _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 
     def end_outage(self, now: float) -> None:
-        """Tell all followers that the server is back, and log it, unless that is logged."""
+        """Notify all followers that the server is back, and log it, unless that is logged."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
             _LOG.info("%s is back after %s", self._name, duration(now - self._reported_at))
             self._reported_at = None
         followers = list(self._followers)
         self._followers.clear()
-        self._tell(followers)
+        self._notify(followers)
 
-    def _tell(self, followers: list[Follower]) -> None:
-        for follower in followers[:_TOLD_AT_ONCE]:
+    def _notify(self, followers: list[Follower]) -> None:
+        for follower in followers[:_NOTIFIED_AT_ONCE]:
             follower.server_returned()
-        if (rest := followers[_TOLD_AT_ONCE:]) and self._loop is not None:
-            self._loop.call_soon(self._tell, rest, context=Context())
+        if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
+            self._loop.call_soon(self._notify, rest, context=Context())
 
     # ---- followers -------------------------------------------------------------------------------
 
     def follow(self, follower: Follower) -> None:
-        """Tell the follower when the server is back."""
+        """Notify the follower when the server is back."""
         self._followers[follower] = None
 
     def unfollow(self, follower: Follower) -> None:
-        """Tell it no more."""
+        """Notify it no more."""
         self._followers.pop(follower, None)
 
     def probe_later(self, now: float) -> None:

@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
     cluster.stop()
 
 
-class Crowd:
+class Workers:
     """Tasks that acquire from limiters on all nodes, as often as they can."""
 
     def __init__(self, store: RedisStore, nodes: list[Valkey], choice: OnStoreError) -> None:
@@ -94,22 +94,22 @@ async def test_dead_master_harms_no_other_keys(
     caplog.set_level(logging.INFO, "aiothrottle")
     dead = cluster.nodes[0]
     async with cluster.connect() as client:
-        crowd = Crowd(RedisStore(client), cluster.nodes, choice)
-        await crowd.paces()
-        usual = await crowd.paces()
+        workers = Workers(RedisStore(client), cluster.nodes, choice)
+        await workers.paces()
+        usual = await workers.paces()
         await asyncio.to_thread(dead.kill if fault == "kill" else dead.pause)
-        harmed = await crowd.paces()
+        harmed = await workers.paces()
         for _ in range(2):  # a busy machine has three attempts
             if min(harmed[1:]) < 0.8 * max(usual):
-                harmed = await crowd.paces()
+                harmed = await workers.paces()
         await asyncio.to_thread(dead.restart if fault == "kill" else dead.go_on)
         async with asyncio.timeout(30.0):
             while len(caplog.messages) < 2:  # noqa: ASYNC110 - the log sets no event
                 await asyncio.sleep(0.05)
-        await crowd.stop()
+        await workers.stop()
     for node in (1, 2):
         assert harmed[node] >= 0.8 * usual[node]
-    for (node, _), granted_at in crowd.granted_at.items():
+    for (node, _), granted_at in workers.granted_at.items():
         if node:
             assert greatest_count(granted_at, 1.0) <= LIMIT
     down, up = caplog.messages

@@ -6,7 +6,7 @@ Calls of the store and callbacks of the loop are counted, as processor time depe
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import pytest
 
@@ -21,6 +21,7 @@ KEYS = 200
 SECONDS = 100.0
 
 
+Arguments = TypeVarTuple("Arguments")
 Story = Callable[["CountingLoop"], Coroutine[Any, Any, None]]
 
 
@@ -31,8 +32,8 @@ class CountingLoop(VirtualTimeLoop):
 
     def call_soon(
         self,
-        callback: Callable[..., object],
-        *args: Any,  # noqa: ANN401
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
         self.scheduled += 1
@@ -41,8 +42,8 @@ class CountingLoop(VirtualTimeLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,  # noqa: ANN401
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         self.scheduled += 1
