@@ -167,9 +167,13 @@ class Valkey:
 
 
 class Cluster:
-    """Three masters, a third of the slots each."""
+    """Three masters, a third of the slots each.
 
-    def __init__(self) -> None:
+    Args:
+        full_coverage: Whether all of them stop to answer when one has died.
+    """
+
+    def __init__(self, *, full_coverage: bool = True) -> None:
         self.nodes: list[Valkey] = []
         buses: list[int] = []
         for _ in range(3):
@@ -178,6 +182,7 @@ class Cluster:
                 Valkey(
                     *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
                     *("--cluster-node-timeout", "2000", "--cluster-port", str(buses[-1])),
+                    *("--cluster-require-full-coverage", "yes" if full_coverage else "no"),
                 )
             )
         for place, node in enumerate(self.nodes):

@@ -1,10 +1,10 @@
 """A store that may fail, with the fallback that serves meanwhile: the choice of `on_store_error`.
 
-Strategy. While the store fails no request waits for it. The fallback answers, and a task tries the
-store, at growing intervals. When it answers again, what was spent meanwhile and still counts is
-recorded there before it grants anything, and refunded when it would have left the record. For a
-while this process keeps to its share as well, until the other processes are back, too: so the
-return is no burst.
+Strategy. While the store fails no request waits for it. The fallback answers, and one limiter tries
+the server that has its key, at growing intervals, for all of them (`Health`). When it is back, what
+was spent meanwhile and still counts is recorded there before it grants anything, and refunded when
+it would have left the record. For a while this process keeps to its share as well, until the other
+processes are back, too: so the return is no burst.
 
 Invariant: a failed call raises, or the fallback answers it; never both.
 """
@@ -56,6 +56,7 @@ class FailoverStore(Store):
         "_fallback",
         "_guarded",
         "_last_used",
+        "_loop",
         "_recorded",
         "_returning",
         "_share_size",
@@ -63,6 +64,7 @@ class FailoverStore(Store):
         "_store_health",
         "_task",
         "_timer",
+        "_waits",
         "_was_used",
         "is_down",
     )
@@ -85,11 +87,14 @@ class FailoverStore(Store):
         #: Whether the store fails, as far as this limiter knows.
         self.is_down: bool = False
         self._down_since: float = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._was_used = False
+        self._waits = False  # whether requests wait that the fallback does not grant soon
         # The key and the algorithm of the last call: those of the task.
         self._last_used: tuple[Key, Algorithm[Any]] | None = None
         # Tries the store, refunds in it, or counts the processes.
         self._task: asyncio.Task[None] | None = None
+        # For the next refund.
         self._timer: asyncio.TimerHandle | None = None
         self._returning = False  # the spent tokens are being recorded: nothing is granted meanwhile
         self._fallback = Fallback(choice, self._store_health, self._share_size)
@@ -206,6 +211,8 @@ class FailoverStore(Store):
 
     def _is_away(self, key: Key, algorithm: Algorithm[Any]) -> bool:
         """Return whether the fallback has to answer; make sure that the store is tried again."""
+        if not self.is_down:
+            self._find_health(key)
         if self._choice == "raise":
             if self.is_down:
                 self._raise_early()
@@ -219,21 +226,31 @@ class FailoverStore(Store):
         self._maintain()
         return self.is_down
 
+    def _find_health(self, key: Key) -> None:
+        """Find the health of the server that has the key now: keys may move."""
+        health = Health.of(self._guarded, key)
+        if health is not self._store_health:
+            health.move_to(self._loop)
+            self._store_health = self._fallback.health = health
+
     def _raise_early(self) -> None:
         """Raise without a call if the store has just failed, and not for the first time."""
         health = self._store_health
-        if health.failures > 1 and health.pause(self._clock()) > 0.0:
+        if health.failures > 1 and not health.take_turn(self._clock()):
             raise StoreUnavailable(f"not asked again yet: {health.error}") from health.error
 
     def _call_failed(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
         """Go on without the store, or raise the error."""
-        now = self._clock()
-        self._store_health.call_failed(now, error)
+        self._note_failure(error)
         if not self.is_down:
-            self._store_health.begin_outage(now, self._choice, str(error))
             self._begin_outage(algorithm)
         if self._choice == "raise":
             raise error
+
+    def _note_failure(self, error: StoreUnavailable) -> None:
+        now = self._clock()
+        self._store_health.call_failed(now, error)
+        self._store_health.begin_outage(now, self._choice, str(error))
 
     def _begin_outage(self, algorithm: Algorithm[Any]) -> None:
         self.is_down = True
@@ -242,6 +259,8 @@ class FailoverStore(Store):
         self._recorded = None  # what is not refunded by now stays spent
         if self._task is not None:
             self._task.cancel()
+        if self._choice != "raise":  # else the next request finds out
+            self._store_health.follow(self)
         assert self._store_health.error is not None
         self._report(StoreDown(None, self._store_health.error, self._store_health.outage))
 
@@ -251,6 +270,7 @@ class FailoverStore(Store):
             self._store_health.call_answered(self._clock())
         elif self._choice == "raise":
             self._end_outage()
+            self._store_health.end_outage(self._clock())
         if self._choice == "local" and self.reserves_ahead:
             now = self._clock()
             self._fallback.note_answer(now, answer, spent)
@@ -258,18 +278,57 @@ class FailoverStore(Store):
                 self._start(self._count_processes())
 
     def _end_outage(self) -> None:
-        self.is_down = False
+        self.is_down = self._waits = False
         self._fallback.spent = None
         now = self._clock()
         if self._choice == "local" and not self._fallback.reserves_ahead:
             self._share_until = now + _ALL_BACK
-        self._store_health.end_outage(now)
         self._report(StoreUp(None, now - self._down_since))
 
     def _report(self, change: StoreDown | StoreUp | None) -> None:
         changed = self._changed()
         if changed is not None:
             changed(change)
+
+    # ---- as a follower of the server's health ----------------------------------------------------
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether requests wait for the store, or it has to get what was spent."""
+        return self._task is None and (self._waits or self._fallback.total(self._clock()) > 0.0)
+
+    def probe(self) -> None:
+        """Try the store, for all limiters."""
+        self._store_health.is_tried = True
+        self._start(self._try_store()).add_done_callback(self._probe_ended, context=Context())
+
+    def _probe_ended(self, _: "asyncio.Task[None]") -> None:
+        self._store_health.probe_ended(self._clock())
+
+    def server_returned(self) -> None:
+        """Continue with the store, once it has got what was spent here."""
+        if not self.is_down or self._task is not None:
+            return
+        if self._store_health.failures:  # it has failed again meanwhile
+            self._store_health.follow(self)
+        elif self._fallback.total(self._clock()):
+            self._start(self._try_store())
+        else:
+            self._end_outage()
+
+    def wait_for_return(self, cost: float) -> float:
+        """Note that requests wait while the store fails; `changed` is called when it is back.
+
+        Returns:
+            The seconds after which the fallback may grant the cost; infinity if it does not.
+        """
+        self._waits = True
+        self._store_health.probe_later(self._clock())
+        return self._fallback.patience(self._clock(), cost)
+
+    def stop_waiting(self) -> None:
+        """Note that no request waits."""
+        self._waits = False
 
     # ---- the task --------------------------------------------------------------------------------
 
@@ -279,22 +338,20 @@ class FailoverStore(Store):
             return
         now = self._clock()
         if self.is_down:
-            health, pause = self._store_health, self._store_health.pause(now)
-            # One limiter tries for all, until it has found that the store is back.
-            if pause == 0.0 and not (health.is_tried and health.failures):
-                health.is_tried = True
-                self._start(self._try_store()).add_done_callback(self._try_ended)
-                return
-            pause = max(SHORTEST_PAUSE, pause)
+            health = self._store_health
+            health.follow(self)
+            if not health.failures:
+                self.server_returned()
+            elif health.pause(now) == 0.0 and not health.is_tried:
+                self.probe()
+            else:
+                health.probe_later(now)
         elif self._recorded is not None:
             pause = self._recorded[0].expires_at - now
             if pause <= 0.0:
                 self._start(self._refund_expired())
-                return
-        else:
-            return
-        if self._timer is None:
-            self._start_timer(pause)
+            elif self._timer is None:
+                self._start_timer(pause)
 
     def _start_timer(self, seconds: float) -> None:
         # A weak reference: a timer must not keep a limiter alive.
@@ -306,7 +363,7 @@ class FailoverStore(Store):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._recorded is not None or self._fallback.total(self._clock()):
+        if self._recorded is not None:
             self._maintain()
 
     async def _try_store(self) -> None:
@@ -329,13 +386,14 @@ class FailoverStore(Store):
             else:  # changes nothing, but a server that is read-only rejects it
                 await store.refund(key, algorithm, 0.0, answer.now)
         except StoreUnavailable as error:
-            self._store_health.call_failed(self._clock(), error)
+            self._note_failure(error)
             return
         except Exception:  # noqa: BLE001, S110 - the store answers: the next call raises the same
             pass
         finally:
             self._returning = False
         self._end_outage()
+        self._store_health.end_outage(self._clock())
 
     async def _refund_expired(self) -> None:
         """Refund in the store what would have left its record by now."""
@@ -364,16 +422,17 @@ class FailoverStore(Store):
         self._task.add_done_callback(self._task_ended, context=Context())
         return self._task
 
-    def _try_ended(self, _: "asyncio.Task[None]") -> None:
-        self._store_health.is_tried = False
-
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if self._task is task:
-            self._task = None
-            if not task.cancelled():
-                self._maintain_unused()
-            elif self._timer is None:  # code that cancels all tasks wants no new one at once
-                self._start_timer(SHORTEST_PAUSE)
+        if self._task is not task:
+            return
+        self._task = None
+        if self.is_down:
+            self._store_health.follow(self)
+            self._store_health.probe_later(self._clock())
+        elif not task.cancelled():
+            self._maintain_unused()
+        elif self._timer is None:  # code that cancels all tasks wants no new one at once
+            self._start_timer(SHORTEST_PAUSE)
 
     def restart(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         """Continue on another loop, perhaps by another clock, for which no instant is valid."""
@@ -384,12 +443,14 @@ class FailoverStore(Store):
             self._share_until = -math.inf
             self.is_down = False
         self._task = self._timer = None
-        self._returning = False
+        self._returning = self._waits = False
+        self._loop = loop
         self._store_health.move_to(loop)
 
     async def close(self) -> None:
         """Leave no task."""
         self._recorded = self._fallback.spent = None
+        self._store_health.unfollow(self)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

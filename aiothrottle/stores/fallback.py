@@ -41,15 +41,16 @@ class Fallback:
 
     Args:
         choice: What serves: `on_store_error`.
-        health: The health of the store.
+        health: The health of the server.
         size: The size of this process's share, for "local".
     """
 
-    __slots__ = ("_choice", "_health", "_share", "_size", "spent")
+    __slots__ = ("_choice", "_share", "_size", "health", "spent")
 
     def __init__(self, choice: OnStoreError, health: Health, size: ShareSize) -> None:
         self._choice = choice
-        self._health = health
+        #: The health of the server that has the key.
+        self.health: Health = health
         self._size = size
         self._share: LocalShare | None = None
         #: The tokens that were granted since the store fails; None while it does not fail.
@@ -125,11 +126,15 @@ class Fallback:
         """Seconds after which to ask again for the cost; 0.0 if it may start."""
         if not cost or self._choice == "open":
             return 0.0
-        pause = max(SHORTEST_PAUSE, self._health.pause(now))
+        pause = max(SHORTEST_PAUSE, self.health.pause(now))
         if self._share is None:
             return pause
         wait = self._share.wait(now, cost, self._size.divisor)
         return wait if self._share.reserves_ahead else min(pause, wait)
+
+    def patience(self, now: float, cost: float) -> float:
+        """Seconds after which it may grant the cost by itself; infinity if it never does."""
+        return math.inf if self._share is None else self._share.wait(now, cost, self._size.divisor)
 
     def total(self, now: float) -> float:
         """Return how many of the tokens granted since the store fails still count."""

@@ -1,19 +1,24 @@
-"""The health of a store: whether it answers, and when to try it.
+"""What this process knows of a server of a store: whether it answers, and when to try it again.
 
-There is one `Health` for each store, for all limiters on it.
+There is one `Health` for each server of a store, for all limiters on it: while the server fails one
+limiter tries it, at growing intervals, on behalf of all, and one line is logged. The others follow:
+they have no timers and make no calls, and are notified when it is back.
 
-Invariant: while the store fails one limiter tries it, at growing intervals, on behalf of all; an
-outage is logged once.
+Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
 """
 
+import asyncio
 import itertools
 import logging
 import random
+from contextvars import Context
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.process_count import ProcessCounter
-from aiothrottle.stores.store import Store
+from aiothrottle.stores.store import Key, Store
 from aiothrottle.texts import duration
 
 __all__ = ["Health"]
@@ -28,15 +33,42 @@ _OUTAGES = itertools.count(1)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 # By up to this part a pause is longer or shorter, so that processes do not all try at once.
 _JITTER = 0.25
+# Followers that are notified in one turn of the loop.
+_NOTIFIED_AT_ONCE = 100
+
+
+class Follower(Protocol):
+    """A limiter for which the server fails."""
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether it has a reason to find out soon that the server is back."""
+        ...
+
+    def probe(self) -> None:
+        """Try the server, and call `probe_ended` afterwards."""
+        ...
+
+    def server_returned(self) -> None:
+        """Continue with the server."""
+        ...
 
 
 class Health:
-    """Whether a store answers."""
+    """Whether a server answers.
+
+    Args:
+        store: The store that the server is of.
+        node: The name of the server, if the store has several.
+        counter: Counts the processes that use the store; None: nobody does so yet.
+    """
 
     __slots__ = (
+        "_followers",
         "_loop",
         "_name",
         "_reported_at",
+        "_timer",
         "_try_at",
         "counter",
         "error",
@@ -45,37 +77,45 @@ class Health:
         "outage",
     )
 
-    def __init__(self, store: Store) -> None:
-        self._name = type(store).__name__
-        #: Counts the processes that use the store.
-        self.counter: ProcessCounter = ProcessCounter()
+    def __init__(self, store: Store, node: str = "", counter: ProcessCounter | None = None) -> None:
+        self._name = f"{type(store).__name__} {node}".rstrip()
+        self.counter: ProcessCounter = counter or ProcessCounter()
         self._reported_at: float | None = None
         #: The number of the last outage, or of the present one.
         self.outage: int = 0
-        self._loop: object = self
-        self.move_to(None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin_anew()
 
     @classmethod
-    def of(cls, store: Store) -> "Health":
-        """Return the health of the store."""
-        health: Health | None = getattr(store, "_health", None)
+    def of(cls, store: Store, key: Key | None = None) -> "Health":
+        """Return the health of the server that has the record of the key."""
+        healths: dict[str, Health] | None = getattr(store, "_health", None)
+        if healths is None:
+            healths = {}
+            object.__setattr__(store, "_health", healths)  # a user's own store may be frozen
+        node = "" if key is None else store.node_of(key)
+        health = healths.get(node)
         if health is None:
-            health = cls(store)
-            object.__setattr__(store, "_health", health)  # a user's own store may be frozen
+            counter = next((each.counter for each in healths.values()), None)
+            health = healths[node] = cls(store, node, counter)
         return health
 
-    def move_to(self, loop: object) -> None:
+    def move_to(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Begin anew if that is another loop: its clock may be another one."""
-        if loop is self._loop:
-            return
-        self._loop = loop
+        if loop is not self._loop:
+            self._loop = loop
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
         #: Calls that failed one after the other.
         self.failures: int = 0
         #: The error of the last of them.
         self.error: StoreUnavailable | None = None
         self._try_at = 0.0
-        #: Whether a limiter is trying the store now.
+        #: Whether a follower is trying the server now.
         self.is_tried: bool = False
+        self._followers: WeakKeyDictionary[Follower, None] = WeakKeyDictionary()
+        self._timer: asyncio.TimerHandle | None = None
         self.counter.restart()
 
     def pause(self, now: float) -> float:
@@ -86,10 +126,20 @@ class Health:
         """Note a failed call. Of several that were under way together one counts."""
         self.error = error
         if self.pause(now) == 0.0:
-            doublings = min(self.failures, 20)  # an outage of hours has thousands of failures
-            pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
-            self._try_at = now + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
-            self.failures += 1
+            self._begin_pause(now)
+
+    def take_turn(self, now: float) -> bool:
+        """Return whether it is time for a call: then it is not for the other limiters."""
+        if self.pause(now) > 0.0 or self.is_tried:
+            return False
+        self._begin_pause(now)
+        return True
+
+    def _begin_pause(self, now: float) -> None:
+        doublings = min(self.failures, 20)  # an outage of hours has thousands of failures
+        pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
+        self._try_at = now + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self.failures += 1
 
     def call_answered(self, now: float) -> None:
         """Note an answer to a limiter whose calls never failed: the others may call no more."""
@@ -105,8 +155,48 @@ class Health:
             _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 
     def end_outage(self, now: float) -> None:
-        """Log that the store is back, unless that is logged; every limiter may try it now."""
+        """Notify all followers that the server is back, and log it, unless that is logged."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
             _LOG.info("%s is back after %s", self._name, duration(now - self._reported_at))
             self._reported_at = None
+        followers = list(self._followers)
+        self._followers.clear()
+        self._notify(followers)
+
+    def _notify(self, followers: list[Follower]) -> None:
+        for follower in followers[:_NOTIFIED_AT_ONCE]:
+            follower.server_returned()
+        if (rest := followers[_NOTIFIED_AT_ONCE:]) and self._loop is not None:
+            self._loop.call_soon(self._notify, rest, context=Context())
+
+    # ---- followers -------------------------------------------------------------------------------
+
+    def follow(self, follower: Follower) -> None:
+        """Notify the follower when the server is back."""
+        self._followers[follower] = None
+
+    def unfollow(self, follower: Follower) -> None:
+        """Notify it no more."""
+        self._followers.pop(follower, None)
+
+    def probe_later(self, now: float) -> None:
+        """Have a follower that needs the server try it when it is time."""
+        if self._timer is None and not self.is_tried and self._followers and self._loop is not None:
+            pause = max(_FIRST_PAUSE, self.pause(now))
+            self._timer = self._loop.call_later(pause, self._probe, context=Context())
+
+    def probe_ended(self, now: float) -> None:
+        """Note that the probe is over, whatever came of it."""
+        self.is_tried = False
+        self.probe_later(now)
+
+    def _probe(self) -> None:
+        self._timer = None
+        if self.is_tried:
+            return
+        for follower in list(self._followers):
+            if follower.needs_probe:
+                self._followers[follower] = self._followers.pop(follower)  # in turns
+                follower.probe()
+                return

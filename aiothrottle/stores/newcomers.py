@@ -41,7 +41,7 @@ class Newcomers:
 
     def __init__(self, reserver: Reserver) -> None:
         self._reserver = reserver
-        # The fallback reports when to call again while the store fails.
+        # When to call again while the store fails; infinity: when it is back.
         self._ask_at = -math.inf
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +71,8 @@ class Newcomers:
             if wait := self._wait_to_ask(engine, waiter):
                 # A weak reference: a timer must not keep a limiter alive.
                 later = functools.partial(self._start_later, weakref.ref(engine))
-                self._timer = loop.call_later(wait, later)
+                if wait < math.inf:
+                    self._timer = loop.call_later(wait, later)
                 return
             self._task = asyncio.Task(
                 self._run(engine), loop=loop, name="aiothrottle newcomers", context=Context()
@@ -139,7 +140,10 @@ class Newcomers:
         if answer.retry_after > patience:
             self._reject(engine, batch[taken:], answer.retry_after, patience)
         elif taken < len(batch):
-            self._ask_at = now + max(SHORTEST_BREAK, answer.retry_after)
+            wait = answer.retry_after
+            if reserver.store.is_down:  # its return voids this, see `ask_again`
+                wait = reserver.store.wait_for_return(costs[taken])
+            self._ask_at = now + max(SHORTEST_BREAK, wait)
         if engine.queue.count:
             engine.turn()
 

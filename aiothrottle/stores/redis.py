@@ -31,6 +31,7 @@ from aiothrottle.errors import StoreUnavailable
 from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls
 from aiothrottle.stores.ledger import EPOCH
+from aiothrottle.stores.redis_nodes import Nodes
 from aiothrottle.stores.request import (
     LOAD,
     RECORD,
@@ -105,11 +106,14 @@ class RedisStore(SwapStore):
         "_client",
         "_clock",
         "_exceptions",
+        "_is_checked",
         "_load",
+        "_nodes",
         "_record",
         "_requests",
         "_slots",
         "_swap",
+        "_timeout",
         "_wakes",
     )
 
@@ -128,18 +132,19 @@ class RedisStore(SwapStore):
             self._client.register_script, (RECORD, LOAD, SWAP, SLOTS)
         )
         self._clock = clock
+        self._timeout = timeout
+        self._is_checked = False
         self._requests = Requests(prefix, timeout, clock)
         self._wakes = Wakes(client, prefix)
-        limit, batch = _bounds_of(client)
-        self._calls = Calls[_Call](
-            "Redis",
-            self._send,
-            limit=limit,
-            batch=batch,
-            timeout=timeout,
-            patient=_shortest_timeout_of(client) <= 2 * timeout,
-            prepare=self._check,
-        )
+        # Of a cluster, whose nodes fail one by one: so each has a queue of calls.
+        self._nodes: Nodes | None = None
+        if hasattr(client, "nodes_manager"):
+            self._nodes = Nodes(client, self._exceptions)
+        self._calls: dict[str, Calls[_Call]] = {}
+
+    def node_of(self, key: Key) -> str:
+        """Return the name of the node of a cluster that has the record of the key."""
+        return "" if self._nodes is None else self._nodes.name_of(self._requests.name(key))
 
     async def reserve(
         self,
@@ -179,7 +184,7 @@ class RedisStore(SwapStore):
     async def clear(self, key: Key) -> None:
         """Forget the record of the key."""
         name = self._requests.name(key)
-        await self._calls.ask(lambda client: client.unlink(name))
+        await self._ask(lambda client: client.unlink(name), name)
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Return the same methods, to be queued on a pipeline or transaction of yours.
@@ -245,9 +250,36 @@ class RedisStore(SwapStore):
 
     async def _run(self, script: Any, request: Request, *, first: bool = False) -> Any:  # noqa: ANN401 - the driver's
         """Call a script and return its reply."""
-        return await self._calls.ask(
-            lambda client: script(request.keys, request.args, client), first=first
+        return await self._ask(
+            lambda client: script(request.keys, request.args, client), request.keys[0], first=first
         )
+
+    async def _ask(self, call: _Call, name: str, *, first: bool = False) -> Any:  # noqa: ANN401
+        """Send a call about the record of that name, in its turn, and return the reply."""
+        nodes = self._nodes
+        if nodes is None:
+            return await self._calls_to("").ask(call, first=first)
+        node = nodes.name_of(name)
+        try:
+            return await self._calls_to(node).ask(lambda _: nodes.send(call, name), first=first)
+        except StoreUnavailable:
+            nodes.suspect(node)
+            raise
+
+    def _calls_to(self, node: str) -> Calls[_Call]:
+        calls = self._calls.get(node)
+        if calls is None:
+            limit, batch = _bounds_of(self._client)
+            calls = self._calls[node] = Calls[_Call](
+                f"Redis {node}".rstrip(),
+                self._send,
+                limit=limit,
+                batch=batch,
+                timeout=self._timeout,
+                patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
+                prepare=None if self._is_checked else self._check,
+            )
+        return calls
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
         """Send the calls in one round trip; return the replies, the server's errors among them."""
@@ -286,6 +318,7 @@ class RedisStore(SwapStore):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        self._is_checked = True
 
 
 def _bounds_of(client: Client) -> tuple[int, int]:

@@ -217,8 +217,10 @@ class Reserver:
         if taken < wanted:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
-            ahead = ahead if self.store.reserves_ahead else 0.0
-            self._ask_at = max(now + SHORTEST_BREAK, self._rejected_until - ahead)
+            self._ask_at = self._rejected_until - (ahead if self.store.reserves_ahead else 0.0)
+            if self.store.is_down:  # its return voids this, see `ask_again`
+                self._ask_at = now + self.store.wait_for_return(costs[taken])
+            self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
         if engine.queue.count:
             engine.turn()
         else:

@@ -215,6 +215,9 @@ class SharedBucket:
         if not self._reserver.keeps_prefetched:
             self._prefetch.reset()
         self._reserver.give_back(self._engine)
+        if self._store.is_down:
+            self._store.stop_waiting()
+            self._ask_again()  # the next waiter finds out anew, and waits for the return
         if not swept:
             self.flush()
 
@@ -226,12 +229,16 @@ class SharedBucket:
         """Call again at once: rejections of the store, or of its fallback, are void."""
         engine = self._engine_ref()
         if engine is not None:
-            self._reserver.ask_again()
-            if self._newcomers is not None:
-                self._newcomers.ask_again(engine)
+            self._ask_again()
             engine.wake()
             if change is not None:
                 engine.report_store(change, self)
+
+    def _ask_again(self) -> None:
+        """Forget what the store, or its fallback, has rejected."""
+        self._reserver.ask_again()
+        if self._newcomers is not None:
+            self._newcomers.ask_again(self._engine)
 
     # ---- calls of requests that do not wait ------------------------------------------------------
 

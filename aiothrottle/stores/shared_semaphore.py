@@ -95,7 +95,7 @@ class SharedSemaphore:
         self._demand = SlotDemand(engine)
         self._claims = SlotClaims(store, key)
         self._wakeups = SlotWakeups(store, self.refresh)
-        self._outage = SlotOutage(store, on_store_error, local_share, self._report)
+        self._outage = SlotOutage(store, key, on_store_error, local_share, self._report)
         self._tries = SlotTries()
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf

@@ -17,6 +17,7 @@ from aiothrottle.stores.share_size import OnStoreError, slots_of_share
 if TYPE_CHECKING:
     from aiothrottle.stores.shared_concurrency import SharedConcurrency
     from aiothrottle.stores.slots import SlotStore
+    from aiothrottle.stores.store import Key
 
 __all__ = ["SlotOutage"]
 
@@ -29,6 +30,7 @@ class SlotOutage:
 
     Args:
         store: The store that may fail.
+        key: The key of the record.
         choice: What serves then: `on_store_error`.
         local_share: The share of this process, with "local"; None: the slots that it held.
         report: Called with the event when the store fails or is back.
@@ -38,8 +40,10 @@ class SlotOutage:
         "_choice",
         "_down_since",
         "_health",
+        "_key",
         "_local_share",
         "_report",
+        "_store",
         "failures",
         "slots",
     )
@@ -47,10 +51,14 @@ class SlotOutage:
     def __init__(
         self,
         store: "SlotStore",
+        key: "Key",
         choice: OnStoreError,
         local_share: float | None,
         report: Callable[[StoreDown | StoreUp], None],
     ) -> None:
+        self._store = store
+        self._key = key
+        # Of the server that has the key, as of the last failed call.
         self._health = Health.of(store)
         self._choice = choice
         self._local_share = local_share
@@ -76,6 +84,8 @@ class SlotOutage:
         """Note a failed call. Return the seconds until the next one."""
         self.failures += 1
         if isinstance(error, StoreUnavailable):
+            if self._down_since is None:
+                self._health = Health.of(self._store, self._key)
             self._health.begin_outage(now, self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now

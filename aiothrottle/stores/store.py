@@ -80,6 +80,13 @@ class Store(ABC):
 
     _health: object
 
+    def node_of(self, key: Key) -> str:  # noqa: ARG002 - most stores have one server
+        """Return the name of the server that has the record of the key; "" if there is but one.
+
+        Limiters whose keys have the same server take it for down together, and no others.
+        """
+        return ""
+
     @abstractmethod
     async def reserve(
         self,

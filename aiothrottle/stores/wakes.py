@@ -1,11 +1,11 @@
 """Wakes the waiters for shared slots in Redis when it is their turn: publish and subscribe.
 
-Strategy. The subscription is in doubt until the server has confirmed it, and whenever a ping is not
-answered soon: a network that forgets a connection tells neither end. A ping is to subscribe again.
-In doubt the owners are woken at a bounded pace, so that they ask by themselves; a connection that
-stays silent, or on which anything fails, is replaced.
+Strategy. The subscription is in doubt when it has failed, or the server does not confirm it or
+answer a ping soon: a network that forgets a connection tells neither end. A ping is to subscribe
+again. In doubt the owners are woken at a bounded pace, so that they ask by themselves; a connection
+that stays silent, or on which anything fails, is replaced.
 
-Invariant: while an owner listens, the subscription is confirmed, or a timer is set that wakes it.
+Invariant: while an owner listens the server has just answered, or a timer is set that wakes it.
 """
 
 import asyncio
@@ -87,7 +87,6 @@ class Wakes:
         if reader is None or reader.done() or reader.get_loop() is not loop:
             self._stop_timer()
             self._reported_at = None
-            self._doubt(loop)
             self._reader = asyncio.Task(
                 self._read(loop), loop=loop, name="aiothrottle wakes", context=Context()
             )
@@ -121,14 +120,16 @@ class Wakes:
     async def _subscribe(self, loop: asyncio.AbstractEventLoop) -> None:
         """Deliver messages until the connection fails, or is silent for too long."""
         pubsub: Any = self._client.pubsub()
-        began, ping_after, unanswered = loop.time(), _PING_AFTER, 1
+        began, ping_after, unanswered, confirmed = loop.time(), _PING_AFTER, 1, False
         try:
             await self._ping(pubsub)
             while True:
                 message = await pubsub.get_message(timeout=_ANSWER if unanswered else ping_after)
                 if message is not None:
                     unanswered = 0
-                    self._trust()
+                    if self._timer is not None or not confirmed:
+                        self._trust()
+                        confirmed = True
                     if self._deliver(message):
                         ping_after = _PING_AFTER
                     if loop.time() - began > _LONGEST_BACKOFF:
@@ -171,10 +172,9 @@ class Wakes:
 
     def _trust(self) -> None:
         """End the doubt: the server has answered. Wake the owners, as messages may be lost."""
-        if self._timer is not None:
-            self._stop_timer()
-            for wake in list(self._wakes.values()):
-                wake()
+        self._stop_timer()
+        for wake in list(self._wakes.values()):
+            wake()
 
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the owners that were not woken for longest."""

@@ -84,14 +84,14 @@ TABLE = """
     stores.process_count | algorithms.timestamps stores.store                        | random
     stores.local_share | stores.ledger stores.store algorithms algorithms.capabilities |
     stores.share_size | stores.process_count stores.store                     |
-    stores.health | stores.process_count stores.store algorithms.timestamps errors  | random
+    stores.health | stores.process_count stores.store algorithms.timestamps errors  | asyncio random
     stores.spent |                                                          |
     stores.fallback | stores.health stores.local_share stores.share_size stores.spent stores.store algorithms algorithms.capabilities                     |
     stores.failover | events stores.fallback stores.health stores.share_size stores.spent stores.store algorithms errors        | asyncio
     stores.shared_concurrency |                                                    |
     stores.slot_claims | stores.shared_concurrency stores.slots stores.store             |
     stores.slot_demand | _core.engine                                         |
-    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots | random
+    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots stores.store | random
     stores.slot_tries | errors                                                | asyncio
     stores.slot_wakeups | stores.slots                                        | random
     stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
@@ -120,6 +120,7 @@ TABLE = """
     stores.reserver | _core.* algorithms.* stores.failover stores.reserved stores.batching stores.prefetch stores.round_trip stores.store | asyncio weakref
     stores.newcomers | _core.* algorithms algorithms.* errors stores.reserved stores.reserver            | asyncio weakref
     stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.share_size stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
+    stores.redis_nodes |                                                     |
     stores.redis | stores.* algorithms algorithms.capabilities errors                                | redis importlib
     stores.mongo | stores.* algorithms                                       | pymongo bson
     stores.mongo_wait_until | stores.* algorithms algorithms.*                     |

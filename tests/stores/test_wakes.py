@@ -145,7 +145,7 @@ async def gate_and_pair(
 
 async def keeps_its_pace(pair: Pair, harm: Callable[[], object], *, again: bool = True) -> None:
     """Without what it tests the pace falls by half or more; a busy machine has three attempts."""
-    usual = await pair.pace(SECONDS / 2)
+    usual, pace = await pair.pace(SECONDS / 2), 0.0
     for attempt in range(3):
         if attempt and again:
             usual = await pair.pace(SECONDS / 2)

@@ -1,0 +1,123 @@
+"""What an outage costs while many keys wait: one probe for all. In virtual time.
+
+Calls of the store and callbacks of the loop are counted, as processor time depends on the machine.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+import pytest
+
+from aiothrottle import KeyedRateLimiter
+from aiothrottle.stores.share_size import OnStoreError
+from aiothrottle.testing import VirtualTimeLoop
+from tests.failing import Client, Server
+from tests.stores.test_shared import cancel
+from tests.virtually import now
+
+KEYS = 200
+SECONDS = 100.0
+
+
+Arguments = TypeVarTuple("Arguments")
+Story = Callable[["CountingLoop"], Coroutine[Any, Any, None]]
+
+
+class CountingLoop(VirtualTimeLoop):
+    """Counts the callbacks that are scheduled."""
+
+    scheduled = 0
+
+    def call_soon(
+        self,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self.scheduled += 1
+        return super().call_at(when, callback, *args, context=context)
+
+
+def counted(story: Story) -> None:
+    loop = CountingLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(story(loop))
+
+
+async def grant_twice(limiter: KeyedRateLimiter, key: int) -> float:
+    for _ in range(2):
+        async with limiter.throttle(key):
+            pass
+    return now()
+
+
+@pytest.mark.parametrize(
+    ("choice", "options"),
+    [("closed", {}), ("local", {"local_share": 0.5})],
+    ids=["closed", "local"],
+)
+def test_waiting_keys_cost_one_probe(choice: OnStoreError, options: dict[str, Any]) -> None:
+    async def story(loop: CountingLoop) -> None:
+        server = Server()
+        limiter = KeyedRateLimiter(
+            ["1/h", "2/h"], store=Client(server), key="k", on_store_error=choice, **options
+        )
+        server.mode = "refuses"
+        tasks = [asyncio.create_task(grant_twice(limiter, key)) for key in range(KEYS)]
+        await asyncio.sleep(10.0)
+        assert not any(task.done() for task in tasks)
+        calls, scheduled = len(server.asked), loop.scheduled
+        await asyncio.sleep(SECONDS)
+        assert SECONDS <= len(server.asked) - calls <= 3 * SECONDS
+        assert loop.scheduled - scheduled < 30 * SECONDS
+        await cancel(*tasks)
+        await limiter.aclose()
+
+    counted(story)
+
+
+def test_all_waiting_keys_learn_of_the_return() -> None:
+    async def story(loop: CountingLoop) -> None:
+        server = Server()
+        limiter = KeyedRateLimiter("2/h", store=Client(server), key="k", on_store_error="closed")
+        server.mode = "refuses"
+        tasks = [asyncio.create_task(grant_twice(limiter, key)) for key in range(KEYS)]
+        await asyncio.sleep(10.0)
+        server.mode = "up"
+        back = now()
+        assert max(await asyncio.gather(*tasks)) < back + 1.0
+        assert loop.scheduled < 150 * KEYS
+        await limiter.aclose()
+
+    counted(story)
+
+
+def test_probe_passes_to_others_when_a_waiter_leaves() -> None:
+    """The limiter that tried the server has no waiter any more; another one has."""
+
+    async def story(_: CountingLoop) -> None:
+        server = Server()
+        limiter = KeyedRateLimiter("2/h", store=Client(server), key="k", on_store_error="closed")
+        server.mode = "refuses"
+        tasks = [asyncio.create_task(grant_twice(limiter, key)) for key in range(3)]
+        await asyncio.sleep(10.0)
+        await cancel(*tasks[:2])
+        await asyncio.sleep(10.0)
+        server.mode = "up"
+        back = now()
+        assert await tasks[2] < back + 1.0
+        await limiter.aclose()
+
+    counted(story)
