@@ -71,7 +71,7 @@ async def by_redis(port: int, **options: Any) -> AsyncGenerator[SlotStore]:  # n
         yield RedisStore(client, timeout=TIMEOUT)
 
 
-def by_hasty_redis(port: int) -> AbstractAsyncContextManager[SlotStore]:
+def by_impatient_redis(port: int) -> AbstractAsyncContextManager[SlotStore]:
     """Connect with a client that has the timeout of the store, and gives up after it."""
     retry = Retry(NoBackoff(), 0)
     return by_redis(port, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=retry)
@@ -94,7 +94,7 @@ async def by_memcached(port: int) -> AsyncGenerator[SlotStore]:
 
 SERVERS: dict[str, tuple[Callable[[], Valkey | Process], Connect]] = {
     "redis": (Valkey, by_redis),
-    "hasty redis": (Valkey, by_hasty_redis),
+    "impatient redis": (Valkey, by_impatient_redis),
     "mongodb": (mongodb, by_mongodb),
     "memcached": (memcached, by_memcached),
 }
