@@ -4,7 +4,14 @@ import math
 import struct
 from typing import Any
 
-__all__ = ["check_dumped", "unpack"]
+__all__ = ["LATEST", "check_dumped", "unpack"]
+
+LATEST = 1e10
+"""Seconds: three hundred years. Beyond it a double has no small fractions of a second, and beyond
+1e16 no single seconds: where time stands still, nothing is ever spent."""
+
+# Beyond 2 to the 53rd a float cannot tell a whole number from the next.
+_MOST = 2.0**53
 
 
 def unpack(layout: struct.Struct, kind: int, data: bytes, algorithm: str) -> tuple[Any, ...]:
@@ -35,7 +42,7 @@ def check_dumped(
         number: The number.
         algorithm: What the dump is of, for the message.
         least: The least that it can be.
-        fresh: Whether it can be minus infinity, as in an unused state.
+        fresh: Whether it is of a time, so minus infinity in an unused state.
         whole: Whether it has to be a whole number.
 
     Raises:
@@ -44,8 +51,8 @@ def check_dumped(
     if fresh and number == -math.inf:
         return
     if (
-        not (math.isfinite(number) and number >= least)
-        # Beyond 2 to the 53rd a float cannot tell a whole number from the next.
-        or (whole and not (number.is_integer() and abs(number) < 2**53))
+        not (least <= number and abs(number) < _MOST)
+        or (fresh and not whole and abs(number) > LATEST)
+        or (whole and not number.is_integer())
     ):
         raise ValueError(f"not a dump of {algorithm}: it cannot contain {number!r}")

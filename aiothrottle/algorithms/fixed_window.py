@@ -141,6 +141,7 @@ class FixedWindow:
         """Return the state that was dumped."""
         index, count = unpack(_DUMP, _KIND, data, "FixedWindow")
         check_dumped(index, "FixedWindow", fresh=True, whole=True)
+        check_dumped(index * self._period, "FixedWindow", fresh=True)
         check_dumped(count, "FixedWindow", least=0.0)
         if count and index == -math.inf:
             raise ValueError("not a dump of FixedWindow: tokens without a period")

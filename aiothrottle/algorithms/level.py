@@ -230,6 +230,7 @@ class Level:
         for timestamp in ends:
             check_dumped(timestamp, algorithm)
         known = [since, *ends, at]
-        if known != sorted(known) or lows != sorted(lows):
+        unused = at == -math.inf and tokens > 0.0
+        if unused or known != sorted(known) or lows != sorted(lows):
             raise ValueError(f"not a dump of {algorithm}: its numbers contradict each other")
         return cls(tokens, at, since, ends, lows)

@@ -190,6 +190,7 @@ class SlidingWindowCounter:
         """Return the state that was dumped."""
         newest, *counts = unpack(self._layout(), _KIND, data, "SlidingWindowCounter")
         check_dumped(newest, "SlidingWindowCounter", fresh=True, whole=True)
+        check_dumped(newest * self._width, "SlidingWindowCounter", fresh=True)
         for count in (*counts, sum(counts)):
             check_dumped(count, "SlidingWindowCounter", least=0.0)
         if newest == -math.inf and any(counts):

@@ -18,13 +18,13 @@ from typing import Any
 
 from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowCounter, SlidingWindowLog
 from aiothrottle.algorithms.capabilities import capabilities, max_wait
-from aiothrottle.algorithms.dumps import check_dumped
+from aiothrottle.algorithms.dumps import LATEST, check_dumped
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.stores.store import Answer
 from aiothrottle.texts import number
 
-__all__ = ["EPOCH", "HEAD", "LATEST", "Record", "damaged", "other_algorithm", "seal"]
+__all__ = ["EPOCH", "HEAD", "DamagedRecordError", "Record", "other_algorithm", "seal"]
 
 EPOCH = 1767225600
 """The zero of a shared clock, in seconds since 1970: 2026-01-01T00:00:00Z.
@@ -33,12 +33,12 @@ A double that counts from 1970 is exact to a quarter of a microsecond, too coars
 tokens per second. This is a whole number of weeks later, so windows keep their calendar.
 """
 
-LATEST = 1e10
-"""Seconds: three hundred years. Beyond it a double has no small fractions of a second, and beyond
-1e16 no single seconds: where time stands still, nothing is ever spent."""
-
 # The seal of the algorithm; then seen, ahead, last. The dump of the state follows.
 HEAD = struct.Struct("<8s3d")
+
+
+class DamagedRecordError(ValueError):
+    """The bytes under a key that no store of this package has written, in words for the log."""
 
 
 @dataclass(slots=True)
@@ -151,35 +151,72 @@ class Record:
         """Return the record of the same algorithm that was dumped.
 
         Raises:
-            ValueError: The bytes are of another algorithm, or damaged.
+            DamagedRecordError: No store has written the bytes.
+            ValueError: The bytes are of another algorithm.
         """
-        if len(data) < HEAD.size or not data.startswith(seal(algorithm)):
+        if len(data) < HEAD.size:
+            raise DamagedRecordError(f"it has {len(data)} bytes, a record {HEAD.size} or more")
+        sealed, *times = HEAD.unpack_from(data)
+        _check_times(*times)  # first: those of foreign bytes are nonsense
+        if sealed != seal(algorithm):
             raise other_algorithm(key, algorithm)
-        _, *times = HEAD.unpack_from(data)
         load = capabilities(algorithm).load
-        return cls.restored(key, lambda: load(algorithm, data[HEAD.size :]), *times)
+        return cls.restored(algorithm, lambda: load(algorithm, data[HEAD.size :]), *times)
 
     @classmethod
     def restored(
-        cls, key: object, state: Callable[[], Any], seen: float, ahead: float, last: float
+        cls,
+        algorithm: Algorithm[Any],
+        state: Callable[[], Any],
+        seen: float,
+        ahead: float,
+        last: float,
     ) -> "Record":
         """Return a record with the times that a store has kept, after checking them.
 
-        A request that waits for NaN would start at once.
+        A request that waits for NaN would start at once, and one for a far instant never.
 
         Raises:
-            ValueError: A number cannot be in a record.
+            DamagedRecordError: A number cannot be in a record.
         """
+        _check_times(seen, ahead, last)
         try:
-            check_dumped(seen, "record", fresh=True)
-            check_dumped(ahead, "record", least=0.0)
-            check_dumped(last, "record", fresh=True)
             record = cls(state(), seen, ahead, last)
         except (TypeError, ValueError) as error:
-            raise damaged(key, str(error)) from error
-        if max(seen, ahead) > LATEST:
-            raise damaged(key, f"no clock is at {number(max(seen, ahead))} s")
+            raise DamagedRecordError(str(error)) from error
+        reset_after = algorithm.reset_after(record.state, max(seen, 0.0))
+        if not reset_after <= LATEST:
+            raise DamagedRecordError(f"nobody waits for {number(reset_after)} s")
         return record
+
+    @classmethod
+    def exhausted(cls, algorithm: Algorithm[Any], clock: float) -> "Record":
+        """Return the record that replaces a damaged one: nothing is left of the limit now.
+
+        How much was spent is not known, so this is the most.
+        """
+        record = cls(algorithm.start(), clock, 0.0, clock)
+        _exhaust(algorithm, record.state, clock)
+        return record
+
+
+def _check_times(seen: float, ahead: float, last: float) -> None:
+    try:
+        check_dumped(seen, "record", fresh=True)
+        check_dumped(ahead, "record", least=0.0)
+        check_dumped(last, "record", fresh=True)
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(str(error)) from error
+    if ahead > LATEST:
+        raise DamagedRecordError(f"no clock was set back by {number(ahead)} s")
+
+
+def _exhaust(algorithm: Algorithm[Any], state: Any, now: float) -> None:  # noqa: ANN401 - of any algorithm
+    if isinstance(algorithm, AllOf):
+        for each, part in zip(algorithm.algorithms, state, strict=True):
+            _exhaust(each, part, now)
+    elif algorithm.capacity < math.inf:
+        algorithm.take(state, now, algorithm.capacity)
 
 
 def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of any algorithm
@@ -215,8 +252,3 @@ def other_algorithm(key: object, algorithm: Algorithm[Any]) -> ValueError:
         f"the record of {key!r} is not one of {algorithm!r}: another algorithm has written it, or "
         "the same with windows of another period; give each a key of its own, or clear(key)"
     )
-
-
-def damaged(key: object, reason: str) -> ValueError:
-    """Return the error of a record that no store of this package has written."""
-    return ValueError(f"the record of {key!r} is damaged ({reason}): clear(key) begins anew")

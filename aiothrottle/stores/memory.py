@@ -63,8 +63,10 @@ class MemoryStore(Keeper, SlotStore):
         return float(clock())
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key."""
-        self._entries.pop(name_of(key), None)
+        """Forget the record of the key, and its slots."""
+        name = name_of(key)
+        self._entries.pop(name, None)
+        self._tables.pop(name, None)
 
     async def claim(self, key: Key, claim: Claim) -> Granted:
         """Take, keep and return slots, in one atomic step."""

@@ -19,7 +19,7 @@ from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.checks import check_number
 from aiothrottle.redact import shown
 from aiothrottle.stores.calls import Calls, send_alone
-from aiothrottle.stores.ledger import EPOCH, damaged
+from aiothrottle.stores.ledger import EPOCH
 from aiothrottle.stores.mongo_wait_until import (
     SEAL,
     SOUND,
@@ -29,6 +29,7 @@ from aiothrottle.stores.mongo_wait_until import (
     fresh,
     move,
 )
+from aiothrottle.stores.slots import slots_key
 from aiothrottle.stores.store import Answer, Key, check_costs, check_horizon, name_of
 from aiothrottle.stores.swap import Loaded, SwapStore
 
@@ -129,14 +130,15 @@ class MongoStore(SwapStore):
             )
             found: _Document | None = await self._calls.ask(update)
             if found is not None:
-                return answer_of(key, algorithm, found)
+                return answer_of(algorithm, found)
             # No upsert: of several first calls all but one could fail.
             await self._insert(fresh(name, mark))
         return None
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key."""
-        await self._calls.ask(partial(self._records.delete_one, {"_id": name_of(key)}))
+        """Forget the record of the key, and its slots."""
+        both = {"$in": [name_of(key), name_of(slots_key(key))]}
+        await self._calls.ask(partial(self._records.delete_many, {"_id": both}))
 
     async def purge(self) -> int:
         """Delete the expired records. Return how many there were."""
@@ -149,13 +151,13 @@ class MongoStore(SwapStore):
         found: list[_Document] = await self._calls.ask(partial(self._find, name_of(key)))
         if not found:
             time = await self._time()
-            return None, _Mark(None, time), self._seconds(time)
+            return None, _Mark(None, time, exists=False), self._seconds(time)
         (record,) = found
         time = record["now"]
-        data = bytes_of(key, record) if "level" in record else record.get("data")
-        if not (isinstance(data, bytes) and "mark" in record):
-            raise damaged(key, "it has no bytes, or no mark")
-        return data, _Mark(record["mark"], time), self._seconds(time)
+        data = bytes_of(record) if "level" in record else record.get("data")
+        if not isinstance(data, bytes):
+            data = b""  # no record has no bytes: it is replaced, whatever its mark
+        return data, _Mark(record.get("mark"), time, exists=True), self._seconds(time)
 
     async def swap(self, key: Key, mark: "_Mark", data: bytes | None, seconds: float) -> bool:
         """Replace the bytes of the record by `data` if it still has the mark."""
@@ -168,10 +170,11 @@ class MongoStore(SwapStore):
         record: _Document = {**fields, "mark": secrets.token_bytes(8)}
         if self._clock is None:
             record["expires"] = mark.time + timedelta(seconds=min(seconds, _LONGEST))
-        if mark.written is not None:
-            update = partial(self._records.update_one, this, {"$set": record})
+        if mark.exists:
+            # All of it: a field that no store has written must not stay.
+            replace = partial(self._records.replace_one, this, record)
             # What was loaded is soon out of date: no other call is sent before.
-            return bool((await self._calls.ask(update, first=True)).matched_count)
+            return bool((await self._calls.ask(replace, first=True)).matched_count)
         return await self._insert({"_id": name, **record})
 
     async def _make_index(self) -> None:
@@ -214,7 +217,9 @@ class MongoStore(SwapStore):
 
 
 class _Mark(NamedTuple):
-    """The mark that was written last, None if there is no record; and the server's time of it."""
+    """The mark that was written last, None if there is none; and the server's time of it."""
 
-    written: bytes | None
+    written: Any
     time: datetime
+    #: Whether there is a document; a damaged one may have any mark, or none.
+    exists: bool

@@ -6,14 +6,13 @@ server's clock. All other algorithms and methods use the record as bytes.
 Invariant: the document and the bytes of a record have the same numbers.
 """
 
-import math
 from typing import Any, TypeAlias, cast
 
 from aiothrottle.algorithms import WaitUntil
-from aiothrottle.algorithms.dumps import check_dumped
+from aiothrottle.algorithms.dumps import LATEST, check_dumped
 from aiothrottle.algorithms.level import ROUNDING, Level
 from aiothrottle.algorithms.timestamps import until
-from aiothrottle.stores.ledger import EPOCH, HEAD, LATEST, Record, seal
+from aiothrottle.stores.ledger import EPOCH, HEAD, DamagedRecordError, Record, seal
 from aiothrottle.stores.store import Answer
 
 __all__ = ["SEAL", "SOUND", "answer_of", "bytes_of", "fields_of", "fresh", "move"]
@@ -24,12 +23,11 @@ _ANY = WaitUntil(1, 1, 1)  # the numbers are not in the bytes
 SEAL = seal(_ANY)
 """The `seal` of such a document."""
 
-_NUMBER = {"$gte": -math.inf, "$lt": math.inf}
-SOUND: Document = {"seal": SEAL, "level_at": _NUMBER, "last": _NUMBER}
-SOUND["level"] = {"$gte": 0.0, "$lt": math.inf}
-SOUND["seen"] = {"$gte": -math.inf, "$lte": LATEST}
+_TIME: Document = {"$gte": -LATEST, "$lte": LATEST}
+SOUND: Document = {"seal": SEAL, "level_at": _TIME, "last": _TIME, "seen": _TIME}
+SOUND["level"] = {"$gte": 0.0, "$lt": 2.0**53}
 SOUND["ahead"] = {"$gte": 0.0, "$lte": LATEST}
-"""The filter of documents that the server may update. The others raise when they are loaded."""
+"""The filter of documents that the server may update. The others are loaded, and replaced."""
 
 
 def fields_of(data: bytes) -> Document:
@@ -40,30 +38,32 @@ def fields_of(data: bytes) -> Document:
     return {"seal": SEAL, "seen": seen, "ahead": ahead, "last": last, **level}
 
 
-def bytes_of(key: object, document: Document) -> bytes:
-    """Return the bytes of the record that the fields are of. Raises what `Record.load` raises."""
-    return _record(key, document).dump(_ANY)
+def bytes_of(document: Document) -> bytes:
+    """Return the bytes of the record that the fields are of; none if they are damaged."""
+    try:
+        return _record(document).dump(_ANY)
+    except DamagedRecordError:
+        return b""
 
 
-def _record(key: object, document: Document) -> Record:
+def _record(document: Document) -> Record:
     names = ("level", "level_at", "seen", "ahead", "last")
-    level, at, *times = (cast("float", document.get(name)) for name in names)
+    numbers = [document.get(name) for name in names]
+    if not all(type(each) in {float, int} for each in numbers):
+        raise DamagedRecordError("a field is missing, or no number")
+    level, at, *times = cast("list[float]", numbers)
 
     def state() -> Level:
         check_dumped(level, "record", least=0.0)
         check_dumped(at, "record", fresh=True)
         return Level(level, at, since=at)
 
-    return Record.restored(key, state, *times)
+    return Record.restored(_ANY, state, *times)
 
 
-def answer_of(key: object, algorithm: WaitUntil, document: Document) -> Answer:
-    """Return the answer to a reservation, from the updated document.
-
-    Raises:
-        ValueError: The document was damaged.
-    """
-    record = _record(key, document)  # its numbers are sound, so those computed from them are too
+def answer_of(algorithm: WaitUntil, document: Document) -> Answer:
+    """Return the answer to a reservation, from the updated document, which was sound before."""
+    record = _record(document)
     now, at, granted = document["now"], document["ready_at"], document["granted"]
     wait = 0.0 if granted else until(at, now)
     return record.answer(algorithm, now, (at,) if granted else (), wait)
@@ -137,4 +137,7 @@ def move(
 
 def fresh(name: str, mark: bytes) -> Document:
     """Return the document of a key that has no record."""
-    return {"_id": name, "mark": mark, **fields_of(Record(_ANY.start()).dump(_ANY))}
+    fields = fields_of(Record(_ANY.start()).dump(_ANY))
+    # Long ago, in place of never: only numbers are sound here.
+    fields |= dict.fromkeys(("seen", "last", "level_at"), -LATEST)
+    return {"_id": name, "mark": mark, **fields}

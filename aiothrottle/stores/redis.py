@@ -182,9 +182,9 @@ class RedisStore(SwapStore):
         return answer or await super().record(key, algorithm, cost)
 
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key."""
-        name = self._requests.name(key)
-        await self._ask(lambda client: client.unlink(name), name)
+        """Forget the record of the key, and its slots."""
+        names = self._requests.names(key)
+        await self._ask(lambda client: client.unlink(*names), names[0])
 
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Return the same methods, to be queued on a pipeline or transaction of yours.
@@ -215,7 +215,7 @@ class RedisStore(SwapStore):
         wakes = self._wakes
         claim = replace(claim, owner=f"{wakes.id}.{claim.owner}")
         request = self._requests.claim(key, claim, wakes.channels)
-        return read_granted(await self._run(self._slots, request))
+        return read_granted(await self._run(self._slots, request), key)
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:
         """Call `wake` when the owner should claim again; one connection serves all owners."""
@@ -397,7 +397,7 @@ class RedisPipeline:
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
         # The pipeline of a cluster does not queue what its `unlink` is given.
-        self._pipe.execute_command("UNLINK", self._requests.name(key))
+        self._pipe.execute_command("UNLINK", *self._requests.names(key))
 
     def _queue(self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
         request = self._requests.make(method, key, algorithm, *numbers)
@@ -424,6 +424,6 @@ class Queued:
         """Read the answer from the replies of ``execute()``.
 
         Raises:
-            ValueError: The record of the key is of another algorithm, or damaged.
+            ValueError: The record of the key is of another algorithm.
         """
         return read_answer(replies[self.place], self.key, self.algorithm, self.most)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from aiothrottle.algorithms import AllOf, SlidingWindowLog
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.stores.ledger import damaged, other_algorithm, seal
+from aiothrottle.stores.damage import report_damage
+from aiothrottle.stores.ledger import other_algorithm, seal
 from aiothrottle.stores.port import numbers_of
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, name_of
@@ -35,6 +36,7 @@ __all__ = [
 # Seconds for which an answer is kept, at the least, for a driver that retries a request. It does so
 # until the call is given up.
 _KEEP_ANSWER = 5.0
+_DAMAGE = "a key is of another type, or a value is none that a store writes"
 # The most records whose arguments are cached: a kilobyte each.
 _MANY = 16_384
 
@@ -96,6 +98,14 @@ class Requests:
         """Return the name of the record. A cluster keeps all names with this beginning together."""
         return f"{{{name_of(key, self._prefix)}}}"
 
+    def names(self, key: Key) -> list[str]:
+        """Return all names with anything about the key, but for logs without a record."""
+        name = self.name(key)
+        return [name, *self._slots_of(name)]
+
+    def _slots_of(self, name: str) -> list[str]:
+        return [f"{name}:{part}" for part in ("leases", "slots", "queue")]
+
     def make(
         self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
     ) -> Request | None:
@@ -133,7 +143,7 @@ class Requests:
         time = b"" if self._clock is None else repr(self._clock())
         numbers = (claim.limit, claim.held, claim.wanted, repr(claim.lease), claim.number)
         return Request(
-            [f"{name}:{part}" for part in ("leases", "slots", "queue")],
+            self._slots_of(name),
             [time, channel, claim.owner, *numbers],
         )
 
@@ -144,7 +154,7 @@ def read_answer(
     algorithm: Algorithm[Any],
     most: int = 0,
 ) -> Answer:
-    """Read a reply of `record.lua`.
+    """Read a reply of `record.lua`; log if the record was damaged.
 
     Args:
         reply: The reply of the server.
@@ -153,18 +163,21 @@ def read_answer(
         most: The most instants that there may be.
 
     Raises:
-        ValueError: The record is of another algorithm, or damaged.
+        ValueError: The record is of another algorithm.
         StoreUnavailable: The reply is not one of the script.
     """
     if reply in ("other algorithm", b"other algorithm"):
         raise other_algorithm(key, algorithm)
-    if reply in ("damaged", b"damaged"):
-        raise damaged(key, "it is no dump, or has an impossible number in it")
     try:
-        now, retry_after, remaining, reset_after, *runs = map(float, reply.split())
+        words = reply.split()
+        if was_damaged := words[:1] in (["damaged"], [b"damaged"]):
+            del words[0]
+        now, retry_after, remaining, reset_after, *runs = map(float, words)
         instants = _instants(runs, most)
     except (AttributeError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
+    if was_damaged:
+        report_damage(key, _DAMAGE)
     return Answer(now, instants, retry_after, remaining, reset_after)
 
 
@@ -178,17 +191,20 @@ def _instants(runs: list[float], most: int) -> tuple[float, ...]:
     return tuple(instants)
 
 
-def read_granted(reply: Any) -> Granted:  # noqa: ANN401
-    """Read a reply of `slots.lua`.
+def read_granted(reply: Any, key: Key) -> Granted:  # noqa: ANN401
+    """Read a reply of `slots.lua`; log if the record of the key was damaged.
 
     Raises:
         StoreUnavailable: The reply is not one of the script.
     """
     try:
-        granted, lost, retry_after = reply
-        return Granted(int(granted), int(lost), float(retry_after))
+        granted, lost, retry_after, was_damaged = reply
+        answer = Granted(int(granted), int(lost), float(retry_after))
     except (TypeError, ValueError) as error:
         raise _no_reply(reply) from error
+    if was_damaged:
+        report_damage(key, _DAMAGE)
+    return answer
 
 
 def read_loaded(reply: Any) -> tuple[bytes | None, float]:  # noqa: ANN401

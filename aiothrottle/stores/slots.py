@@ -19,11 +19,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from aiothrottle.algorithms.dumps import LATEST
 from aiothrottle.stores.store import Key, Store, check_key
 
 __all__ = ["Claim", "Granted", "SlotStore", "SlotTable", "slots_key"]
 
 _SEAL = b"slots 1 "
+_UNKNOWN = ".unknown"  # no owner has such a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ class SlotTable:
         self._drop_expired(now)
         owner = claim.owner
         part = self.owners.get(owner)
-        lost = max(0, claim.held - (part.held if part else 0))
+        lost = 0
+        if _UNKNOWN not in self.owners:
+            lost = max(0, claim.held - (part.held if part else 0))
         self._enqueue(owner, claim.wanted)
         others = sum(part.held for name, part in self.owners.items() if name != owner)
         free = max(0, claim.limit - others - claim.held)
@@ -125,6 +129,14 @@ class SlotTable:
             self.owners[owner] = _Part(claim.held + granted, now + claim.lease)
         first = min((part.expires for part in self.owners.values()), default=math.inf)
         return Granted(granted, lost, first - now)
+
+    @classmethod
+    def exhausted(cls, clock: float, claim: Claim) -> "SlotTable":
+        """Return the table that replaces a damaged one: all slots are taken for a lease.
+
+        By then each living owner has claimed, and the table knows what it holds.
+        """
+        return cls({_UNKNOWN: _Part(claim.limit, clock + claim.lease)}, seen=clock)
 
     def seconds(self) -> float:
         """Seconds until all leases have expired: 0.0 if there are none."""
@@ -166,7 +178,27 @@ class SlotTable:
             ValueError: The bytes are no such dump.
         """
         if not data.startswith(_SEAL):
-            raise ValueError("the record is not a table of shared slots: the key has another use")
-        parts, queue, seen, ahead = json.loads(data[len(_SEAL) :])
-        owners = {owner: _Part(held, expires) for owner, (held, expires) in parts.items()}
-        return cls(owners, queue, seen, ahead)
+            raise ValueError("it is no table of shared slots")
+        try:
+            parts, queue, seen, ahead = json.loads(data[len(_SEAL) :])
+            owners = {owner: _Part(held, expires) for owner, (held, expires) in parts.items()}
+            table = cls(owners, queue, seen, ahead)
+            sound = table._is_sound()
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"it has other fields than a table of shared slots: {error}"
+            ) from error
+        if not sound:
+            raise ValueError("a number in it is none of a table of shared slots")
+        return table
+
+    def _is_sound(self) -> bool:
+        """Return whether a table can have these numbers; raises if they are something else."""
+        times = [self.seen, self.ahead, *(part.expires for part in self.owners.values())]
+        return (
+            all(math.isfinite(time) and abs(time) <= LATEST for time in times)
+            and self.ahead >= 0
+            and all(part.expires > self.seen for part in self.owners.values())
+            and all(type(part.held) is int and part.held >= 0 for part in self.owners.values())
+            and all(owner in self.owners for owner in self.queue)
+        )

@@ -73,6 +73,7 @@ class Store(ABC):
     Every method raises `StoreUnavailable` if the store does not answer in time or at all,
     `ValueError` if a number is out of range, or if the record of the key is of another algorithm,
     or of windows of another period, and `TypeError` if a key is not a text or a tuple of texts.
+    A record that no store has written is logged, and replaced by one in which all is spent now.
     """
 
     # Shared by the limiters of this process, once there are any: see `Health`.
@@ -136,7 +137,7 @@ class Store(ABC):
 
     @abstractmethod
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key."""
+        """Forget the record of the key, and its slots if the store shares slots."""
 
 
 def check_costs(*costs: float) -> None:

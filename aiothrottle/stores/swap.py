@@ -8,8 +8,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.damage import report_damage
 from aiothrottle.stores.keeper import Keeper, Step
-from aiothrottle.stores.ledger import Record
+from aiothrottle.stores.ledger import DamagedRecordError, Record
 from aiothrottle.stores.slots import Claim, Granted, SlotStore, SlotTable, slots_key
 from aiothrottle.stores.store import Answer, Key, check_key
 
@@ -69,7 +70,11 @@ class SwapStore(Keeper, SlotStore):
         """Take, keep and return slots, in one atomic step."""
 
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Granted]:
-            table = SlotTable() if data is None else SlotTable.load(data)
+            try:
+                table = SlotTable() if data is None else SlotTable.load(data)
+            except ValueError as error:
+                report_damage(key, str(error))
+                table = SlotTable.exhausted(clock, claim)
             if not self.one_clock:
                 clock = max(clock, table.seen)
             granted = table.claim(clock, claim)
@@ -80,12 +85,17 @@ class SwapStore(Keeper, SlotStore):
 
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Answer]:
-            record = Record(algorithm.start())
-            if data is not None:
-                record = Record.load(algorithm, key, data)
+            before = None
+            try:
+                record = Record(algorithm.start())
+                if data is not None:
+                    record = Record.load(algorithm, key, data)
+                before = record.dump(algorithm)
+            except DamagedRecordError as error:
+                report_damage(key, str(error))
+                record = Record.exhausted(algorithm, clock)
             if not self.one_clock:
                 clock = max(clock, record.seen)
-            before = record.dump(algorithm)
             answer = step(record, clock)
             after = record.dump(algorithm)
             if after == before:

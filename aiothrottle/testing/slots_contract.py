@@ -166,6 +166,17 @@ async def keys_are_apart(make: Make, clock: ManualClock) -> None:  # noqa: ARG00
 
 
 @listed_in(SLOT_CHECKS)
+async def cleared_key_has_no_slots(make: Make, clock: ManualClock) -> None:  # noqa: ARG001
+    """An owner that lives takes its own back with the next claim."""
+    ann, bob = Owner(make, "ann"), Owner(make, "bob")
+    assert await ann.gets(3) == 3
+    await make().clear("key")
+    assert await bob.gets(1) == 1
+    await ann.claim()
+    assert await bob.gets(1) == 0
+
+
+@listed_in(SLOT_CHECKS)
 async def a_clock_that_steps_back_makes_no_lease_longer(make: Make, clock: ManualClock) -> None:
     """Time continues from its latest value."""
     ann, bob = Owner(make, "ann"), Owner(make, "bob")

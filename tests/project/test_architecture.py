@@ -103,10 +103,11 @@ TABLE = """
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
     stores.store | algorithms.protocol algorithms.timestamps                 |
     stores.ledger | stores.store algorithms algorithms.*                     |
+    stores.damage | algorithms                                                | logging time
     stores.keeper | stores.ledger stores.store algorithms                    |
-    stores.slots | stores.store                                              |
+    stores.slots | stores.store algorithms.dumps                                             |
     stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | asyncio time
-    stores.swap  | stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
+    stores.swap  | stores.damage stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
     stores.patient |                                                         | asyncio

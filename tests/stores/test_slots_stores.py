@@ -12,7 +12,7 @@ from pymongo import AsyncMongoClient
 from aiothrottle.stores import Claim, Key, MemoryStore
 from aiothrottle.stores.mongo import MongoStore
 from aiothrottle.stores.redis import RedisStore
-from aiothrottle.stores.slots import SlotTable, slots_key
+from aiothrottle.stores.slots import SlotTable
 from aiothrottle.testing.slots_contract import SLOT_CHECKS, Owner, SlotCheck
 from aiothrottle.testing.store_contract import ManualClock
 from tests.servers import Cluster, Process, Valkey, connect_memcached, memcached, mongodb
@@ -153,14 +153,6 @@ async def test_next_owner_is_notified(server: Valkey | Cluster) -> None:
         await for_cid.wait()
         here.unlisten("bob")
         there.unlisten("cid")
-
-
-async def test_foreign_record_is_no_table() -> None:
-    clock, records = ManualClock(), dict[Key, Any]()
-    store = DictStore(records, clock)
-    await store.swap(slots_key("key"), None, b"something", 10.0)
-    with pytest.raises(ValueError, match="the key has another use"):
-        await store.claim("key", Claim("ann", 1, 0, 1, 30.0, 1))
 
 
 def test_table_survives_as_bytes() -> None:

@@ -7,6 +7,7 @@ import pytest
 from aiothrottle.algorithms import SlidingWindowLog
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores import Key, Loaded, MemoryStore, SwapStore
+from aiothrottle.stores.slots import slots_key
 from aiothrottle.testing.store_contract import CHECKS, Check, ManualClock
 
 
@@ -37,7 +38,8 @@ class DictStore(SwapStore):
         return True
 
     async def clear(self, key: Key) -> None:
-        self.records.pop(key, None)
+        for each in (key, slots_key(key)):
+            self.records.pop(each, None)
 
 
 every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -12,23 +12,24 @@ local MANY = 32  -- as in level.py
 local CLOSE = 1 + 1 / MANY
 
 -- The constants are those of LevelConstants in level.py. The state is the tokens, at, since, the
--- count of the lows, and the pairs of ends and lows. Returns nothing if the state is not one.
+-- count of the lows, and the pairs of ends and lows.
 local function level_algorithm(
   state, at, limit, period, capacity, own_room, brim, top, all_or_nothing, last_only
 )
   local tokens, when = state[at] or 0, state[at + 1] or -huge
   local since, count = state[at + 2] or -huge, state[at + 3] or 0
-  if not (tokens >= 0 and count >= 0 and count <= 2 * MANY) then return end
-  if floor(count) ~= count then return end
-  local algorithm = {size = 4 + 2 * count}
+  if not (is_amount(tokens) and is_time(when) and is_time(since)) then damage() end
+  if not (0 <= count and count <= 2 * MANY and floor(count) == count) then damage() end
+  local algorithm = {size = 4 + 2 * count, most = capacity}
   local ends, lows = {}, {}
   for place = 1, count do
     ends[place], lows[place] = state[at + 2 + 2 * place], state[at + 3 + 2 * place]
-    if not (ends[place] and lows[place]) then return end
-    if ends[place] < (ends[place - 1] or since) then return end
-    if lows[place] < (lows[place - 1] or 0) then return end
+    if not (ends[place] and lows[place]) then damage() end
+    if not (is_time(ends[place]) and is_amount(lows[place])) then damage() end
+    if ends[place] < (ends[place - 1] or since) then damage() end
+    if lows[place] < (lows[place - 1] or 0) then damage() end
   end
-  if when < (ends[count] or since) then return end
+  if when < (ends[count] or since) or (tokens > 0 and when == -huge) then damage() end
 
   function algorithm.keep(numbers)
     numbers[#numbers + 1], numbers[#numbers + 2] = tokens, when
@@ -147,22 +148,39 @@ end
 local FORGET = 512
 local CHUNK = 64
 
-local function entry_of(packed)
-  local instant = struct.unpack('<d', packed)
-  if #packed == 8 then return instant, 1 end
-  return instant, (struct.unpack('<d', packed, 9))
+
+local function length_of(log)
+  local length = redis.pcall('LLEN', log)
+  if type(length) == 'number' then return length end
+  if string.find(length.err, 'WRONGTYPE', 1, true) then damage() end
+  error(length, 0)
 end
 
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
--- while all of them are 1. `last` returns the latest instant of the record.
+-- while all of them are 1; a log without entries is kept as 0. `last` returns the latest instant of
+-- the record.
 local function rolling_algorithm(state, at, log, last, limit, period, rounding)
-  local algorithm = {size = 1}
+  local algorithm = {size = 1, kind = 2, most = limit}
   -- Where the record was cleared there may still be its log: the first `take` empties that.
-  local length = state[at] and call('LLEN', log) or 0
+  local length = state[at] and length_of(log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
   -- The entries that are still to be written, all at once: they count in `length`.
   local entries, unwritten, packed = {}, 0, nil
+  if state[at] then
+    if not (state[at] == -1 or is_amount(state[at])) then damage() end
+    if (length == 0) ~= (state[at] == 0) then damage() end
+  end
   if length == 0 then state[at] = -1 end
+
+  local function entry_of(packed)
+    if #packed ~= 8 and #packed ~= 16 then damage() end
+    local instant, cost = struct.unpack('<d', packed), 1
+    if #packed == 16 then cost = struct.unpack('<d', packed, 9) end
+    if not (-LATEST <= instant and instant <= last() and is_amount(cost)) then damage() end
+    return instant, cost
+  end
+
+  function algorithm.keep(numbers) numbers[#numbers + 1] = length == 0 and 0 or state[at] end
 
   local function used() return state[at] < 0 and length or state[at] end
 
@@ -309,11 +327,22 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   return algorithm
 end
 
+-- The search for the beginning of half a period would never end.
+local function check_periods(state, at, count, width)
+  local index = state[at]
+  if index ~= -huge and not (floor(index) == index and abs(index) < MOST) then damage() end
+  if not is_time(index * width) then damage() end
+  for place = at + 1, at + count do
+    if not is_amount(state[place]) or (index == -huge and state[place] > 0) then damage() end
+  end
+end
+
 -- ---- FixedWindow: the period that is counted, and its tokens ------------------------------------
 
 local function fixed_algorithm(state, at, limit, period, rounding)
-  local algorithm = {size = 2}
+  local algorithm = {size = 2, most = limit}
   state[at], state[at + 1] = state[at] or -huge, state[at + 1] or 0
+  check_periods(state, at, 1, period)
 
   local function seen(now)
     local index = floor(now / period)
@@ -359,9 +388,10 @@ end
 -- ---- SlidingWindowCounter: the newest section of time, then the count of each, oldest first -----
 
 local function sliding_algorithm(state, at, limit, width, rounding, buckets)
-  local algorithm = {size = 1 + buckets}
+  local algorithm = {size = 1 + buckets, most = limit}
   state[at] = state[at] or -huge
   for place = at + 1, at + buckets do state[place] = state[place] or 0 end
+  check_periods(state, at, buckets, width)
 
   local function present(now) return max(state[at], floor(now / width)) end
   local function gone(now) return min(buckets, present(now) - state[at]) end

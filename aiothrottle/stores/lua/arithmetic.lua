@@ -3,6 +3,13 @@
 
 local floor, ceil, abs, huge = math.floor, math.ceil, math.abs, math.huge
 
+-- Raised by whatever finds a number that no store has written.
+local DAMAGED = 'damaged'
+local function damage() error(DAMAGED, 0) end
+
+local LATEST = 1e10  -- as in ledger.py
+local MOST = 2 ^ 53  -- as in dumps.py
+
 local function max(a, b) if a >= b then return a else return b end end
 local function min(a, b) if a <= b then return a else return b end end
 
@@ -69,3 +76,10 @@ local function fsum(counts, first)
   end
   return high
 end
+
+-- Whether a record may have that timestamp; -huge is that of one which is unused.
+local function is_time(number)
+  return number == -huge or (-LATEST <= number and number <= LATEST)
+end
+
+local function is_amount(number) return 0 <= number and number <= MOST end

@@ -5,12 +5,13 @@
 --       numbers of the method; the time, or '' for the server's. All numbers are packed doubles.
 --
 -- The answer is text, as a client may decode replies. A request changes the record once: when the
--- driver retries it, it gets the same answer.
+-- driver retries it, it gets the same answer. A damaged record is replaced by one that is exhausted,
+-- and the answer begins with "damaged".
 
 local EPOCH = 1767225600  -- as in ledger.py
-local LATEST = 1e10  -- as in ledger.py
 local LONGEST = 1e13  -- milliseconds: three hundred years
 
+local OTHER = 'other algorithm'
 local SEAL = 8  -- bytes
 local method, seal, given_time = ARGV[1], string.sub(ARGV[2], 1, SEAL), ARGV[4]
 
@@ -56,65 +57,71 @@ end
 
 -- ---- the record ---------------------------------------------------------------------------------
 
-local kept = call('GET', KEYS[1])
-if kept and string.sub(kept, 1, SEAL) ~= seal then return 'other algorithm' end
-local seen, ahead, last = -huge, 0, -huge
-local state = {}
-if kept then
-  state = unpacked(kept, SEAL)
-  if #state < 3 then return 'damaged' end
-  seen, ahead, last = state[1], state[2], state[3]
-end
-
 local algorithm_numbers = unpacked(ARGV[2], SEAL)
 local all_of = algorithm_numbers[1] == 1
-local algorithms, windows, logs = {}, {}, {}
-local periods = {}  -- the algorithms that count in periods, by the place of the period in `state`
+local seen, ahead, last, now, changed
+local algorithms, windows, logs
 
 local function last_taken() return last end
 
-local place, at = 2, 4  -- the state follows the three times
-while algorithm_numbers[place] do
-  local kind, algorithm, count = algorithm_numbers[place]
-  if kind == 1 then
-    count = 8
-    algorithm = level_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
-    if not algorithm then return 'damaged' end
-  elseif kind == 2 then
-    count = 3
-    logs[#logs + 1] = KEYS[3 + #logs]
-    algorithm = rolling_algorithm(state, at, logs[#logs], last_taken,
-      unpack(algorithm_numbers, place + 1, place + count))
-    windows[#logs] = algorithm
-  elseif kind == 3 then
-    count = 3
-    algorithm = fixed_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
-  else
-    count = 4
-    algorithm = sliding_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+-- The numbers of the record; nothing if there is none.
+local function kept_numbers()
+  local kept = redis.pcall('GET', KEYS[1])
+  if type(kept) == 'table' then
+    if string.find(kept.err, 'WRONGTYPE', 1, true) then damage() end
+    error(kept, 0)
   end
-  if not algorithm.keep then
-    local first, final = at, at + algorithm.size - 1
-    function algorithm.keep(numbers)
-      for place = first, final do numbers[#numbers + 1] = state[place] end
-    end
-  end
-  algorithms[#algorithms + 1] = algorithm
-  if kind > 2 then periods[at] = algorithm end
-  place, at = place + 1 + count, at + algorithm.size
+  if not kept then return end
+  if #kept < SEAL + 24 then damage() end
+  local numbers = unpacked(kept, SEAL)
+  local seen, ahead, last = numbers[1], numbers[2], numbers[3]
+  if not (is_time(seen) and is_time(last) and 0 <= ahead and ahead <= LATEST) then damage() end
+  if string.sub(kept, 1, SEAL) ~= seal then error(OTHER, 0) end
+  return numbers, #kept
 end
 
--- A record that no store has written is neither read nor overwritten: a request that waits for a
--- NaN would start, and the search for the beginning of half a period would never end.
-if kept then
-  local sound = #kept == SEAL + 8 * (at - 1) and ahead >= 0 and max(seen, ahead) <= LATEST
-  for place = 1, at - 1 do sound = sound and state[place] < huge end
-  for first, algorithm in pairs(periods) do
-    local index = state[first]
-    sound = sound and (index == -huge or (floor(index) == index and abs(index) < 2 ^ 53))
-    for place = first + 1, first + algorithm.size - 1 do sound = sound and state[place] >= 0 end
+-- Sets the times and the algorithms to those of the numbers, or to fresh ones.
+local function open(state, size)
+  seen, ahead, last, changed = -huge, 0, -huge, false
+  local fresh = not state
+  if state then seen, ahead, last = state[1], state[2], state[3] else state = {} end
+  algorithms, windows, logs = {}, {}, {}
+  local place, at = 2, 4  -- the state follows the three times
+  while algorithm_numbers[place] do
+    local kind, algorithm, count = algorithm_numbers[place]
+    if kind == 1 then
+      count = 8
+      algorithm = level_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+    elseif kind == 2 then
+      count = 3
+      logs[#logs + 1] = KEYS[3 + #logs]
+      algorithm = rolling_algorithm(state, at, logs[#logs], last_taken,
+        unpack(algorithm_numbers, place + 1, place + count))
+      windows[#logs] = algorithm
+    elseif kind == 3 then
+      count = 3
+      algorithm = fixed_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+    else
+      count = 4
+      algorithm = sliding_algorithm(state, at, unpack(algorithm_numbers, place + 1, place + count))
+    end
+    if not algorithm.keep then
+      local first, final = at, at + algorithm.size - 1
+      function algorithm.keep(numbers)
+        for place = first, final do numbers[#numbers + 1] = state[place] end
+      end
+    end
+    algorithms[#algorithms + 1] = algorithm
+    place, at = place + 1 + count, at + algorithm.size
   end
-  if not sound then return 'damaged' end
+  now = max(clock + ahead, seen)
+  if fresh then return end
+  if size ~= SEAL + 8 * (at - 1) then damage() end
+  for _, algorithm in ipairs(algorithms) do
+    -- A log is checked as it is read.
+    local is_log = algorithm.kind == 2
+    if not (is_log or algorithm.reset_after(max(seen, 0)) <= LATEST) then damage() end
+  end
 end
 
 local function greatest(method_of_algorithm, ...)
@@ -125,7 +132,8 @@ local function greatest(method_of_algorithm, ...)
   return most
 end
 
-local function delay_of_all(now, cost)
+local function delay(now, cost)
+  if #algorithms == 1 then return algorithms[1].delay(now, cost) end
   local wait = greatest('delay', now, cost)
   while all_of and 0 < wait and wait < huge do
     local more = greatest('delay', now + wait, cost)
@@ -135,12 +143,7 @@ local function delay_of_all(now, cost)
   return wait
 end
 
-local delay = #algorithms == 1 and algorithms[1].delay or delay_of_all
-
 -- ---- the methods --------------------------------------------------------------------------------
-
-local now = max(clock + ahead, seen)
-local changed = false
 
 local function ready_at(cost)
   local begin = max(now, last)
@@ -159,46 +162,71 @@ end
 
 local given = unpacked(ARGV[3], 0)
 local keep = given[1]
-local instants, retry_after = {}, 0
+local instants, retry_after
 
-if method == 'reserve' then
-  local horizon, max_wait = given[2], given[3]
-  if clock + ahead < seen then see() end
-  for place = 4, #given do
-    local cost, instant = given[place], now
-    if cost ~= 0 then
-      instant = ready_at(cost)
-      local wait = wait_until(instant, now)
-      if wait > horizon or wait == huge then
-        retry_after = wait
-        if max_wait <= horizon and wait < huge then
-          for rejected = place, #given do take(now, given[rejected]) end
+local function decide()
+  instants, retry_after = {}, 0
+  if method == 'reserve' then
+    local horizon, max_wait = given[2], given[3]
+    if clock + ahead < seen then see() end
+    for place = 4, #given do
+      local cost, instant = given[place], now
+      if cost ~= 0 then
+        instant = ready_at(cost)
+        local wait = wait_until(instant, now)
+        if wait > horizon or wait == huge then
+          retry_after = wait
+          if max_wait <= horizon and wait < huge then
+            for rejected = place, #given do take(now, given[rejected]) end
+          end
+          break
         end
-        break
+        take(instant, cost)
       end
-      take(instant, cost)
+      instants[place - 3] = instant
     end
-    instants[place - 3] = instant
+  elseif method == 'peek' then
+    if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
+  elseif method == 'record' then
+    if given[2] ~= 0 then take(now, given[2]) end
+  elseif method == 'refund' then
+    for _, algorithm in ipairs(algorithms) do algorithm.refund(now, given[2], given[3]) end
+    see()
   end
-elseif method == 'peek' then
-  if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
-elseif method == 'record' then
-  if given[2] ~= 0 then take(now, given[2]) end
-elseif method == 'refund' then
-  for _, algorithm in ipairs(algorithms) do algorithm.refund(now, given[2], given[3]) end
-  see()
 end
 
 -- ---- the answer ---------------------------------------------------------------------------------
 
-local remaining = 0
-if last <= now then
-  remaining = huge
-  for _, algorithm in ipairs(algorithms) do remaining = min(remaining, algorithm.remaining(now)) end
+local remaining, reset_after
+
+local function summarise()
+  remaining = 0
+  if last <= now then
+    remaining = huge
+    for _, algorithm in ipairs(algorithms) do remaining = min(remaining, algorithm.remaining(now)) end
+  end
+  reset_after = max(greatest('reset_after', now), wait_until(last, now))
 end
-local reset_after = max(greatest('reset_after', now), wait_until(last, now))
+
+local sound, problem = pcall(function()
+  open(kept_numbers())
+  decide()
+  summarise()
+end)
+if not sound then
+  if problem == OTHER then return OTHER end
+  if problem ~= DAMAGED then error(problem, 0) end
+  open()
+  call('DEL', KEYS[1], unpack(logs))
+  see()
+  for _, algorithm in ipairs(algorithms) do algorithm.take(now, algorithm.most) end
+  last = now
+  decide()
+  summarise()
+end
 
 local texts = {}
+if not sound then texts[1] = DAMAGED end
 local function add(number) texts[#texts + 1] = string.format('%.17g', number) end
 add(now) add(retry_after) add(remaining) add(reset_after)
 local first = 1

@@ -5,12 +5,14 @@
 -- ARGV: the time, or '' for the server's; the beginning of the names of channels, which the id of a
 --       store follows; then the numbers of a Claim: owner, limit, held, wanted, lease, number
 --
--- An owner without slots or tickets is remembered until its lease expires: so a claim that was
--- under way for long is known to be older than later ones.
+-- An owner without slots or tickets is remembered until its lease expires: so a claim that was under
+-- way for long is known to be older than later ones. A damaged record is replaced by one in which all
+-- slots are taken for a lease: by then each living owner has claimed. The last number of the answer
+-- says so.
 
 local EPOCH = 1767225600  -- as in ledger.py
 
-local call, max, ceil = redis.call, math.max, math.ceil
+local call, max, ceil, floor, abs = redis.call, math.max, math.ceil, math.floor, math.abs
 local leases, parts, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, limit = ARGV[3], tonumber(ARGV[4])
 local held, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -24,35 +26,118 @@ end
 
 local function exact(number) return string.format('%.17g', number) end
 
-local times = call('HMGET', parts, '.seen', '.ahead', '.taken')
-local seen, ahead = tonumber(times[1] or '-1e300'), tonumber(times[2] or '0')
-local taken = tonumber(times[3] or '0')
-local now = clock + ahead
-if now < seen then ahead, now = seen - clock, seen end
+local DAMAGED = 'damaged'
+local LATEST = 1e10  -- as in dumps.py
+local MOST = 2 ^ 53  -- as in dumps.py
+local UNKNOWN = '.unknown'  -- as in slots.py
+local RECOUNT = 1  -- seconds
 
-local function part_of(name)
-  local part = call('HGET', parts, name)
-  if not part then return 0, 0, 0 end
-  local number, held, wanted = string.match(part, '(%d+) (%d+) (%d+)')
-  return tonumber(number), tonumber(held), tonumber(wanted)
+local function damage() error(DAMAGED, 0) end
+
+-- The reply of a command that fails if the key is of another type.
+local function read(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    if string.find(reply.err, 'WRONGTYPE', 1, true) then damage() end
+    error(reply, 0)
+  end
+  return reply
 end
 
-local last = part_of(owner)
-if last > number then return {0, 0, '0'} end
+-- A number of the record between the two; the default if there is none.
+local function number_of(text, default, least, most)
+  local number = default
+  if text then number = tonumber(text) end
+  if not (number and least <= number and number <= most) then damage() end
+  return number
+end
+
+local function count_of(text)
+  local count = number_of(text, 0, 0, MOST)
+  if floor(count) ~= count then damage() end
+  return count
+end
+
+local function part_of(name)
+  local part = read('HGET', parts, name)
+  if not part then return 0, 0, 0 end
+  local number, held, wanted = string.match(part, '^(%d+) (%d+) (%d+)$')
+  if not number then damage() end
+  return count_of(number), count_of(held), count_of(wanted)
+end
+
+local seen, ahead, taken, counted, now, last, had, tickets
+local expired = {}
+
+-- Reads the record, and checks what is cheap to check: the rest once a second.
+local function open()
+  local times = read('HMGET', parts, '.seen', '.ahead', '.taken', '.counted')
+  local fields, owners = read('HLEN', parts), read('ZCARD', leases)
+  local waiting = read('LLEN', queue)
+  local meta = 0
+  for place = 1, 4 do if times[place] then meta = meta + 1 end end
+  if fields ~= (fields > 0 and 4 or 0) + owners or meta ~= (fields > 0 and 4 or 0) then damage() end
+  if fields == 0 and waiting > 0 then damage() end
+  seen = times[1] and number_of(times[1], 0, -LATEST, LATEST) or -1e300
+  ahead = number_of(times[2], 0, 0, LATEST)
+  taken = count_of(times[3])
+  counted = times[4] and number_of(times[4], 0, -LATEST, LATEST) or -1e300
+  now = clock + ahead
+  if now < seen then ahead, now = seen - clock, seen end
+  if owners > 0 then
+    local first = tonumber(read('ZRANGE', leases, 0, 0, 'WITHSCORES')[2])
+    local latest = tonumber(read('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2])
+    -- What had expired was dropped by the last claim.
+    if not (seen < first and latest <= LATEST) then damage() end
+  end
+  if abs(now - counted) >= RECOUNT then
+    local held, wanted = 0, 0
+    local fields = read('HGETALL', parts)
+    for place = 1, #fields, 2 do
+      if string.sub(fields[place], 1, 1) ~= '.' or fields[place] == UNKNOWN then
+        local _, has, wants = part_of(fields[place])
+        held, wanted = held + has, wanted + wants
+      end
+    end
+    if held ~= taken or wanted ~= waiting then damage() end
+    counted = now
+  end
+  last, had, tickets = part_of(owner)
+  for place, name in ipairs(read('ZRANGEBYSCORE', leases, '-inf', exact(now))) do
+    local _, has, waits = part_of(name)
+    expired[place] = {name = name, had = has, tickets = waits}
+  end
+  if waiting > 0 and limit > taken then  -- a ticket of no owner would block the others for ever
+    for _, name in ipairs(read('LRANGE', queue, 0, limit - taken - 1)) do
+      if name ~= owner and not call('HGET', parts, name) then damage() end
+    end
+  end
+end
+
+local sound, problem = pcall(open)
+if not sound then
+  if problem ~= DAMAGED then error(problem, 0) end
+  call('DEL', leases, parts, queue)
+  seen, ahead, now, counted, taken = clock, 0, clock, clock, limit
+  last, had, tickets, expired = 0, 0, 0, {}
+  call('ZADD', leases, exact(now + lease), UNKNOWN)
+  call('HSET', parts, UNKNOWN, '0 ' .. limit .. ' 0')
+end
+if last > number then return {0, 0, '0', 0} end
 
 -- Whether an owner may be nearer to the head of the queue than before: then it is woken.
 local moved = false
 
-for _, dead in ipairs(call('ZRANGEBYSCORE', leases, '-inf', exact(now))) do
-  local _, had, tickets = part_of(dead)
-  taken = taken - had
-  if tickets > 0 then call('LREM', queue, 0, dead) end
-  call('HDEL', parts, dead)
-  call('ZREM', leases, dead)
+for _, dead in ipairs(expired) do
+  taken = taken - dead.had
+  if dead.tickets > 0 then call('LREM', queue, 0, dead.name) end
+  call('HDEL', parts, dead.name)
+  call('ZREM', leases, dead.name)
+  if dead.name == owner then had, tickets = 0, 0 end
   moved = true
 end
+local unknown = call('HGET', parts, UNKNOWN)
 
-local _, had, tickets = part_of(owner)
 taken = taken + held - had
 for _ = tickets + 1, wanted do call('RPUSH', queue, owner) end
 if wanted < tickets then call('LREM', queue, wanted - tickets, owner) end
@@ -71,7 +156,7 @@ end
 
 call('ZADD', leases, exact(now + lease), owner)
 call('HSET', parts, owner, number .. ' ' .. held + granted .. ' ' .. wanted - granted,
-  '.seen', exact(now), '.ahead', exact(ahead), '.taken', taken)
+  '.seen', exact(now), '.ahead', exact(ahead), '.taken', exact(taken), '.counted', exact(counted))
 
 if ARGV[1] == '' then  -- keys expire by the server's clock
   local latest = call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
@@ -91,4 +176,5 @@ if moved and limit > taken then
 end
 
 local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
-return {granted, max(0, held - had), exact(first - now)}
+local lost = unknown and 0 or max(0, held - had)
+return {granted, lost, exact(first - now), sound and 0 or 1}

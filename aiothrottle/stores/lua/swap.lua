@@ -4,7 +4,11 @@
 --       expire, and until the mark does
 
 if redis.call('GET', KEYS[2]) then return 1 end  -- a retry of the driver
-local there = redis.call('GET', KEYS[1]) or ''
+local there = redis.pcall('GET', KEYS[1]) or ''
+if type(there) == 'table' then  -- of another type: as load.lua has it
+  if not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
+  there = ''
+end
 if there ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
