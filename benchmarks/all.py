@@ -23,6 +23,7 @@ import idle
 import keyed
 import many_keys
 import observed
+import observer
 import overhead
 import stores
 import uncontended
@@ -54,6 +55,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     fetch: fetch.report,
     stores: stores.report,
     far_store: far_store.report,
+    observer: observer.report,
     many_keys: many_keys.report,
     adaptive: adaptive.report,
 }
@@ -69,6 +71,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     crawl: lambda: crawl.report(pages=100, rounds=1),
     fetch: lambda: fetch.report(urls=10_000, rounds=1),
     stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
+    observer: lambda: observer.report(seconds=3.0, rates=(100,)),
     far_store: lambda: far_store.report(rates=(100,), workers=(30,), seconds=2),
     many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
 }

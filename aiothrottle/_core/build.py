@@ -25,6 +25,7 @@ from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.redact import shown
+from aiothrottle.stores.memory import MemoryStore
 from aiothrottle.stores.reserved import Reserved
 from aiothrottle.stores.share_size import OnStoreError, check_share
 from aiothrottle.stores.shared_bucket import SharedBucket
@@ -74,6 +75,8 @@ def make_entry(
     if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
     _check(sharing, concurrency_limit, parent)
+    if choice[2] is None and isinstance(sharing.store, MemoryStore):
+        choice = (*choice[:2], 0.0)  # in one process no answer is late
     limits = Limits(choice, concurrency_limit)
     plan = Plan(Unlimited())
     if rate_limit != SERVER:

@@ -50,6 +50,11 @@ ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that is measured.
 AUTO: Final = "auto"
+# The guard of a rate that processes share: a part of the period, and so many seconds at the most.
+# Not measured: the period is part of the record in the store, and has to be the same for all. It
+# makes up for tokens that are used late: by the delays of answers, the 20 ms for which a
+# reservation is good, and processes that stand still.
+_SHARED_PART, _SHARED_MOST = 0.045, 0.05
 # Algorithms that keep their state when their period is stretched. The periods of a `FixedWindow`
 # are the calendar's, and an algorithm of the user may not take over a state.
 _STRETCHED = (SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket)
@@ -110,8 +115,8 @@ def make_plan(
 ) -> Plan:
     """Make the algorithm of a limiter, and its controllers.
 
-    Without a `guard` it is measured, unless there is no rate, the rate is shared through a store,
-    or the period of the algorithm cannot be stretched.
+    Without a `guard` it is measured, or, with a store, a part of the period; unless there is no
+    rate, or the period of the algorithm cannot be stretched.
 
     Args:
         rate_limit: As for `RateLimiter`.
@@ -132,13 +137,15 @@ def make_plan(
         pace = Pace(rate_limit.initial, most=max(1.0, rate_limit.maximum))
         return Plan(pace, rate=RateControl(rate_limit))
     asked = guard == AUTO
-    if guard is None:
-        may_stretch = _may_stretch(algorithm) and rate_limit is not None and not shared
-        guard = AUTO if may_stretch else 0.0
     if isinstance(rate_limit, tuple):
         raise no_tuple(rate_limit)
     if isinstance(rate_limit, list):
         rate_limit = tuple(rate_limit)  # as it is now: it is read again for each guard
+    if guard is None:
+        if rate_limit is None or not _may_stretch(algorithm):
+            guard = 0.0
+        else:
+            guard = _shared_guard(_rates(rate_limit)) if shared else AUTO
     make = _Recipe(rate_limit, burst, algorithm)
     if guard != AUTO:
         return Plan(make(guard))
@@ -149,6 +156,11 @@ def make_plan(
     measured = known.measured.with_period(period) if known else SelfTuningGuard(period)
     control = GuardControl(measured, make, of_children=asked)
     return Plan(make(measured.seconds), guard=control)
+
+
+def _shared_guard(rates: list[Rate]) -> float:
+    """Return the guard of a rate that processes share: the same in each of them."""
+    return min(_SHARED_MOST, _SHARED_PART * min(rate.period for rate in rates))
 
 
 def _may_stretch(algorithm: AlgorithmLike | None) -> bool:

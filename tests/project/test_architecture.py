@@ -96,7 +96,7 @@ TABLE = """
     stores.slot_wakeups | stores.slots                                        | random
     stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
     _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
-    _core.build  | _core.* algorithms algorithms.capabilities rate stores.reserved stores.share_size stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
+    _core.build  | _core.* algorithms algorithms.capabilities rate stores.memory stores.reserved stores.share_size stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
     limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |

@@ -98,7 +98,7 @@ def test_pauses_grow_to_a_bound_and_begin_anew() -> None:
 
 def outage_of(choice: OnStoreError, share: float | None = None) -> tuple[SlotOutage, list[Any]]:
     events: list[StoreDown | StoreUp] = []
-    return SlotOutage(MemoryStore(), choice, share, events.append), events
+    return SlotOutage(MemoryStore(), "k", choice, share, events.append), events
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ async def test_single_process_has_exactly_the_whole_limit() -> None:
 @virtual
 async def test_local_counts_the_tokens_spent_before_the_outage() -> None:
     server = Server()
-    other, limiter = limiter_on(server, "local"), limiter_on(server, "local")
+    other, limiter = (limiter_on(server, "local", guard=0.0) for _ in range(2))
     await limiter.peek()
     await asyncio.gather(*visits(other, 20))
     await limiter.peek()
@@ -623,7 +623,9 @@ async def test_each_process_uses_exactly_its_given_share(mode: str, algorithm: A
     server.latency = 0.002
     shares = (0.25, 0.5)
     groups = [
-        Workers(limiter_on(server, "local", "100/s", algorithm=algorithm, local_share=share))
+        Workers(
+            limiter_on(server, "local", "100/s", guard=0.0, algorithm=algorithm, local_share=share)
+        )
         for share in shares
     ]
     await asyncio.sleep(2.5)
