@@ -1,13 +1,13 @@
 """The loop for stores that can only compare and swap: it runs any algorithm in them."""
 
 import asyncio
-import random
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.errors import StoreUnavailable
+from aiothrottle.stores.contention import Contention
 from aiothrottle.stores.damage import report_damage
 from aiothrottle.stores.keeper import Keeper, Step
 from aiothrottle.stores.ledger import DamagedRecordError, Record
@@ -21,11 +21,8 @@ _Result = TypeVar("_Result")
 # bytes and the time.
 _Change: TypeAlias = Callable[[bytes | None, float], tuple[bytes | None, float, _Result]]
 
-# At twenty writers of one key the unluckiest of ten thousand needed 31 attempts.
+# In a simulation of two hundred writers of one key nobody lost more than 32 swaps in a row.
 _ATTEMPTS = 64
-# Seconds. The first pause is up to this, and doubles up to the longest.
-_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
-
 Loaded: TypeAlias = tuple[bytes | None, Any, float]
 """The bytes under a key, a mark by which `swap` recognises them, and the time in seconds."""
 
@@ -37,7 +34,9 @@ class SwapStore(Keeper, SlotStore):
     and shared slots.
     """
 
-    __slots__ = ()
+    __slots__ = ("_contention",)
+
+    _contention: Contention
 
     #: Whether the time that `load` returns is always that of one clock. Otherwise a process whose
     #: clock is behind waits until it has caught up. With one clock, which may be set back, no
@@ -83,6 +82,14 @@ class SwapStore(Keeper, SlotStore):
 
         return await self._change(slots_key(key), change)
 
+    def _lost_swaps(self) -> Contention:
+        # Made here: a class that derives from this one need not call `__init__`.
+        try:
+            return self._contention
+        except AttributeError:
+            self._contention = Contention()
+            return self._contention
+
     async def _apply(self, key: Key, algorithm: Algorithm[Any], step: Step) -> Answer:
         def change(data: bytes | None, clock: float) -> tuple[bytes | None, float, Answer]:
             before = None
@@ -107,13 +114,18 @@ class SwapStore(Keeper, SlotStore):
     async def _change(self, key: Key, change: _Change[_Result]) -> _Result:
         """Change the bytes under the key; try again if another process was faster."""
         check_key(key)  # so `load` and `swap` need not
-        pause = _PAUSE
-        for _ in range(_ATTEMPTS):
-            data, mark, clock = await self.load(key)
-            changed, seconds, result = change(data, clock)
-            if changed == data or await self.swap(key, mark, changed, seconds):
+        contention, clock = self._lost_swaps(), asyncio.get_running_loop().time
+        for lost in range(_ATTEMPTS):
+            if pause := contention.pause(key, clock(), lost):
+                await asyncio.sleep(pause)
+            begun = clock()
+            data, mark, there = await self.load(key)
+            changed, seconds, result = change(data, there)
+            if changed == data:
                 return result
-            # Jitter: processes that were beaten in this round must not collide in the next.
-            await asyncio.sleep(random.uniform(0.0, pause))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            swapped = await self.swap(key, mark, changed, seconds)
+            now = clock()
+            contention.note(key, now, now - begun, lost=not swapped)
+            if swapped:
+                return result
         raise StoreUnavailable(f"{key!r} was changed by others {_ATTEMPTS} times in a row")

@@ -107,7 +107,8 @@ TABLE = """
     stores.keeper | stores.ledger stores.store algorithms                    |
     stores.slots | stores.store algorithms.dumps                                             |
     stores.memory | stores.keeper stores.ledger stores.slots stores.store algorithms | asyncio time
-    stores.swap  | stores.damage stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio random
+    stores.contention | stores.store                                         | random
+    stores.swap  | stores.contention stores.damage stores.keeper stores.ledger stores.slots stores.store algorithms errors | asyncio
     stores       | stores.memory stores.slots stores.store stores.swap       |
     stores.port  | algorithms algorithms.*                                   |
     stores.patient |                                                         | asyncio
