@@ -83,5 +83,5 @@ class _Node:
         digest = await self._node.execute_command("SCRIPT LOAD", script)
         return digest if isinstance(digest, str) else digest.decode()
 
-    async def unlink(self, name: str) -> Any:  # noqa: ANN401
-        return await self._node.execute_command("UNLINK", name)
+    async def unlink(self, *names: str) -> Any:  # noqa: ANN401
+        return await self._node.execute_command("UNLINK", *names)
