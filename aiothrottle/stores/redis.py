@@ -106,7 +106,6 @@ class RedisStore(SwapStore):
         "_client",
         "_clock",
         "_exceptions",
-        "_is_checked",
         "_load",
         "_nodes",
         "_record",
@@ -133,7 +132,6 @@ class RedisStore(SwapStore):
         )
         self._clock = clock
         self._timeout = timeout
-        self._is_checked = False
         self._requests = Requests(prefix, timeout, clock)
         self._wakes = Wakes(client, prefix)
         # Of a cluster, whose nodes fail one by one: so each has a queue of calls.
@@ -258,15 +256,16 @@ class RedisStore(SwapStore):
         """Send a call about the record of that name, in its turn, and return the reply."""
         nodes = self._nodes
         if nodes is None:
-            return await self._calls_to("").ask(call, first=first)
+            return await self._calls_to("", self._check).ask(call, first=first)
         node = nodes.name_of(name)
+        calls = self._calls_to(node, lambda: nodes.send(self._check_one, name))
         try:
-            return await self._calls_to(node).ask(lambda _: nodes.send(call, name), first=first)
+            return await calls.ask(lambda _: nodes.send(call, name), first=first)
         except StoreUnavailable:
             nodes.suspect(node)
             raise
 
-    def _calls_to(self, node: str) -> Calls[_Call]:
+    def _calls_to(self, node: str, check: Callable[[], Awaitable[None]]) -> Calls[_Call]:
         calls = self._calls.get(node)
         if calls is None:
             limit, batch = _bounds_of(self._client)
@@ -277,7 +276,7 @@ class RedisStore(SwapStore):
                 batch=batch,
                 timeout=self._timeout,
                 patient=_shortest_timeout_of(self._client) <= 2 * self._timeout,
-                prepare=None if self._is_checked else self._check,
+                prepare=check,
             )
         return calls
 
@@ -304,8 +303,11 @@ class RedisStore(SwapStore):
 
     async def _check(self) -> None:
         """Check the server's version and settings, once, before the first call."""
+        await self._check_one(self._client)
+
+    async def _check_one(self, client: Any) -> None:  # noqa: ANN401 - the driver's, or one node
         try:
-            info: dict[str, Any] = await self._client.info()
+            info: dict[str, Any] = await client.info()
         except self._exceptions.ResponseError:
             info = {}  # the user of the server may lack the permission
         version = str(info.get("redis_version", "6.2"))
@@ -318,7 +320,6 @@ class RedisStore(SwapStore):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self._is_checked = True
 
 
 def _bounds_of(client: Client) -> tuple[int, int]:

@@ -13,6 +13,9 @@ from typing import Any
 
 __all__ = ["Nodes"]
 
+# A call whose connection was closed is sent again so often.
+_REPEATS = 2
+
 
 class Nodes:
     """Finds the node of a record, and sends calls there.
@@ -44,7 +47,9 @@ class Nodes:
 
     async def send(self, call: Callable[[Any], Awaitable[Any]], record: str) -> Any:  # noqa: ANN401
         """Send a call about a record; it may be sent twice. Raises what the driver raises."""
-        await self._client.initialize()  # at first, and when it has followed a redirection in vain
+        if not self._client.nodes_manager.slots_cache:
+            # Not later: it may connect to any node, also to a dead one.
+            await self._client.initialize()
         node = self._find(record)
         if node is not None and node.name in self._suspects:
             await self._client.nodes_manager.initialize()
@@ -53,15 +58,31 @@ class Nodes:
         if node is None:
             return await call(self._client)
         try:
-            try:
-                return await call(_Node(node))
-            except self._exceptions.MaxConnectionsError:
-                raise
-            except self._exceptions.ConnectionError:
-                await node.disconnect()  # networks cut idle connections, and more than one
-                return await call(_Node(node))
+            return await self._send_to(node, call, record)
         except self._redirections:
             return await call(self._client)  # which follows them
+
+    async def _send_to(
+        self,
+        node: Any,  # noqa: ANN401 - the driver's
+        call: Callable[[Any], Awaitable[Any]],
+        record: str,
+    ) -> Any:  # noqa: ANN401
+        for _ in range(_REPEATS):
+            try:
+                return await call(_Node(node))
+            except (self._exceptions.ResponseError, self._exceptions.MaxConnectionsError):
+                raise
+            except Exception as error:
+                # When redis-py before 6 looks for the nodes anew, it closes the connections of all
+                # of them, also amid a call, which may then raise anything.
+                known = self._find(record)
+                if known is node:
+                    if not isinstance(error, self._exceptions.ConnectionError):
+                        raise
+                    await node.disconnect()  # networks cut idle connections, and more than one
+                node = known or node
+        return await call(_Node(node))
 
     def _find(self, record: str) -> Any:  # noqa: ANN401
         nodes = self._client.nodes_manager.slots_cache.get(self._client.keyslot(record))
@@ -82,6 +103,10 @@ class _Node:
     async def script_load(self, script: str) -> Any:  # noqa: ANN401
         digest = await self._node.execute_command("SCRIPT LOAD", script)
         return digest if isinstance(digest, str) else digest.decode()
+
+    async def info(self) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._node.execute_command("INFO")
+        return answer
 
     async def unlink(self, *names: str) -> Any:  # noqa: ANN401
         return await self._node.execute_command("UNLINK", *names)
