@@ -23,6 +23,7 @@ import keyed
 import many_keys
 import observed
 import overhead
+import scale
 import stores
 import uncontended
 from measure import Report, machine, markdown, show
@@ -53,6 +54,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     fetch: fetch.report,
     stores: stores.report,
     many_keys: many_keys.report,
+    scale: scale.report,
     adaptive: adaptive.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -68,6 +70,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     fetch: lambda: fetch.report(urls=10_000, rounds=1),
     stores: lambda: stores.report(rounds=1, seconds=0.2, shared=1),
     many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
+    scale: lambda: scale.report(seconds=5.0, keys=1_000, processes=20),
 }
 
 HEAD = """\
