@@ -72,8 +72,8 @@ class RateLimiter:
             with a `store`.
         max_reservation: Seconds ahead that tokens are reserved in the store, at the most: so many
             a process loses when it crashes. None: until a spent limit has the next token, and
-            the time of 16 more; between 0.2 and 60 seconds, and two round trips more if the store
-            is far away. A `WaitUntil` has its `raise_after`.
+            the time of 16 more, or of more where more processes wait; between 0.2 and 60 seconds,
+            and two round trips more if the store is far away. A `WaitUntil` has its `raise_after`.
         prefetch: Tokens that each call reserves beyond those of the waiters, and how long they may
             be used: ``"50/100ms"``. At a high rate most requests then need no call. A token that is
             used late was counted early: together the limiters may exceed the limit, in any period,

@@ -25,6 +25,7 @@ import many_keys
 import observed
 import observer
 import overhead
+import scale
 import stores
 import uncontended
 from measure import Report, machine, markdown, show
@@ -57,6 +58,7 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     far_store: far_store.report,
     observer: observer.report,
     many_keys: many_keys.report,
+    scale: scale.report,
     adaptive: adaptive.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -74,6 +76,7 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     observer: lambda: observer.report(seconds=3.0, rates=(100,)),
     far_store: lambda: far_store.report(rates=(100,), workers=(30,), seconds=2),
     many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
+    scale: lambda: scale.report(seconds=5.0, keys=1_000, processes=20),
 }
 
 HEAD = """\

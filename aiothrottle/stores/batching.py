@@ -8,14 +8,16 @@ from aiothrottle.algorithms import AllOf
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import Algorithm
 
-__all__ = ["Batching"]
+__all__ = ["MOST_AHEAD", "Batching"]
 
 # One call asks for the tokens of so many seconds, and for this number at the most.
 _SECONDS_PER_CALL, _MOST_PER_CALL = 0.03, 1024
 # Seconds ahead. Enough for sixteen processes that have reserved one token each, the first of them
 # when all is spent: with less they would be rejected in turns, and ask again.
 _PROCESSES = 16
-_LEAST_AHEAD, _MOST_AHEAD = 0.2, 60.0
+_LEAST_AHEAD = 0.2
+#: Seconds ahead of which tokens are reserved, at the most, unless the user gives more.
+MOST_AHEAD = 60.0
 # Round trips by which a far store is asked further ahead: what is reserved has to last for one, and
 # what is asked for meanwhile begins where that ends.
 _ROUND_TRIPS_AHEAD = 2
@@ -66,7 +68,7 @@ class Batching:
         elif max_reservation is None:
             max_reservation = _wait_when_spent(algorithm) + _PROCESSES * interval
             max_reservation = max(_LEAST_AHEAD, max_reservation) + _ROUND_TRIPS_AHEAD * round_trip
-            max_reservation = min(max_reservation, _MOST_AHEAD)
+            max_reservation = min(max_reservation, MOST_AHEAD)
         seconds = min(max_reservation, _SECONDS_OF_SLOTS)
         way = round_trip / interval
         return cls(

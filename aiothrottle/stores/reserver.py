@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiothrottle._core.engine import Engine, is_granted
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
-from aiothrottle.stores.batching import Batching
+from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.reserved import Reserved, ReservedState
 from aiothrottle.stores.round_trip import RoundTrip
 
@@ -58,6 +58,7 @@ class Reserver:
 
     __slots__ = (
         "_ask_at",
+        "_queue",
         "_rejected_cost",
         "_rejected_until",
         "_round_trip",
@@ -98,6 +99,8 @@ class Reserver:
         self.algorithm: Algorithm[Any] = algorithm
         self._follow_round_trip()
         self.prefetch.reset()
+        # Seconds that others have reserved ahead, if that is more than `max_reservation`.
+        self._queue = 0.0
         self.ask_again()
 
     def _follow_round_trip(self) -> None:
@@ -200,7 +203,7 @@ class Reserver:
 
     async def _reserve(self, engine: Engine, costs: list[float]) -> None:
         """Reserve the costs, and serve the queue with what is granted."""
-        algorithm, ahead = self.algorithm, self.batching.max_reservation
+        algorithm, ahead = self.algorithm, self._ahead()
         wanted = len(costs)
         costs += self._prefetched(engine, costs)
         begun = engine.bucket.clock()
@@ -212,12 +215,15 @@ class Reserver:
             return
         taken = len(answer.instants)
         now = self.hold(engine, costs[:taken], answer)
+        self._note_queue(answer, ahead, rejected=not taken)
         if self._round_trip.note(now - begun):
             self._follow_round_trip()
         if taken < wanted:
             self._rejected_cost = costs[taken]
             self._rejected_until = now + answer.retry_after
-            self._ask_at = self._rejected_until - (ahead if self.store.reserves_ahead else 0.0)
+            self._ask_at = self._rejected_until - (
+                self._ahead() if self.store.reserves_ahead else 0.0
+            )
             if self.store.is_down:  # its return voids this, see `ask_again`
                 self._ask_at = now + self.store.wait_for_return(costs[taken])
             self._ask_at = max(now + SHORTEST_BREAK, self._ask_at)
@@ -225,6 +231,22 @@ class Reserver:
             engine.turn()
         else:
             self.give_back(engine)
+
+    def _ahead(self) -> float:
+        """Return how many seconds ahead the next call may reserve."""
+        least = self.batching.max_reservation
+        return least if self.max_reservation is not None else max(least, self._queue)
+
+    def _note_queue(self, answer: "Answer", ahead: float, *, rejected: bool) -> None:
+        """Learn how far ahead the processes have reserved.
+
+        Where one token for each process takes longer than `ahead`, the last ones would be rejected
+        in turns, and tokens go to the process that asks at the right instant: so they queue too.
+        """
+        if rejected and 0.0 < answer.retry_after < math.inf:
+            self._queue = min(max(2.0 * ahead, answer.retry_after), MOST_AHEAD)
+        elif answer.instants and answer.instants[-1] - answer.now < self._queue / 4:
+            self._queue /= 2.0
 
     def hold(self, engine: Engine, costs: list[float], answer: "Answer") -> float:
         """Keep what the store has granted. Return the time."""
