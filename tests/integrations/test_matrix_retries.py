@@ -65,11 +65,14 @@ async def large(_: web.Request) -> web.Response:
     return web.Response(status=429, body=b"x" * 8_000_000)
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(status=429)
-    await response.prepare(request)
-    while True:
-        await response.write(b"x" * 65536)
+def endless(status: int) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65536)
+
+    return handle
 
 
 async def broken_off(request: web.Request) -> web.StreamResponse:
@@ -81,7 +84,7 @@ async def broken_off(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.uvloop
-@pytest.mark.parametrize("throttled", [large, endless, broken_off])
+@pytest.mark.parametrize("throttled", [large, endless(429), broken_off])
 @every(RETRIES)
 async def test_body_of_a_throttled_response_delays_nothing(
     integration: Integration, throttled: Handler
@@ -282,7 +285,8 @@ async def test_raising_should_retry_returns_slot_and_connection(integration: Int
             raise LookupError("no such field")
         return False
 
-    async with integration.serve(answer(), retry=Retry(should_retry=judge)) as at:
+    unread = endless(200)
+    async with integration.serve(unread, answer(), retry=Retry(should_retry=judge)) as at:
         with pytest.raises(LookupError, match="no such field"):
             await at.send()
         assert at.held == 0
