@@ -172,6 +172,11 @@ class Health:
 
     # ---- followers -------------------------------------------------------------------------------
 
+    @property
+    def followers(self) -> int:
+        """The number of limiters for which the server fails."""
+        return len(self._followers)
+
     def follow(self, follower: Follower) -> None:
         """Notify the follower when the server is back."""
         self._followers[follower] = None

@@ -95,7 +95,14 @@ class SharedSemaphore:
         self._demand = SlotDemand(engine)
         self._claims = SlotClaims(store, key)
         self._wakeups = SlotWakeups(store, self.refresh)
-        self._outage = SlotOutage(store, key, on_store_error, local_share, self._report)
+        self._outage = SlotOutage(
+            store,
+            key,
+            choice=on_store_error,
+            local_share=local_share,
+            report=self._report,
+            retry=self._server_returned,
+        )
         self._tries = SlotTries()
         # When the next claim is due, if nothing changes before.
         self._ask_at = math.inf
@@ -277,6 +284,11 @@ class SharedSemaphore:
 
     def _report(self, change: "StoreDown | StoreUp") -> None:
         self._engine.report_store(change, self)
+
+    def _server_returned(self) -> None:
+        if self._ask_at < math.inf:
+            self._ask_at = -math.inf
+            self.refresh()
 
     def _rest(self) -> None:
         """Have no claim due until something changes."""

@@ -4,6 +4,7 @@ Invariant: `slots` is a number only while the store fails and the fallback serve
 used then is reported to the store with the first claim that it answers.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ __all__ = ["SlotOutage"]
 
 # Seconds after a failed call: the first pause is twice this, and pauses double up to the longest.
 _RETRY, _LONGEST_RETRY = 0.1, 1.0
+# Calls per second of all limiters of the process together, while a server fails for many of them.
+# The first one that is answered notifies the others.
+_RETRIES_PER_SECOND = 20.0
 
 
 class SlotOutage:
@@ -34,15 +38,18 @@ class SlotOutage:
         choice: What serves then: `on_store_error`.
         local_share: The share of this process, with "local"; None: the slots that it held.
         report: Called with the event when the store fails or is back.
+        retry: Called when the server has answered another limiter.
     """
 
     __slots__ = (
+        "__weakref__",
         "_choice",
         "_down_since",
         "_health",
         "_key",
         "_local_share",
         "_report",
+        "_retry",
         "_store",
         "failures",
         "slots",
@@ -52,9 +59,11 @@ class SlotOutage:
         self,
         store: "SlotStore",
         key: "Key",
+        *,
         choice: OnStoreError,
         local_share: float | None,
         report: Callable[[StoreDown | StoreUp], None],
+        retry: Callable[[], None],
     ) -> None:
         self._store = store
         self._key = key
@@ -63,6 +72,7 @@ class SlotOutage:
         self._choice = choice
         self._local_share = local_share
         self._report = report
+        self._retry = retry
         # When the store began to fail, if it fails.
         self._down_since: float | None = None
         #: Calls that failed one after the other.
@@ -80,22 +90,38 @@ class SlotOutage:
         """Whether the fallback serves."""
         return self.slots is not None
 
+    @property
+    def needs_probe(self) -> bool:
+        """Whether others have to try the server for it: it does so itself."""
+        return False
+
+    def probe(self) -> None:
+        """Never run: see `needs_probe`."""
+
+    def server_returned(self) -> None:
+        """Call again: the server has answered another limiter."""
+        self._retry()
+
     def call_failed(self, now: float, error: Exception, lease: float) -> float:
         """Note a failed call. Return the seconds until the next one."""
         self.failures += 1
         if isinstance(error, StoreUnavailable):
             if self._down_since is None:
                 self._health = Health.of(self._store, self._key)
+                self._health.move_to(asyncio.get_running_loop())
+            self._health.follow(self)
             self._health.begin_outage(now, self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now
                 self._report(StoreDown(None, error, self._health.outage))
         pause: float = min(_RETRY * 2 ** min(self.failures, 16), _LONGEST_RETRY, lease / 3)
+        pause = max(pause, self._health.followers / _RETRIES_PER_SECOND)
         return pause * random.uniform(0.5, 1.0)
 
     def call_answered(self, now: float) -> None:
         """Note an answer: the store counts again."""
         if self.failures:
+            self._health.unfollow(self)
             self._health.end_outage(now)
         self.forget_failures()
         if self._down_since is not None:
@@ -105,6 +131,7 @@ class SlotOutage:
 
     def forget_failures(self) -> None:
         """Begin anew, as there is nothing to call for; the store counts as failing until then."""
+        self._health.unfollow(self)
         self.failures, self.slots = 0, None
 
     def falls_back(self, error: Exception) -> bool:

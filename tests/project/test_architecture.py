@@ -91,7 +91,7 @@ TABLE = """
     stores.shared_concurrency |                                                    |
     stores.slot_claims | stores.shared_concurrency stores.slots stores.store             |
     stores.slot_demand | _core.engine                                         |
-    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots stores.store | random
+    stores.slot_outage | _core.semaphore errors events stores.health stores.share_size stores.shared_concurrency stores.slots stores.store | random asyncio
     stores.slot_tries | errors                                                | asyncio
     stores.slot_wakeups | stores.slots                                        | random
     stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio

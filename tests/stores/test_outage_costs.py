@@ -10,10 +10,11 @@ from typing import Any, TypeVarTuple
 
 import pytest
 
-from aiothrottle import KeyedRateLimiter
+from aiothrottle import KeyedRateLimiter, SharedConcurrency, StoreUnavailable
 from aiothrottle.stores.share_size import OnStoreError
 from aiothrottle.testing import VirtualTimeLoop
 from tests.failing import Client, Server
+from tests.sharing import Link, Shared
 from tests.stores.test_shared import cancel
 from tests.virtually import now
 
@@ -83,6 +84,36 @@ def test_waiting_keys_cost_one_probe(choice: OnStoreError, options: dict[str, An
         assert SECONDS <= len(server.asked) - calls <= 3 * SECONDS
         assert loop.scheduled - scheduled < 30 * SECONDS
         await cancel(*tasks)
+        await limiter.aclose()
+
+    counted(story)
+
+
+@pytest.mark.parametrize("choice", ["closed", "open"])
+def test_waiting_slots_cost_few_calls(choice: OnStoreError) -> None:
+    async def story(loop: CountingLoop) -> None:
+        link = Link(Shared())
+        limiter = KeyedRateLimiter(
+            concurrency_limit=SharedConcurrency(1), store=link, key="k", on_store_error=choice
+        )
+        link.error = StoreUnavailable("unreachable")
+        held = (
+            [await asyncio.wait_for(limiter.acquire(key), 5.0) for key in range(KEYS)]
+            if (choice == "open")
+            else []
+        )
+        tasks = [asyncio.create_task(grant_twice(limiter, key)) for key in range(KEYS)]
+        await asyncio.sleep(30.0)
+        calls, scheduled = len(link.claims), loop.scheduled
+        await asyncio.sleep(SECONDS)
+        assert len(link.claims) - calls <= 40 * SECONDS
+        assert loop.scheduled - scheduled < 400 * SECONDS
+        link.error = None
+        back = now()
+        for permit in held:
+            permit.release()
+        await asyncio.gather(*tasks)
+        assert now() < back + 2.0
         await limiter.aclose()
 
     counted(story)

@@ -98,7 +98,14 @@ def test_pauses_grow_to_a_bound_and_begin_anew() -> None:
 
 def outage_of(choice: OnStoreError, share: float | None = None) -> tuple[SlotOutage, list[Any]]:
     events: list[StoreDown | StoreUp] = []
-    return SlotOutage(MemoryStore(), "k", choice, share, events.append), events
+    return SlotOutage(
+        MemoryStore(),
+        "k",
+        choice=choice,
+        local_share=share,
+        report=events.append,
+        retry=lambda: None,
+    ), events
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,8 @@ def test_fallback_serves_the_chosen_slots(
     assert not outage.serves
 
 
-def test_outage_is_reported_once_and_ends_with_an_answer() -> None:
+@virtual
+async def test_outage_is_reported_once_and_ends_with_an_answer() -> None:
     outage, events = outage_of("closed")
     pauses = [outage.call_failed(float(at), AWAY, 30.0) for at in range(8)]
     assert 0.1 <= pauses[0] <= 0.2
