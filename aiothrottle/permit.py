@@ -16,7 +16,7 @@ from aiothrottle.errors import ThrottleTimeout, no_copy
 from aiothrottle.texts import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from aiothrottle._core.entry import Entry
@@ -463,8 +463,37 @@ class WatchedPermit(Permit):
             )
 
 
-# For the integrations and faces of this package. They are no part of what a permit shows its users.
-acquired = WatchedPermit._acquire  # noqa: SLF001
-report_answer = Permit._report_answer  # noqa: SLF001
-report_pause = Permit._report_pause  # noqa: SLF001
-report_retry = Permit._report_retry  # noqa: SLF001
+# ---- for the integrations and faces of this package ----------------------------------------------
+
+#: `RateLimiter.acquire`: waits for the grant.
+acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
+    WatchedPermit._acquire  # noqa: SLF001 - no part of what a permit shows its users, as below
+)
+#: Reports a success, for a caller that reports only once.
+report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
+
+
+def report_pause(
+    permit: Permit,
+    seconds: float | None,
+    *,
+    from_server: bool,
+    jitter: float,
+    longest: float,
+) -> bool:
+    """Report a throttled request, with the pause of a retry policy."""
+    return permit._report_pause(  # noqa: SLF001
+        seconds, from_server=from_server, jitter=jitter, longest=longest
+    )
+
+
+def report_retry(
+    permit: Permit,
+    attempt: int,
+    delay: float,
+    *,
+    status: int | None = None,
+    error: Exception | None = None,
+) -> None:
+    """Emit `Retried`: the request of the permit is going to be retried."""
+    permit._report_retry(attempt, delay, status=status, error=error)  # noqa: SLF001

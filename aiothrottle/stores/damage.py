@@ -41,5 +41,5 @@ class DamageLog:
         self._left_out = 0
 
 
-report_damage = DamageLog().report
+report_damage: Callable[[object, str], None] = DamageLog().report
 """Of all stores of this process."""

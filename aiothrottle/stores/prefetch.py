@@ -46,7 +46,7 @@ class Prefetch:
 
     def __init__(self, given: "Rate | None") -> None:
         #: The tokens that the user gives, and for how long they are kept; None: it is learned.
-        self.given = given
+        self.given: Rate | None = given
         #: Requests that have joined the queue since the last call.
         self.joined: int = 0
         # The number for the next call, and that of the last one.
