@@ -25,7 +25,7 @@ class Nodes:
         exceptions: The exceptions of its package.
     """
 
-    __slots__ = ("_client", "_exceptions", "_redirections", "_suspects")
+    __slots__ = ("_client", "_exceptions", "_is_initialized", "_redirections", "_suspects")
 
     def __init__(self, client: Any, exceptions: ModuleType) -> None:  # noqa: ANN401 - the driver's own
         self._client = client
@@ -33,6 +33,9 @@ class Nodes:
         self._redirections: Any = (
             *(exceptions.MovedError, exceptions.AskError, exceptions.TryAgainError),
         )
+        # Whether the driver knows the nodes. If not, its `aclose` closes nothing, not even the
+        # connections that calls to a node have opened.
+        self._is_initialized = False
         # The names of nodes whose last call failed.
         self._suspects: set[str] = set()
 
@@ -47,20 +50,28 @@ class Nodes:
 
     async def send(self, call: Callable[[Any], Awaitable[Any]], record: str) -> Any:  # noqa: ANN401
         """Send a call about a record; it may be sent twice. Raises what the driver raises."""
-        if not self._client.nodes_manager.slots_cache:
-            # Not later: it may connect to any node, also to a dead one.
+        if not self._is_initialized:
+            # Not with each call: it may connect to any node, also to a dead one.
             await self._client.initialize()
+            self._is_initialized = True
         node = self._find(record)
         if node is not None and node.name in self._suspects:
             await self._client.nodes_manager.initialize()
             self._suspects.discard(node.name)
             node = self._find(record)
         if node is None:
-            return await call(self._client)
+            return await self._follow(call)
         try:
             return await self._send_to(node, call, record)
         except self._redirections:
-            return await call(self._client)  # which follows them
+            return await self._follow(call)
+
+    async def _follow(self, call: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        """Send a call through the driver, which follows redirections, and may forget the nodes."""
+        try:
+            return await call(self._client)
+        finally:
+            self._is_initialized = False
 
     async def _send_to(
         self,
