@@ -128,14 +128,19 @@ def section(module: ModuleType, found: Report) -> str:
 
 
 def renewed(text: str, module: ModuleType, found: Report) -> str:
-    """Return the page with a new run of one benchmark, which the page must contain already."""
+    """Return the page with a new run of one benchmark; what the page lacks comes last."""
     lines, mark = text.split("\n"), f"| {found.title}: "
+    rows = markdown([[""] * 4, *target_rows(found)]).split("\n")[2:]
+    if not any(line.startswith(mark) for line in lines):
+        # The table of the targets ends before the first section.
+        end = lines.index("", lines.index("## Targets") + 2)
+        lines.insert(end, mark)
     first = next(number for number, line in enumerate(lines) if line.startswith(mark))
     lines = [line for line in lines if not line.startswith(mark)]
-    lines[first:first] = markdown([[""] * 4, *target_rows(found)]).split("\n")[2:]
-    before, rest = "\n".join(lines).split(f"\n## {found.title}\n")
+    lines[first:first] = rows
+    before, _, rest = "\n".join(lines).partition(f"\n## {found.title}\n")
     _, head, after = rest.partition("\n## ")
-    return before + section(module, found) + head + after
+    return before.rstrip("\n") + "\n" + section(module, found) + head + after
 
 
 def main() -> None:

@@ -139,7 +139,8 @@ def on_one_key(rate: int, tasks: int) -> Work:
     """Return the work of a process whose tasks ask for one key all the time."""
 
     def work(store: RedisStore) -> tuple[Limiter, list[Coroutine[Any, Any, None]]]:
-        limiter = RateLimiter(f"{rate}/s", store=store, key=f"{rate}/s")
+        # By the server's clock no guard is needed.
+        limiter = RateLimiter(f"{rate}/s", guard=0.0, store=store, key=f"{rate}/s")
 
         async def ask() -> None:
             while True:
