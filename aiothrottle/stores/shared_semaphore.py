@@ -94,7 +94,7 @@ class SharedSemaphore:
         self._key = key
         self._demand = SlotDemand(engine)
         self._claims = SlotClaims(store, key)
-        self._wakeups = SlotWakeups(store, self.refresh)
+        self._wakeups = SlotWakeups(store, self._woken)
         self._outage = SlotOutage(
             store,
             key,
@@ -134,6 +134,11 @@ class SharedSemaphore:
                 self._refresh_after(_AFTER_CANCELLATION)
             else:
                 self._start_task(loop)
+
+    def _woken(self) -> None:
+        """Claim, as the store has woken the waiters; while it fails, its return does that."""
+        if not self._outage.failures:
+            self.refresh()
 
     def slot_released(self) -> None:
         """Return a slot that was just released."""

@@ -25,14 +25,14 @@ class SlotWakeups:
 
     Args:
         store: The store that may wake the owner.
-        refresh: Called when the store has woken the owner.
+        woken: Called when the store has woken the owner.
     """
 
-    __slots__ = ("_owner", "_pause", "_refresh", "_store", "is_woken")
+    __slots__ = ("_owner", "_pause", "_store", "_woken", "is_woken")
 
-    def __init__(self, store: "SlotStore", refresh: Callable[[], None]) -> None:
+    def __init__(self, store: "SlotStore", woken: Callable[[], None]) -> None:
         self._store = store
-        self._refresh = refresh
+        self._woken = woken
         # The owner that the store wakes, if it does.
         self._owner: str | None = None
         self._pause = _PAUSE
@@ -67,4 +67,4 @@ class SlotWakeups:
 
     def _wake(self) -> None:
         self.is_woken = True
-        self._refresh()
+        self._woken()

@@ -119,6 +119,36 @@ def test_waiting_slots_cost_few_calls(choice: OnStoreError) -> None:
     counted(story)
 
 
+def test_wakes_in_an_outage_start_nothing() -> None:
+    """A subscription in doubt wakes all owners again and again, but the store cannot answer."""
+
+    async def story(loop: CountingLoop) -> None:
+        link = Link(Shared())
+        limiter = KeyedRateLimiter(
+            concurrency_limit=SharedConcurrency(1, lease=3),
+            store=link,
+            key="k",
+            on_store_error="closed",
+        )
+        held = [await limiter.acquire(key) for key in range(KEYS)]
+        tasks = [asyncio.create_task(grant_twice(limiter, key)) for key in range(KEYS)]
+        await asyncio.sleep(0.5)
+        assert len(link.shared.wakes) == KEYS
+        link.error = StoreUnavailable("unreachable")
+        await asyncio.sleep(10.0)
+        scheduled = loop.scheduled
+        for wake in link.shared.wakes.values():
+            wake()
+        assert loop.scheduled == scheduled
+        link.error = None
+        for permit in held:
+            permit.release()
+        await asyncio.gather(*tasks)
+        await limiter.aclose()
+
+    counted(story)
+
+
 def test_all_waiting_keys_learn_of_the_return() -> None:
     async def story(loop: CountingLoop) -> None:
         server = Server()
