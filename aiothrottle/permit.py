@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aiothrottle import events
 from aiothrottle._core import outcomes
-from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
+from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
@@ -274,7 +274,7 @@ class Permit:
         It pauses the limiter for all its requests, and adaptive limits learn from it. If the server
         throttles many requests at once, the first report makes the pause, with some jitter; the
         others extend it only with a longer `retry_after`. Without a `retry_after` the pause is half
-        a second, doubled with each throttled request in a row. No pause is longer than two minutes;
+        a second, doubled with each pause in a row. No pause is longer than two minutes;
         call `RateLimiter.pause` for a longer one.
 
         Args:
@@ -296,9 +296,7 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        self._report_pause(
-            seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
-        )
+        self._report_pause(seconds, PauseRule(), from_server=seconds is not None)
 
     def _report_answer(self) -> None:
         """Report a success, for a caller that reports only once.
@@ -309,27 +307,19 @@ class Permit:
         if entry.takes_outcomes:
             outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
 
-    def _report_pause(
-        self, seconds: float | None, *, from_server: bool, jitter: float, longest: float
-    ) -> bool:
+    def _report_pause(self, seconds: float | None, rule: PauseRule, *, from_server: bool) -> bool:
         """Report a throttled request, with the pause of a retry policy.
 
         Args:
-            seconds: Duration of the pause. None: as `report_throttled` without `retry_after`.
+            seconds: Duration of the pause. None: it doubles with each pause in a row.
+            rule: How long pauses are.
             from_server: Whether the server sent the duration.
-            jitter: The pause is longer by up to this part of it, and by a second at the most.
-            longest: The longest pause, in seconds.
 
         Returns:
             Whether the limiter is now paused for `seconds`.
         """
         return self._is_first_report() and outcomes.report_throttled(
-            self._entry,
-            self._sent_at,
-            seconds,
-            from_server=from_server,
-            jitter=jitter,
-            longest=longest,
+            self._entry, self._sent_at, seconds, rule, from_server=from_server
         )
 
     def _report_retry(
@@ -474,17 +464,10 @@ report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF00
 
 
 def report_pause(
-    permit: Permit,
-    seconds: float | None,
-    *,
-    from_server: bool,
-    jitter: float,
-    longest: float,
+    permit: Permit, seconds: float | None, rule: PauseRule, *, from_server: bool
 ) -> bool:
     """Report a throttled request, with the pause of a retry policy."""
-    return permit._report_pause(  # noqa: SLF001
-        seconds, from_server=from_server, jitter=jitter, longest=longest
-    )
+    return permit._report_pause(seconds, rule, from_server=from_server)  # noqa: SLF001
 
 
 def report_retry(

@@ -17,23 +17,34 @@ if TYPE_CHECKING:
     from aiothrottle.algorithms import Algorithm
 
 __all__ = [
-    "JITTER",
     "LONGEST_PAUSE",
     "Change",
     "Feedback",
     "GuardControl",
+    "PauseRule",
     "RateControl",
     "SlotsControl",
 ]
 
-#: The longest pause in seconds, and its jitter, as a part of the pause.
-LONGEST_PAUSE, JITTER = 120.0, 0.1
+#: Seconds, the longest pause.
+LONGEST_PAUSE = 120.0
 # Seconds. Enough jitter for many clients, and no long wait for each.
 _LONGEST_JITTER = 1.0
-# Seconds of a pause if the server sent no duration; they double with each 429 in a row.
-_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
+
+
+class PauseRule(NamedTuple):
+    """How long the pauses after throttled requests are."""
+
+    #: A pause is longer by up to this part of it, and by a second at the most.
+    jitter: float = 0.1
+    #: Seconds, the longest pause.
+    longest: float = LONGEST_PAUSE
+    #: Seconds of a pause if the server sent no duration. They double with each pause in a row.
+    backoff: float = 0.5
+    #: Seconds up to which they double.
+    max_backoff: float = 30.0
 
 
 class Change(NamedTuple):
@@ -188,8 +199,8 @@ class Feedback:
             changes += self._guard_change()
         return changes
 
-    def pause(self, seconds: float | None, *, jitter: float, longest: float) -> float:
-        """Return the seconds of a pause after a 429, with jitter.
+    def pause(self, seconds: float | None, rule: PauseRule) -> float:
+        """Return the seconds of a pause after a throttled request, with jitter.
 
         Many clients get a 429 at the same instant, and should not return at the same instant. The
         jitter only makes a pause longer, never shorter than the server's Retry-After.
@@ -197,8 +208,9 @@ class Feedback:
         self.streak += 1
         if seconds is None:
             doublings = min(self.streak - 1, 16)
-            seconds = min(_BACKOFF * 2.0**doublings, _LONGEST_BACKOFF)
-        return min(seconds + random.random() * min(_LONGEST_JITTER, jitter * seconds), longest)
+            seconds = min(rule.backoff * 2.0**doublings, rule.max_backoff)
+        jitter = random.random() * min(_LONGEST_JITTER, rule.jitter * seconds)
+        return min(seconds + jitter, rule.longest)
 
     def _rate_change(self, before: float) -> tuple[Change, ...]:
         assert self.rate is not None

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiothrottle import events
-from aiothrottle._core.feedback import Change, Feedback
+from aiothrottle._core.feedback import Change, Feedback, PauseRule
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.texts import duration
 
@@ -111,20 +111,18 @@ def report_throttled(
     entry: Entry,
     sent_at: float,
     seconds: float | None,
+    rule: PauseRule,
     *,
     from_server: bool,
-    jitter: float,
-    longest: float,
 ) -> bool:
-    """Pause after a 429. The engines above learn from it, without a pause.
+    """Pause after a throttled request. The engines above learn from it, without a pause.
 
     Args:
         entry: Where the request arrived.
         sent_at: When it was sent.
-        seconds: Duration of the pause; None: it grows with each 429 in a row.
+        seconds: Duration of the pause; None: it doubles with each pause in a row.
+        rule: How long pauses are.
         from_server: Whether the server sent the duration.
-        jitter: The pause is longer by up to this part of it.
-        longest: The longest pause, in seconds.
 
     Returns:
         Whether the engine is now paused for `seconds`.
@@ -136,10 +134,10 @@ def report_throttled(
     reason: events.Reason = "retry-after" if from_server else "throttled"
     paused = True
     if engine.pause.began_at < sent_at:
-        pause = feedback.pause(seconds, jitter=jitter, longest=longest)
+        pause = feedback.pause(seconds, rule)
         pause_for(engine, pause, reason)
     elif from_server and seconds is not None:
-        pause_for(engine, min(seconds, longest), reason)
+        pause_for(engine, min(seconds, rule.longest), reason)
     else:
         paused = False
     now = engine.bucket.clock()

@@ -42,6 +42,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
@@ -86,6 +87,9 @@ class RetryLoop(Generic[_Request, _Response]):
         self._origin = origin
         self._admission = admission
         self._retry = retry
+        self._pause_rule = PauseRule(
+            retry.pause_jitter, retry.max_retry_after, retry.backoff, retry.max_backoff
+        )
         self._queue_timeout = options.queue_timeout
         self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
         self._throttling = None if algorithm is None else OriginThrottling(algorithm)
@@ -95,7 +99,8 @@ class RetryLoop(Generic[_Request, _Response]):
         self._only = nowhere if admission is None else admission.only
         # Whether the policy has a rule for every response; whether it has none for any below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
-        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in retry.statuses)
+        ruled = {*retry.statuses, *retry.throttled_statuses}
+        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in ruled)
         #: Finds the limiter that emits events of retries, where there is no admission.
         self.observed: Admission | None = None
 
@@ -184,12 +189,13 @@ class RetryLoop(Generic[_Request, _Response]):
         if failure.response is not None:
             host, status, headers = failure.response
             self._count(server, status)
-            return failed(error, status, self._quotas.parse(host, status, headers))
+            limits = self._quotas.parse(host, status, headers)
+            return failed(self._retry, error, status, limits)
         if failure.unanswered:
             self._count(server, None)
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
-        return failed(error) if retried else None
+        return failed(self._retry, error) if retried else None
 
     def _read(
         self,
@@ -211,6 +217,7 @@ class RetryLoop(Generic[_Request, _Response]):
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
+                or status in self._retry.throttled_statuses
                 or limits.throttled
                 or body_may_report(status, limits)
             ):
@@ -238,7 +245,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
-                    return failed(error, status, limits)
+                    return failed(retry, error, status, limits)
                 if body is not None:
                     host = adapter.host(response)
                     limits = self._quotas.parse(host, status, headers, body)
@@ -263,7 +270,7 @@ class RetryLoop(Generic[_Request, _Response]):
         """Report an outcome and wait for the next attempt; return False if there is none."""
         delay = attempts.delay(outcome)
         # Also if this request is not retried: the others would be throttled as well.
-        paused = self._report(permit, outcome, delay)
+        paused = self._report(permit, outcome)
         if (
             delay is None
             or not (replayable and self._adapter.is_replayable(request))
@@ -286,21 +293,20 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._throttling is not None and server is not None:
             self._throttling.count(server, status)
 
-    def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
+    def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
         """Report the outcome of an attempt to the limiter; a failure without response is not one.
 
         Returns:
-            Whether the limiter is now paused for at least `delay`.
+            Whether the limiter is paused because of this outcome.
         """
         if permit is None:
             return False
         if outcome.throttled:
             return report_pause(
                 permit,
-                delay if delay is not None else outcome.retry_after or 0.0,
+                outcome.retry_after or None,
+                self._pause_rule,
                 from_server=bool(outcome.retry_after),
-                jitter=self._retry.pause_jitter,
-                longest=self._retry.max_retry_after,
             )
         if outcome.response is not None:
             report_answer(permit)

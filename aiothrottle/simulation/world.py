@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit, report_pause
@@ -169,10 +170,14 @@ class World:
         )
         paused = report_pause(
             permit,
-            delay if delay is not None else retry_after or 0.0,
+            retry_after or None,
+            PauseRule(
+                0.0,  # without jitter: the same arguments give the same outcome
+                self._retry.max_retry_after,
+                self._retry.backoff,
+                self._retry.max_backoff,
+            ),
             from_server=bool(retry_after),
-            jitter=0.0,  # the same arguments give the same outcome
-            longest=self._retry.max_retry_after,
         )
         return delay, paused
 
