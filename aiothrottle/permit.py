@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE",
+    "PauseRule",
     "Permit",
     "WatchedPermit",
     "acquired",
@@ -111,7 +112,10 @@ class Permit:
             semaphore = entry.semaphore
             semaphore.taken -= 1
             if semaphore.watched:
-                entry.slot_released(getattr(self, "_waiter", None))
+                waiter = getattr(self, "_waiter", None)
+                if exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
+                    entry.pass_on(waiter)
+                entry.slot_released(waiter)
 
     # A type checker rejects a wrong use only if it does not see these methods.
     if not TYPE_CHECKING:

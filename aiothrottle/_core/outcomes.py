@@ -51,6 +51,8 @@ class Host(Protocol):
     def in_flight(self) -> int: ...
     def now(self) -> float: ...
     def reconsider(self) -> None: ...
+    def await_trial(self) -> None: ...
+    def end_trial(self) -> None: ...
     def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
@@ -93,6 +95,8 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     if feedback is None:
         return
     now = engine.bucket.clock()
+    if engine.pause.awaits_trial and now - age > engine.pause.began_at:
+        engine.end_trial()
     changes = feedback.succeeded(
         now,
         now - age,
@@ -140,6 +144,8 @@ def report_throttled(
         pause_for(engine, min(seconds, rule.longest), reason)
     else:
         paused = False
+    if paused:
+        engine.await_trial()
     now = engine.bucket.clock()
     left = engine.pause.left(now)
     for each in entry.engines:

@@ -42,7 +42,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from aiothrottle._core.feedback import PauseRule
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
@@ -53,7 +52,7 @@ from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, report_answer, report_pause, report_retry
+from aiothrottle.permit import PauseRule, Permit, report_answer, report_pause, report_retry
 
 __all__ = ["RetryLoop"]
 

@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiothrottle._core.feedback import PauseRule
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, report_pause
+from aiothrottle.permit import PauseRule, Permit, report_pause
 from aiothrottle.retry import Retry
 from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
 from aiothrottle.simulation.server import ROUNDING, Server, most_admitted

@@ -57,7 +57,7 @@ TABLE = """
     decision     | permit                                                    |
     statistics   |                                                           |
     _core        |                                                           |
-    _core.pause  | algorithms.timestamps                                     |
+    _core.pause  | _core.wait_queue algorithms.timestamps                    |
     _core.semaphore |                                                        |
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |
