@@ -30,6 +30,8 @@ __all__ = [
 LONGEST_PAUSE = 120.0
 # Seconds. Enough jitter for many clients, and no long wait for each.
 _LONGEST_JITTER = 1.0
+# Seconds. A shorter duration is the wait of one request, while all that wait are throttled.
+_SHORTEST_WAIT = 0.1
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
 
@@ -41,7 +43,8 @@ class PauseRule(NamedTuple):
     jitter: float = 0.1
     #: Seconds, the longest pause.
     longest: float = LONGEST_PAUSE
-    #: Seconds of a pause if the server sent no duration. They double with each pause in a row.
+    #: Seconds of a pause if the server sent no duration, or one of milliseconds. They double with
+    #: each pause in a row.
     backoff: float = 0.5
     #: Seconds up to which they double.
     max_backoff: float = 30.0
@@ -206,9 +209,9 @@ class Feedback:
         jitter only makes a pause longer, never shorter than the server's Retry-After.
         """
         self.streak += 1
-        if seconds is None:
+        if seconds is None or seconds < _SHORTEST_WAIT:
             doublings = min(self.streak - 1, 16)
-            seconds = min(rule.backoff * 2.0**doublings, rule.max_backoff)
+            seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
         jitter = random.random() * min(_LONGEST_JITTER, rule.jitter * seconds)
         return min(seconds + jitter, rule.longest)
 

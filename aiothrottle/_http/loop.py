@@ -126,13 +126,14 @@ class RetryLoop(Generic[_Request, _Response]):
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
+        priority = 0
         while True:
             replayable = adapter.is_replayable(request)
             if limiter is not None:
                 permit = await (
                     limiter.throttle(timeout=self._queue_timeout).__aenter__()
                     if server is None and outcome is None  # a coroutine less
-                    else self._enter(limiter, server, outcome)
+                    else self._enter(limiter, server, outcome, priority)
                 )
             try:
                 response = await send(request)
@@ -152,6 +153,9 @@ class RetryLoop(Generic[_Request, _Response]):
             attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
+            # At the end of the queue it would be throttled anew after each pause, with all that
+            # start at once, and use up its attempts.
+            priority += outcome.throttled
 
     def _target(self, request: _Request) -> Target:
         """Return the key and the limiter of a request; without an admission, its origin as key."""
@@ -160,9 +164,19 @@ class RetryLoop(Generic[_Request, _Response]):
         return Target(self._origin(request.method, request.url), None)
 
     async def _enter(
-        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
+        self,
+        limiter: RateLimiter,
+        server: str | None,
+        before: Outcome[Any] | None,
+        priority: int,
     ) -> Permit:
         """Wait for the limiter, no longer than `queue_timeout`.
+
+        Args:
+            limiter: The limiter.
+            server: The server, if requests to it may be dropped.
+            before: The outcome of the attempt before, if there was one.
+            priority: How often the request was throttled: it precedes those that were not.
 
         Raises:
             RequestDropped: Adaptive throttling drops the request, which took no token.
@@ -170,7 +184,8 @@ class RetryLoop(Generic[_Request, _Response]):
         try:
             if self._throttling is not None and server is not None:
                 self._throttling.check(server)
-            return await limiter.throttle(timeout=self._queue_timeout).__aenter__()
+            timeout = self._queue_timeout
+            return await limiter.throttle(priority=priority, timeout=timeout).__aenter__()
         except ThrottleError as error:
             chain(error, before)
             raise

@@ -115,7 +115,8 @@ class World:
         attempt = 1
         try:
             while True:
-                async with limiter.throttle() as permit:
+                # As in a session, a throttled request precedes those that were not throttled.
+                async with limiter.throttle(priority=attempt - 1) as permit:
                     wait = await self._exchange(client, _now() - wanted_at)
                     if wait is None:
                         permit.report_success()

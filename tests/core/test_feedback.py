@@ -133,7 +133,8 @@ def test_pause_doubles_up_to_its_bound_with_jitter(
     for seconds, jitter, longest, pause in [
         (2.0, 0.1, 120.0, 2.1),
         (100.0, 0.1, 120.0, 100.5),  # by a second at the most
-        (0.0, 0.1, 120.0, 0.0),
+        (0.1, 0.0, 120.0, 0.1),
+        (0.1, 0.0, 0.05, 0.05),
         (119.9, 0.1, 120.0, 120.0),
         (500.0, 0.1, 120.0, 120.0),
     ]:
@@ -141,6 +142,11 @@ def test_pause_doubles_up_to_its_bound_with_jitter(
     feedback.streak = 2
     assert feedback.pause(None, PauseRule(jitter=0.0, backoff=3.0, max_backoff=20.0)) == 12
     assert feedback.pause(None, PauseRule(jitter=0.0, backoff=3.0, max_backoff=20.0)) == 20
+    feedback.streak = 2
+    # Milliseconds are too short for a pause.
+    assert feedback.pause(0.0, PauseRule(jitter=0.0)) == 2
+    assert feedback.pause(0.099, PauseRule(jitter=0.0)) == 4
+    assert feedback.pause(0.099, PauseRule(jitter=0.0, backoff=0.001, max_backoff=0.01)) == 0.099
     feedback.streak = 10_000  # more doublings than a float has room for
     assert feedback.pause(None, PauseRule(jitter=0.0)) == 30
 
