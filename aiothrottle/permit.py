@@ -27,7 +27,10 @@ __all__ = [
     "Permit",
     "WatchedPermit",
     "acquired",
+    "hold_trial",
+    "pass_on",
     "report_answer",
+    "report_failure",
     "report_pause",
     "report_retry",
 ]
@@ -112,10 +115,9 @@ class Permit:
             semaphore = entry.semaphore
             semaphore.taken -= 1
             if semaphore.watched:
-                waiter = getattr(self, "_waiter", None)
                 if exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
-                    entry.pass_on(waiter)
-                entry.slot_released(waiter)
+                    self._pass_on()
+                entry.slot_released(getattr(self, "_waiter", None))
 
     # A type checker rejects a wrong use only if it does not see these methods.
     if not TYPE_CHECKING:
@@ -314,6 +316,22 @@ class Permit:
         if entry.takes_outcomes:
             outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
 
+    def _report_failure(self, *, answered: bool = False) -> None:
+        """Report a request that failed without being throttled; see `report_failure`."""
+        entry = self._entry
+        if self._is_first_report():
+            age = entry.bucket.clock() - self._sent_at
+            waiter = getattr(self, "_waiter", None)
+            outcomes.report_failure(entry, waiter, age, answered=answered)
+
+    def _pass_on(self) -> None:
+        """Let another request go ahead of the others if this one was to, and was cancelled."""
+        self._entry.pass_on(getattr(self, "_waiter", None))
+
+    def _hold_trial(self) -> None:
+        """Have others wait for the report of this request, not for its release."""
+        outcomes.hold_trial(self._entry, getattr(self, "_waiter", None))
+
     def _report_pause(self, seconds: float | None, rule: PauseRule, *, from_server: bool) -> bool:
         """Report a throttled request, with the pause of a retry policy.
 
@@ -468,6 +486,22 @@ acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
 )
 #: Reports a success, for a caller that reports only once.
 report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
+#: Lets another request go ahead of the others if this one was to, and was cancelled.
+pass_on: "Callable[[Permit], None]" = Permit._pass_on  # noqa: SLF001
+#: Has the others wait for the report of this request, if they wait for it, not for its release.
+hold_trial: "Callable[[Permit], None]" = Permit._hold_trial  # noqa: SLF001
+
+
+def report_failure(permit: Permit, *, answered: bool = False) -> None:
+    """Report a request that failed without being throttled: a 5xx, or no response.
+
+    An adaptive number of slots learns from it.
+
+    Args:
+        permit: The permit of the request. Only its first report counts.
+        answered: Whether there was a response, by which the server did not throttle.
+    """
+    permit._report_failure(answered=answered)  # noqa: SLF001
 
 
 def report_pause(

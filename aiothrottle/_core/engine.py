@@ -465,7 +465,7 @@ class Engine:
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""
-        if waiter is not None and waiter is self.pause.trial:
+        if self.pause.is_trial(waiter):
             self.end_trial()  # its outcome was not reported
         if self.dispatcher.starved:
             self.wake()
@@ -483,7 +483,7 @@ class Engine:
     def watch(self) -> None:
         """Set whether each release of a slot calls `slot_released`."""
         starved = self.dispatcher.starved
-        tried = self.pause.trial is not None
+        tried = self.pause.awaits_trial and self.pause.trial is not None
         self.semaphore.watched = starved or self.chained or self.leased is not None or tried
 
     def await_trial(self) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "PauseRule",
     "RateControl",
     "SlotsControl",
+    "lasts",
 ]
 
 #: Seconds, the longest pause.
@@ -34,6 +35,11 @@ _LONGEST_JITTER = 1.0
 _SHORTEST_WAIT = 0.1
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
+
+
+def lasts(seconds: float | None) -> bool:
+    """Return whether a duration that a server sent is long enough for a pause."""
+    return seconds is not None and seconds >= _SHORTEST_WAIT
 
 
 class PauseRule(NamedTuple):
@@ -202,6 +208,19 @@ class Feedback:
             changes += self._guard_change()
         return changes
 
+    def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:
+        """Record an error: a 5xx that is not throttled, or no response. Returns the changes.
+
+        Neither the rate nor the guard learns from it: the server did not throttle, and the time
+        of an error is not that of an answer.
+        """
+        self.reported_at = now
+        if self.slots is None:
+            return ()
+        before = int(self.slots.state.limit)
+        self.slots.adaptive.failed(self.slots.state, now, sent_at)
+        return self._slots_change(before)
+
     def pause(self, seconds: float | None, rule: PauseRule) -> float:
         """Return the seconds of a pause after a throttled request, with jitter.
 
@@ -209,7 +228,7 @@ class Feedback:
         jitter only makes a pause longer, never shorter than the server's Retry-After.
         """
         self.streak += 1
-        if seconds is None or seconds < _SHORTEST_WAIT:
+        if seconds is None or not lasts(seconds):
             doublings = min(self.streak - 1, 16)
             seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
         jitter = random.random() * min(_LONGEST_JITTER, rule.jitter * seconds)

@@ -38,7 +38,7 @@ class Pause:
         self.opens_at: float = -math.inf
         #: Whether one request goes ahead of the others, or will when the pause ends.
         self.awaits_trial: bool = False
-        #: The request that has gone ahead.
+        #: The request that has gone ahead, or did last.
         self.trial: Waiter | None = None
 
     def extend(self, now: float, seconds: float) -> None:
@@ -66,7 +66,8 @@ class Pause:
     def await_trial(self) -> None:
         """Let one request go ahead when the pause ends, also if another has gone ahead already."""
         self.awaits_trial = True
-        self._leave_role()
+        self.trial = None
+        self.opens_at = self.ends_at
 
     def start(self, waiter: "Waiter", now: float) -> None:
         """Note the start of a request while a trial is awaited."""
@@ -74,20 +75,27 @@ class Pause:
             self.trial = waiter
             self.opens_at = now + LONGEST_TRIAL
         else:  # it takes too long: the others do not wait for it any more
+            self.trial = None
             self.end_trial()
+
+    def is_trial(self, waiter: "Waiter | None") -> bool:
+        """Return whether the others wait for this request."""
+        return self.awaits_trial and waiter is not None and waiter is self.trial
 
     def pass_on(self, waiter: "Waiter | None") -> bool:
         """Let another request go ahead in place of this one. Returns whether it was the trial."""
-        if waiter is None or waiter is not self.trial:
+        if not self.is_trial(waiter):
             return False
-        self._leave_role()
+        self.await_trial()
         return True
+
+    def hold_trial(self, waiter: "Waiter", now: float) -> None:
+        """Wait on for the outcome of the trial, although its permit is or will be released."""
+        if waiter is self.trial:
+            self.await_trial()
+            self.start(type(waiter)(), now)  # no permit has it, so no release ends the trial
 
     def end_trial(self) -> None:
         """Let all go on when the pause ends."""
         self.awaits_trial = False
-        self._leave_role()
-
-    def _leave_role(self) -> None:
-        self.trial = None
         self.opens_at = self.ends_at

@@ -22,17 +22,19 @@ An exception of step 2 is handled by the first line that applies:
   method can be repeated, and raised after the last attempt.
 - Any other: raised.
 
-Adaptive throttling counts `Failure.unanswered` in each of these cases.
+Adaptive throttling counts `Failure.unanswered` in each of these cases, and the limiter gets a
+failure.
 
 A response is handled by the first line that applies:
 
-- 101, or one that neither the server nor the `Retry` has a rule for: reported as a success, and
-  returned.
+- 101, or one that neither the server nor the `Retry` has a rule for: reported, and returned.
 - `should_retry` returned True, or returned None and the server throttled: reported as throttled,
   and retried with any method.
-- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported as a success,
-  and retried if the method can be repeated.
-- Any other: reported as a success, and returned.
+- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported, and retried
+  if the method can be repeated.
+- Any other: reported, and returned.
+
+Reported is a status from 500 on as a failure, any other as a success.
 
 When no attempts or no retry budget are left, the wait would exceed `Retry.max_retry_after`, or the
 body cannot be sent again, the last response is returned.
@@ -52,12 +54,21 @@ from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import PauseRule, Permit, report_answer, report_pause, report_retry
+from aiothrottle.permit import (
+    PauseRule,
+    Permit,
+    hold_trial,
+    pass_on,
+    report_answer,
+    report_failure,
+    report_pause,
+    report_retry,
+)
 
 __all__ = ["RetryLoop"]
 
 _SWITCHING_PROTOCOLS = 101
-_LEAST_ERROR = 400
+_LEAST_ERROR, _LEAST_FAILURE = 400, 500
 
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response")
@@ -138,9 +149,12 @@ class RetryLoop(Generic[_Request, _Response]):
             try:
                 response = await send(request)
             except BaseException as error:
-                if permit is not None:
-                    permit.release()
-                if (failure := self._failure(error, server, outcome)) is None:
+                try:
+                    failure = self._failure(error, server, outcome, permit)
+                finally:
+                    if permit is not None:
+                        permit.release()
+                if failure is None:
                     raise
                 outcome = failure
             else:
@@ -191,22 +205,32 @@ class RetryLoop(Generic[_Request, _Response]):
             raise
 
     def _failure(
-        self, error: BaseException, server: str | None, before: Outcome[Any] | None
+        self,
+        error: BaseException,
+        server: str | None,
+        before: Outcome[Any] | None,
+        permit: Permit | None,
     ) -> Outcome[Any] | None:
         """Return the outcome of an attempt that raised; None if the exception is to be raised."""
         if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
             chain(error, before)
             return None
         if not isinstance(error, Exception):
+            if permit is not None:
+                pass_on(permit)
             return None
         failure = self._adapter.classify(error)
         if failure.response is not None:
             host, status, headers = failure.response
             self._count(server, status)
             limits = self._quotas.parse(host, status, headers)
+            if permit is not None:
+                hold_trial(permit)
             return failed(self._retry, error, status, limits)
         if failure.unanswered:
             self._count(server, None)
+            if permit is not None:
+                report_failure(permit)
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
         return failed(self._retry, error) if retried else None
@@ -235,7 +259,13 @@ class RetryLoop(Generic[_Request, _Response]):
                 or limits.throttled
                 or body_may_report(status, limits)
             ):
+                if permit is not None:
+                    hold_trial(permit)
                 return limits
+            if status >= _LEAST_FAILURE:
+                if permit is not None:
+                    report_failure(permit, answered=True)
+                return None
         if permit is not None:
             report_answer(permit)
         return None
@@ -308,7 +338,7 @@ class RetryLoop(Generic[_Request, _Response]):
             self._throttling.count(server, status)
 
     def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
-        """Report the outcome of an attempt to the limiter; a failure without response is not one.
+        """Report the outcome of an attempt to the limiter, unless it was reported already.
 
         Returns:
             Whether the limiter is paused because of this outcome.
@@ -322,8 +352,11 @@ class RetryLoop(Generic[_Request, _Response]):
                 self._pause_rule,
                 from_server=bool(outcome.retry_after),
             )
-        if outcome.response is not None:
-            report_answer(permit)
+        if outcome.status is not None:
+            if outcome.response is None or outcome.status >= _LEAST_FAILURE:
+                report_failure(permit, answered=True)
+            else:
+                report_answer(permit)
         return False
 
     def _observed(self, request: _Request) -> Permit | None:

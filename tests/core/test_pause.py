@@ -108,3 +108,16 @@ def test_longer_pause_outlasts_the_trial() -> None:
     assert pause.closed_for(122.0) == 30.0
     pause.end_trial()
     assert pause.closed_for(122.0) == 30.0
+
+
+def test_held_trial_is_not_ended_by_a_release() -> None:
+    pause, waiter = awaiting(), Waiter()
+    pause.start(waiter, 121.0)
+    pause.end_trial()  # by the release
+    pause.hold_trial(waiter, 122.0)
+    assert pause.awaits_trial
+    assert not pause.is_trial(waiter)
+    assert pause.closed_for(122.0) == LONGEST_TRIAL
+    pause.end_trial()
+    pause.hold_trial(Waiter(), 123.0)  # another one
+    assert not pause.awaits_trial
