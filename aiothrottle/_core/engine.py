@@ -465,7 +465,7 @@ class Engine:
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""
-        if self.pause.is_trial(waiter):
+        if self.pause.ends_with(waiter):
             self.end_trial()  # its outcome was not reported
         if self.dispatcher.starved:
             self.wake()

@@ -26,7 +26,7 @@ LONGEST_TRIAL = 5.0
 class Pause:
     """The start and the end of the pause, by the bucket's clock, and the trial after it."""
 
-    __slots__ = ("awaits_trial", "began_at", "ends_at", "opens_at", "trial")
+    __slots__ = ("awaits_trial", "began_at", "ends_at", "is_held", "opens_at", "trial")
 
     def __init__(self) -> None:
         #: When `extend` was last called. A 429 of a request that started earlier makes no new
@@ -40,6 +40,8 @@ class Pause:
         self.awaits_trial: bool = False
         #: The request that has gone ahead, or did last.
         self.trial: Waiter | None = None
+        #: Whether a report about the trial will follow, so that its release does not end it.
+        self.is_held: bool = False
 
     def extend(self, now: float, seconds: float) -> None:
         """Extend the pause to so many seconds from now; never shorten it."""
@@ -65,7 +67,7 @@ class Pause:
 
     def await_trial(self) -> None:
         """Let one request go ahead when the pause ends, also if another has gone ahead already."""
-        self.awaits_trial = True
+        self.awaits_trial, self.is_held = True, False
         self.trial = None
         self.opens_at = self.ends_at
 
@@ -78,13 +80,13 @@ class Pause:
             self.trial = None
             self.end_trial()
 
-    def is_trial(self, waiter: "Waiter | None") -> bool:
-        """Return whether the others wait for this request."""
-        return self.awaits_trial and waiter is not None and waiter is self.trial
+    def ends_with(self, waiter: "Waiter | None") -> bool:
+        """Return whether the release of this request ends the trial."""
+        return self._is_trial(waiter) and not self.is_held
 
     def pass_on(self, waiter: "Waiter | None") -> bool:
         """Let another request go ahead in place of this one. Returns whether it was the trial."""
-        if not self.is_trial(waiter):
+        if not self._is_trial(waiter):
             return False
         self.await_trial()
         return True
@@ -92,10 +94,13 @@ class Pause:
     def hold_trial(self, waiter: "Waiter", now: float) -> None:
         """Wait on for the outcome of the trial, although its permit is or will be released."""
         if waiter is self.trial:
-            self.await_trial()
-            self.start(type(waiter)(), now)  # no permit has it, so no release ends the trial
+            self.awaits_trial = self.is_held = True
+            self.opens_at = max(self.ends_at, now + LONGEST_TRIAL)
 
     def end_trial(self) -> None:
         """Let all go on when the pause ends."""
         self.awaits_trial = False
         self.opens_at = self.ends_at
+
+    def _is_trial(self, waiter: "Waiter | None") -> bool:
+        return self.awaits_trial and waiter is not None and waiter is self.trial

@@ -300,6 +300,8 @@ class RetryLoop(Generic[_Request, _Response]):
                 outcome = await judge(retry, response, status, limits)
             return outcome._replace(response=unread())
         except BaseException:
+            if permit is not None:
+                pass_on(permit)
             await adapter.close(response)
             raise
 

@@ -75,7 +75,7 @@ def test_trial_closes_the_limiter_for_a_while() -> None:
     assert (pause.trial, pause.left(122.0)) == (waiter, 0.0)
     assert pause.closed_for(122.0) == LONGEST_TRIAL - 1.0
     pause.end_trial()
-    assert (pause.trial, pause.awaits_trial, pause.closed_for(122.0)) == (None, False, 0.0)
+    assert (pause.awaits_trial, pause.closed_for(122.0)) == (False, 0.0)
 
 
 def test_role_is_passed_on_by_its_holder_only() -> None:
@@ -116,8 +116,12 @@ def test_held_trial_is_not_ended_by_a_release() -> None:
     pause.end_trial()  # by the release
     pause.hold_trial(waiter, 122.0)
     assert pause.awaits_trial
-    assert not pause.is_trial(waiter)
+    assert not pause.ends_with(waiter)
     assert pause.closed_for(122.0) == LONGEST_TRIAL
+    assert pause.pass_on(waiter)
+    assert not pause.pass_on(waiter)
+    pause.start(waiter, 122.5)
+    assert pause.ends_with(waiter)
     pause.end_trial()
     pause.hold_trial(Waiter(), 123.0)  # another one
     assert not pause.awaits_trial
