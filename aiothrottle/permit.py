@@ -33,6 +33,7 @@ __all__ = [
     "report_failure",
     "report_pause",
     "report_retry",
+    "report_suspicion",
 ]
 
 #: The default cost. It is compared by identity, so a default cost needs no check.
@@ -367,6 +368,12 @@ class Permit:
         if engine.observers.listeners:
             engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
 
+    def _report_suspicion(self, host: str, statuses: frozenset[int], part: float) -> None:
+        """Emit `ThrottlingSuspected`: these statuses do not count as throttled."""
+        engine = self._entry.engine
+        if engine.observers.listeners:
+            engine.observers.emit(events.ThrottlingSuspected(engine.key, host, statuses, part))
+
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
         self._check_acquired("no request can have ended")
@@ -521,3 +528,8 @@ def report_retry(
 ) -> None:
     """Emit `Retried`: the request of the permit is going to be retried."""
     permit._report_retry(attempt, delay, status=status, error=error)  # noqa: SLF001
+
+
+def report_suspicion(permit: Permit, host: str, statuses: frozenset[int], part: float) -> None:
+    """Emit `ThrottlingSuspected` for the limiter of the permit."""
+    permit._report_suspicion(host, statuses, part)  # noqa: SLF001

@@ -41,6 +41,7 @@ body cannot be sent again, the last response is returned.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +50,7 @@ from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
 from aiothrottle._http.quotas import ServerQuotas, body_may_report
+from aiothrottle._http.suspicion import Suspicion
 from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
@@ -63,12 +65,15 @@ from aiothrottle.permit import (
     report_failure,
     report_pause,
     report_retry,
+    report_suspicion,
 )
 
 __all__ = ["RetryLoop"]
 
 _SWITCHING_PROTOCOLS = 101
 _LEAST_ERROR, _LEAST_FAILURE = 400, 500
+
+_logger = logging.getLogger("aiothrottle")
 
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response")
@@ -103,6 +108,7 @@ class RetryLoop(Generic[_Request, _Response]):
         self._queue_timeout = options.queue_timeout
         self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
         self._throttling = None if algorithm is None else OriginThrottling(algorithm)
+        self._suspicion = Suspicion()
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
@@ -164,6 +170,8 @@ class RetryLoop(Generic[_Request, _Response]):
                 if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
                 outcome = await self._judge(response, head, limits, limiter, permit)
+                if permit is not None:
+                    self._suspect(response, head[0], permit, throttled=outcome.throttled)
             attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
@@ -262,13 +270,36 @@ class RetryLoop(Generic[_Request, _Response]):
                 if permit is not None:
                     hold_trial(permit)
                 return limits
-            if status >= _LEAST_FAILURE:
-                if permit is not None:
+            if status >= _LEAST_ERROR and permit is not None:
+                self._suspect(response, status, permit)
+                if status >= _LEAST_FAILURE:
                     report_failure(permit, answered=True)
-                return None
+                    return None
         if permit is not None:
             report_answer(permit)
+            if self._suspicion.tallies and status < _LEAST_ERROR:
+                self._suspect(response, status, permit)
         return None
+
+    def _suspect(
+        self, response: _Response, status: int, permit: Permit, *, throttled: bool = False
+    ) -> None:
+        """Warn once for each host that seems to throttle by a status that does not count so."""
+        host = self._adapter.host(response)
+        now = asyncio.get_running_loop().time()
+        found = self._suspicion.count(host, status, now, throttled=throttled)
+        if found is None:
+            return
+        statuses, part = found
+        _logger.warning(
+            "%.200r answered %.0f %% of the requests of a minute with %s, which does not count as "
+            "throttled; if it throttles so, write Retry(throttled_statuses=%s)",
+            host,
+            100.0 * part,
+            " and ".join(map(str, sorted(statuses))),
+            f"{{{', '.join(map(str, sorted(statuses | {*self._retry.throttled_statuses})))}}}",
+        )
+        report_suspicion(permit, host, frozenset(statuses), part)
 
     async def _judge(
         self,
