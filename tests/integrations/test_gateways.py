@@ -31,7 +31,7 @@ class Gateway(httpx.AsyncBaseTransport):
         self._chance = random.Random(3)
         self.statuses: Counter[int] = Counter()
 
-    async def handle_async_request(self, _: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:  # noqa: ARG002
         await self._travel()
         self._tokens = min(self._burst, self._tokens + (now() - self._at) * RATE)
         self._at = now()

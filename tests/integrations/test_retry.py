@@ -182,8 +182,8 @@ def test_defaults() -> None:
         ({429}, 503, True, True),
         ({429, 403}, 403, False, True),
         ({429, 403}, 529, True, False),
-        (set(), 429, True, False),
-        (set(), 403, True, True),
+        (set[int](), 429, True, False),
+        (set[int](), 403, True, True),
     ],
 )
 def test_throttled_statuses_are_recognised(
