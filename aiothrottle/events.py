@@ -35,6 +35,7 @@ __all__ = [
     "StoreDown",
     "StoreUp",
     "Throttled",
+    "ThrottlingSuspected",
 ]
 
 _logger = logging.getLogger("aiothrottle")
@@ -78,6 +79,22 @@ class Throttled:
     key: Hashable
     #: Seconds that the server asked to wait; None: it sent no duration.
     retry_after: float | None
+
+
+@dataclass(slots=True)
+class ThrottlingSuspected:
+    """A server answers many requests by 403 or 503, which do not count as throttled.
+
+    Once for each host of a session or transport. If the server throttles so, add the statuses to
+    `Retry.throttled_statuses`.
+    """
+
+    key: Hashable
+    host: str
+    #: Which of the two statuses.
+    statuses: frozenset[int]
+    #: Their part of the answers within a minute, above 0.2.
+    part: float
 
 
 @dataclass(slots=True)
@@ -151,7 +168,16 @@ class StoreUp:
 
 
 Event: TypeAlias = (
-    Granted | Rejected | Throttled | Paused | Retried | Adapted | QuotaUpdated | StoreDown | StoreUp
+    Granted
+    | Rejected
+    | Throttled
+    | ThrottlingSuspected
+    | Paused
+    | Retried
+    | Adapted
+    | QuotaUpdated
+    | StoreDown
+    | StoreUp
 )
 """The argument of an observer."""
 

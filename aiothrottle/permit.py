@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aiothrottle import events
 from aiothrottle._core import outcomes
-from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
+from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE",
+    "PauseRule",
     "Permit",
     "WatchedPermit",
     "acquired",
+    "hold_trial",
+    "pass_on",
     "report_answer",
+    "report_failure",
     "report_pause",
     "report_retry",
+    "report_suspicion",
 ]
 
 #: The default cost. It is compared by identity, so a default cost needs no check.
@@ -111,6 +116,8 @@ class Permit:
             semaphore = entry.semaphore
             semaphore.taken -= 1
             if semaphore.watched:
+                if exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
+                    self._pass_on()
                 entry.slot_released(getattr(self, "_waiter", None))
 
     # A type checker rejects a wrong use only if it does not see these methods.
@@ -273,9 +280,12 @@ class Permit:
 
         It pauses the limiter for all its requests, and adaptive limits learn from it. If the server
         throttles many requests at once, the first report makes the pause, with some jitter; the
-        others extend it only with a longer `retry_after`. Without a `retry_after` the pause is half
-        a second, doubled with each throttled request in a row. No pause is longer than two minutes;
-        call `RateLimiter.pause` for a longer one.
+        others extend it only with a longer `retry_after`. Without a `retry_after`, or with one
+        below 0.1 seconds, the pause is half a second, doubled with each pause in a row. No pause is
+        longer than two minutes; call `RateLimiter.pause` for a longer one.
+
+        After the pause one request goes ahead. The others follow when it is reported as a success,
+        or released without a report, or after five seconds.
 
         Args:
             retry_after: Seconds that the server asked to wait. None, ``math.nan`` and numbers that
@@ -296,9 +306,7 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        self._report_pause(
-            seconds, from_server=seconds is not None, jitter=JITTER, longest=LONGEST_PAUSE
-        )
+        self._report_pause(seconds, PauseRule(), from_server=seconds is not None)
 
     def _report_answer(self) -> None:
         """Report a success, for a caller that reports only once.
@@ -309,27 +317,35 @@ class Permit:
         if entry.takes_outcomes:
             outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
 
-    def _report_pause(
-        self, seconds: float | None, *, from_server: bool, jitter: float, longest: float
-    ) -> bool:
+    def _report_failure(self, *, answered: bool = False) -> None:
+        """Report a request that failed without being throttled; see `report_failure`."""
+        entry = self._entry
+        if self._is_first_report():
+            age = entry.bucket.clock() - self._sent_at
+            waiter = getattr(self, "_waiter", None)
+            outcomes.report_failure(entry, waiter, age, answered=answered)
+
+    def _pass_on(self) -> None:
+        """Let another request go ahead of the others if this one was to, and was cancelled."""
+        self._entry.pass_on(getattr(self, "_waiter", None))
+
+    def _hold_trial(self) -> None:
+        """Have others wait for the report of this request, not for its release."""
+        outcomes.hold_trial(self._entry, getattr(self, "_waiter", None))
+
+    def _report_pause(self, seconds: float | None, rule: PauseRule, *, from_server: bool) -> bool:
         """Report a throttled request, with the pause of a retry policy.
 
         Args:
-            seconds: Duration of the pause. None: as `report_throttled` without `retry_after`.
+            seconds: Duration of the pause. None: it doubles with each pause in a row.
+            rule: How long pauses are.
             from_server: Whether the server sent the duration.
-            jitter: The pause is longer by up to this part of it, and by a second at the most.
-            longest: The longest pause, in seconds.
 
         Returns:
             Whether the limiter is now paused for `seconds`.
         """
         return self._is_first_report() and outcomes.report_throttled(
-            self._entry,
-            self._sent_at,
-            seconds,
-            from_server=from_server,
-            jitter=jitter,
-            longest=longest,
+            self._entry, self._sent_at, seconds, rule, from_server=from_server
         )
 
     def _report_retry(
@@ -351,6 +367,12 @@ class Permit:
         engine = self._entry.engine
         if engine.observers.listeners:
             engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
+
+    def _report_suspicion(self, host: str, statuses: frozenset[int], part: float) -> None:
+        """Emit `ThrottlingSuspected`: these statuses do not count as throttled."""
+        engine = self._entry.engine
+        if engine.observers.listeners:
+            engine.observers.emit(events.ThrottlingSuspected(engine.key, host, statuses, part))
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
@@ -471,20 +493,29 @@ acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
 )
 #: Reports a success, for a caller that reports only once.
 report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
+#: Lets another request go ahead of the others if this one was to, and was cancelled.
+pass_on: "Callable[[Permit], None]" = Permit._pass_on  # noqa: SLF001
+#: Has the others wait for the report of this request, if they wait for it, not for its release.
+hold_trial: "Callable[[Permit], None]" = Permit._hold_trial  # noqa: SLF001
+
+
+def report_failure(permit: Permit, *, answered: bool = False) -> None:
+    """Report a request that failed without being throttled: a 5xx, or no response.
+
+    An adaptive number of slots learns from it.
+
+    Args:
+        permit: The permit of the request. Only its first report counts.
+        answered: Whether there was a response, by which the server did not throttle.
+    """
+    permit._report_failure(answered=answered)  # noqa: SLF001
 
 
 def report_pause(
-    permit: Permit,
-    seconds: float | None,
-    *,
-    from_server: bool,
-    jitter: float,
-    longest: float,
+    permit: Permit, seconds: float | None, rule: PauseRule, *, from_server: bool
 ) -> bool:
     """Report a throttled request, with the pause of a retry policy."""
-    return permit._report_pause(  # noqa: SLF001
-        seconds, from_server=from_server, jitter=jitter, longest=longest
-    )
+    return permit._report_pause(seconds, rule, from_server=from_server)  # noqa: SLF001
 
 
 def report_retry(
@@ -497,3 +528,8 @@ def report_retry(
 ) -> None:
     """Emit `Retried`: the request of the permit is going to be retried."""
     permit._report_retry(attempt, delay, status=status, error=error)  # noqa: SLF001
+
+
+def report_suspicion(permit: Permit, host: str, statuses: frozenset[int], part: float) -> None:
+    """Emit `ThrottlingSuspected` for the limiter of the permit."""
+    permit._report_suspicion(host, statuses, part)  # noqa: SLF001

@@ -15,6 +15,10 @@ __all__ = ["Retry", "RetryBudget"]
 Jitter: TypeAlias = Literal["full", "decorrelated"]
 Verdict: TypeAlias = bool | None
 
+# Headers are read as those of a throttled request because of these statuses alone.
+_BY_STATUS = frozenset({420, 429, 529})
+# `Retry.statuses` has them, so a user may leave them out.
+_RETRIED_BY_STATUS = frozenset({429, 503})
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 
 
@@ -22,24 +26,31 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 class Retry:
     """Which failures are retried, how often, and after what delay.
 
-    A throttled request is retried with any method, since the server did nothing: a 429, a 503 with
-    Retry-After, or a response with such headers (a 403 with nothing remaining). Another status of
-    `statuses`, and an exception, is retried only with `methods`.
+    A throttled request is retried with any method, since the server did nothing, except after a 503
+    without Retry-After: there the server may have begun. Another status of `statuses`, and an
+    exception, is retried only with `methods`.
 
     The delay is the Retry-After of the response. Without one it is drawn, with "full" jitter
     between 0 and ``backoff * 2 ** (attempt - 1)``, with "decorrelated" jitter between `backoff` and
     three times the delay before; at most `max_backoff` (Marc Brooker, "Exponential Backoff And
-    Jitter", AWS Architecture Blog, 2015).
+    Jitter", AWS Architecture Blog, 2015). A Retry-After shorter than `backoff` is not enough: then
+    the drawn delay counts if it is longer, so no attempts are used up within milliseconds.
 
     Args:
         attempts: How often a request is sent at most, 1 or more; 1: no retry.
-        statuses: The statuses that are retried.
+        statuses: The statuses that are retried. So are throttled requests with a status other than
+            429 and 503.
+        throttled_statuses: The statuses by which the server throttles: they pause the limiter, and
+            adaptive limits learn from them. A response whose headers or body report it (a 403 with
+            nothing remaining) is throttled with other statuses too. Without 503, for a server that
+            answers it where a single page is broken, only a 503 with Retry-After is throttled.
         methods: The methods that may be sent twice although the server may have executed the first.
         exceptions: The exceptions that are retried. None, the default: those that the client raises
             for a failed connection, but not for a wrong certificate.
         backoff: Seconds, the longest delay before the second attempt ("decorrelated": the shortest
-            delay). Above 0.
-        max_backoff: Seconds, the longest delay without a Retry-After.
+            delay), and the first pause of the limiter, which doubles with each throttled request in
+            a row. Above 0.
+        max_backoff: Seconds, the longest delay and the longest pause without a Retry-After.
         jitter: How the delay is drawn: "full" or "decorrelated".
         max_retry_after: Seconds. A longer Retry-After is not retried: the response is returned at
             once. No pause is longer either.
@@ -65,6 +76,7 @@ class Retry:
 
     attempts: int = 5
     statuses: Collection[int] = frozenset({429, 502, 503, 504})
+    throttled_statuses: Collection[int] = frozenset({420, 429, 503, 529})
     methods: Collection[str] = _IDEMPOTENT
     exceptions: tuple[type[Exception], ...] | None = None
     backoff: float = 0.5
@@ -84,9 +96,9 @@ class Retry:
         for name in ("backoff", "max_backoff", "max_retry_after"):
             check_number(name, getattr(self, name), "seconds", above=0)
         check_number("pause_jitter", self.pause_jitter)
-        for name in ("statuses", "methods"):
+        for name in ("statuses", "throttled_statuses", "methods"):
             values = getattr(self, name)
-            kind = int if name == "statuses" else str
+            kind = str if name == "methods" else int
             if isinstance(values, str) or not isinstance(values, Collection):
                 raise TypeError(f"{name} must be a collection, such as a set, got {shown(values)}")
             for value in cast("Collection[object]", values):
@@ -95,7 +107,8 @@ class Retry:
                         f"each of {name} must be of type {kind.__name__}, got {shown(value)}"
                     )
         # As a set, so that a retry can be hashed, and a list that changes later changes nothing.
-        object.__setattr__(self, "statuses", frozenset(self.statuses))
+        for name in ("statuses", "throttled_statuses"):
+            object.__setattr__(self, name, frozenset(getattr(self, name)))
         object.__setattr__(self, "methods", frozenset(map(str.upper, self.methods)))
         check_choice("jitter", self.jitter, get_args(Jitter))
         if self.budget is not None and not isinstance(self.budget, RetryBudget):
@@ -118,11 +131,17 @@ class Retry:
                     f"each of exceptions must be a class of Exception, got {shown(kind)}"
                 )
 
-    def is_throttled(self, status: int, retry_after: float | None) -> bool:
-        """Return whether the server throttled the request: it did nothing, and others wait too."""
-        if status == self.SERVICE_UNAVAILABLE:
-            return retry_after is not None
-        return status == self.TOO_MANY_REQUESTS
+    def is_throttled(self, status: int, *, reported: bool = False) -> bool:
+        """Return whether the server throttled the request, so that other requests wait too.
+
+        Args:
+            status: The status of the response.
+            reported: Whether its headers or body report a throttled request, as
+                `ServerLimits.throttled` does.
+        """
+        if status in _BY_STATUS:
+            return status in self.throttled_statuses
+        return reported or status in self.throttled_statuses
 
     def next_delay(
         self,
@@ -148,16 +167,20 @@ class Retry:
         """
         if attempt >= self.attempts or throttled is False:
             return None
-        if not throttled and status is not None and status not in self.statuses:
-            return None
-        if throttled is None:
-            throttled = status is not None and self.is_throttled(status, retry_after)
+        if throttled is None and status is not None:
+            if status == self.SERVICE_UNAVAILABLE:
+                throttled = retry_after is not None  # else the server may have begun
+            else:
+                throttled = self.is_throttled(status)
+            if status not in self.statuses and (status in _RETRIED_BY_STATUS or not throttled):
+                return None
         if not throttled and method not in self.methods:
             return None
         if retry_after is not None and retry_after > self.max_retry_after:
             return None
+        wait = retry_after or 0.0
         # A Retry-After of 0 means "soon": without a delay all attempts would be made at once.
-        return retry_after or self._draw(attempt, previous, uniform)
+        return wait if wait >= self.backoff else max(wait, self._draw(attempt, previous, uniform))
 
     def _draw(self, attempt: int, previous: float, uniform: Callable[[], float]) -> float:
         if self.jitter == "decorrelated":

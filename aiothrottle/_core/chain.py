@@ -131,7 +131,7 @@ class Chain:
 
     def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, and release the slot above."""
-        self.engine.slot_released()
+        self.engine.slot_released(waiter)
         if waiter is not None and waiter.above is not None:
             self.above.release(waiter.above)
 
@@ -140,6 +140,12 @@ class Chain:
         self.engine.release(waiter)
         if waiter.above is not None:
             self.above.release(waiter.above)
+
+    def pass_on(self, waiter: Waiter | None) -> None:
+        """Let another request go ahead if this one went ahead and failed, here or above."""
+        self.engine.pass_on(waiter)
+        if waiter is not None:
+            self.above.pass_on(waiter.above)
 
     @property
     def is_bounded(self) -> bool:

@@ -74,8 +74,8 @@ class Dispatcher:
         if self.resuming:
             return None  # the last of them makes the consumer serve again
         now = host.now()
-        if now < host.pause.ends_at:
-            return host.pause.left(now)
+        if now < host.pause.opens_at:
+            return host.pause.closed_for(now)
         if host.rejects:
             host.rejects.charge_at_head(now, queue=host.queue, bucket=host.bucket)
         return self._grant(host, now)
@@ -85,6 +85,8 @@ class Dispatcher:
         semaphore, rejects = host.semaphore, host.rejects
         granted, cost, wait = 0, 0.0, 0.0
         most = 1 if host.chained else _BATCH
+        if host.pause.awaits_trial:
+            most, self.epoch = 1, -1  # it is decided again as it resumes, and becomes the trial
         # Waiters with a cost of 1 that may start without a further decision.
         sure = 0 if rejects else semaphore.slots - semaphore.taken
         if sure > 0:

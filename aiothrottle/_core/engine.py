@@ -189,7 +189,7 @@ class Engine:
             # Without a limit slots do not count. A permit that is held keeps its engine alive.
             and not (self.is_bounded and self.in_flight)
             and not (self.closed or self.limits.are_changed_by_user)
-            and now >= self.pause.ends_at
+            and now >= self.pause.opens_at
             and self.bucket.reset_after(now) <= 0.0
             and (self.feedback is None or self.feedback.is_forgettable(now))
             and (self.leased is None or self.leased.is_idle)
@@ -239,8 +239,8 @@ class Engine:
         """
         if self.semaphore.taken >= self.semaphore.slots + has_slot:
             return math.inf
-        if now < self.pause.ends_at:
-            return self.pause.left(now)
+        if now < self.pause.opens_at:
+            return self.pause.closed_for(now)
         return self.bucket.delay(now, cost, ahead)
 
     def decide_at_once(self, waiter: Waiter, now: float) -> float:
@@ -260,7 +260,8 @@ class Engine:
     def estimate(self, now: float, waiter: Waiter, ahead: float | None = None) -> float:
         """Return the seconds until pauses and rates admit the request, behind others.
 
-        Slots do not count, as it is not known when one is released.
+        Slots do not count, as it is not known when one is released, nor does the trial after a
+        pause.
 
         Args:
             now: The time, just read by `now`.
@@ -342,9 +343,15 @@ class Engine:
         self.bucket.take(now, waiter.cost)
         self.semaphore.taken += 1
         waiter.started = True
+        if self.pause.awaits_trial:
+            self.start_trial(waiter, now)
         if self.observers.listeners:
             self.observers.emit(events.Granted(self.key, waiter.cost, 0.0))
-        elif not self.chained and (self.shared is None or self.shared.may_grant_credit):
+        elif (
+            not self.chained
+            and not self.pause.awaits_trial  # the next request has to wait
+            and (self.shared is None or self.shared.may_grant_credit)
+        ):
             self.bucket.open_credit(now)
 
     def resume(self, waiter: Waiter) -> "Future[None] | None":
@@ -397,7 +404,12 @@ class Engine:
         """Decide again about a waiter that was granted in an older epoch, if it is the head."""
         if self.rejects_waiters or self.queue.head is not waiter:
             return False
-        return self.decide(self.now(), waiter.cost, has_slot=True) <= 0.0
+        now = self.now()
+        if self.decide(now, waiter.cost, has_slot=True) > 0.0:
+            return False
+        if self.pause.awaits_trial:
+            self.start_trial(waiter, now)
+        return True
 
     def _stay(self, waiter: Waiter) -> "Future[None]":
         """Take back a grant after which the waiter may not start, and let it wait again.
@@ -451,8 +463,10 @@ class Engine:
 
     # ---- after the start -------------------------------------------------------------------------
 
-    def slot_released(self, waiter: Waiter | None = None) -> None:  # noqa: ARG002 - a chain needs it
+    def slot_released(self, waiter: Waiter | None = None) -> None:
         """Handle the release of a slot, while the semaphore is watched."""
+        if self.pause.ends_with(waiter):
+            self.end_trial()  # its outcome was not reported
         if self.dispatcher.starved:
             self.wake()
         self.watch()
@@ -469,7 +483,28 @@ class Engine:
     def watch(self) -> None:
         """Set whether each release of a slot calls `slot_released`."""
         starved = self.dispatcher.starved
-        self.semaphore.watched = starved or self.chained or self.leased is not None
+        tried = self.pause.awaits_trial and self.pause.trial is not None
+        self.semaphore.watched = starved or self.chained or self.leased is not None or tried
+
+    def await_trial(self) -> None:
+        """Grant one request when the pause ends, and the others when that one is over."""
+        self.pause.await_trial()
+        self.reconsider()
+
+    def start_trial(self, waiter: Waiter, now: float) -> None:
+        """Note the start of a request while a trial is awaited."""
+        self.pause.start(waiter, now)
+        self.watch()
+
+    def end_trial(self) -> None:
+        """Grant all again: the request that went ahead is over, and was not throttled."""
+        self.pause.end_trial()
+        self.wake()
+
+    def pass_on(self, waiter: Waiter | None) -> None:
+        """Let another request go ahead if this one went ahead and failed."""
+        if self.pause.pass_on(waiter):
+            self.wake()
 
     def abandon(self, release: "Callable[[], None]") -> bool:
         """Release a permit that is garbage. Returns whether there is a concurrency limit.
@@ -490,6 +525,7 @@ class Engine:
         """Undo the start of a request that was not sent."""
         refund(self.bucket, waiter, self.now(), waiter.cost)
         self.observers.withdrawn += 1
+        self.pause.pass_on(waiter)
         self.release(waiter)
         self.wake()
 
@@ -596,11 +632,13 @@ class Engine:
 
     def startable(self, most: int) -> int:
         """Return how many waiters would start if they had slots, at most `most`."""
-        if self.rejects_waiters or self.bucket.clock() < self.pause.ends_at:
+        if self.rejects_waiters or self.bucket.clock() < self.pause.opens_at:
             return 0
         waiting = self.waiting - self.dispatcher.resuming
         if not waiting:
             return 0
+        if self.pause.awaits_trial:
+            most = 1
         if self.shared is not None:
             return min(waiting, self.shared.startable_soon(most))
         return min(waiting, max(1, self.bucket.startable(self.now(), most)))
@@ -688,6 +726,7 @@ class Engine:
             self.leased.restart()
         self.queue.clear()
         self.rejects.clear()
+        self.pause.pass_on(self.pause.trial)
         self.consumer.forget()
         self.loop = loop
         self.thread = get_ident()

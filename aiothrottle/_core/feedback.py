@@ -17,23 +17,43 @@ if TYPE_CHECKING:
     from aiothrottle.algorithms import Algorithm
 
 __all__ = [
-    "JITTER",
     "LONGEST_PAUSE",
     "Change",
     "Feedback",
     "GuardControl",
+    "PauseRule",
     "RateControl",
     "SlotsControl",
+    "lasts",
 ]
 
-#: The longest pause in seconds, and its jitter, as a part of the pause.
-LONGEST_PAUSE, JITTER = 120.0, 0.1
+#: Seconds, the longest pause.
+LONGEST_PAUSE = 120.0
 # Seconds. Enough jitter for many clients, and no long wait for each.
 _LONGEST_JITTER = 1.0
-# Seconds of a pause if the server sent no duration; they double with each 429 in a row.
-_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
+# Seconds. A shorter duration is the wait of one request, while all that wait are throttled.
+_SHORTEST_WAIT = 0.1
 # Seconds without reports after which learned values are out of date.
 _MEMORY = 600.0
+
+
+def lasts(seconds: float | None) -> bool:
+    """Return whether a duration that a server sent is long enough for a pause."""
+    return seconds is not None and seconds >= _SHORTEST_WAIT
+
+
+class PauseRule(NamedTuple):
+    """How long the pauses after throttled requests are."""
+
+    #: A pause is longer by up to this part of it, and by a second at the most.
+    jitter: float = 0.1
+    #: Seconds, the longest pause.
+    longest: float = LONGEST_PAUSE
+    #: Seconds of a pause if the server sent no duration, or one of milliseconds. They double with
+    #: each pause in a row.
+    backoff: float = 0.5
+    #: Seconds up to which they double.
+    max_backoff: float = 30.0
 
 
 class Change(NamedTuple):
@@ -188,17 +208,31 @@ class Feedback:
             changes += self._guard_change()
         return changes
 
-    def pause(self, seconds: float | None, *, jitter: float, longest: float) -> float:
-        """Return the seconds of a pause after a 429, with jitter.
+    def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:
+        """Record an error: a 5xx that is not throttled, or no response. Returns the changes.
+
+        Neither the rate nor the guard learns from it: the server did not throttle, and the time
+        of an error is not that of an answer.
+        """
+        self.reported_at = now
+        if self.slots is None:
+            return ()
+        before = int(self.slots.state.limit)
+        self.slots.adaptive.failed(self.slots.state, now, sent_at)
+        return self._slots_change(before)
+
+    def pause(self, seconds: float | None, rule: PauseRule) -> float:
+        """Return the seconds of a pause after a throttled request, with jitter.
 
         Many clients get a 429 at the same instant, and should not return at the same instant. The
         jitter only makes a pause longer, never shorter than the server's Retry-After.
         """
         self.streak += 1
-        if seconds is None:
+        if seconds is None or not lasts(seconds):
             doublings = min(self.streak - 1, 16)
-            seconds = min(_BACKOFF * 2.0**doublings, _LONGEST_BACKOFF)
-        return min(seconds + random.random() * min(_LONGEST_JITTER, jitter * seconds), longest)
+            seconds = max(seconds or 0.0, min(rule.backoff * 2.0**doublings, rule.max_backoff))
+        jitter = random.random() * min(_LONGEST_JITTER, rule.jitter * seconds)
+        return min(seconds + jitter, rule.longest)
 
     def _rate_change(self, before: float) -> tuple[Change, ...]:
         assert self.rate is not None

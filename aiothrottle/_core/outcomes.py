@@ -8,8 +8,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiothrottle import events
-from aiothrottle._core.feedback import Change, Feedback
+from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle.adaptive.pace import Pace
+from aiothrottle.algorithms import Unlimited
 from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
 
 __all__ = [
     "apply",
+    "hold_trial",
     "pause_for",
+    "report_failure",
     "report_success",
     "report_throttled",
     "update_quota",
@@ -51,6 +55,8 @@ class Host(Protocol):
     def in_flight(self) -> int: ...
     def now(self) -> float: ...
     def reconsider(self) -> None: ...
+    def await_trial(self) -> None: ...
+    def end_trial(self) -> None: ...
     def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
@@ -62,6 +68,7 @@ class Entry(Protocol):
     def engine(self) -> Host: ...
     @property
     def engines(self) -> "Sequence[Host]": ...
+    def pass_on(self, waiter: "Waiter | None") -> None: ...
 
 
 def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
@@ -93,6 +100,8 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     if feedback is None:
         return
     now = engine.bucket.clock()
+    if engine.pause.awaits_trial:
+        _end_trial(engine, now - age)
     changes = feedback.succeeded(
         now,
         now - age,
@@ -107,24 +116,61 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
         engine.feedback = None
 
 
+def _end_trial(engine: Host, sent_at: float) -> None:
+    """End the trial if it is over; only the trial was sent after the pause began."""
+    if sent_at > engine.pause.began_at:
+        engine.end_trial()
+
+
+def hold_trial(entry: Entry, waiter: "Waiter | None") -> None:
+    """Have the others wait for the report of this request if it is the trial, not for its release.
+
+    A response may release its permit before it is known whether the server throttled.
+    """
+    for engine in entry.engines:
+        if waiter is None:
+            return
+        engine.pause.hold_trial(waiter, engine.bucket.clock())
+        waiter = waiter.above
+
+
+def report_failure(entry: Entry, waiter: "Waiter | None", age: float, *, answered: bool) -> None:
+    """Record a request that failed `age` seconds after its start, in all its engines.
+
+    Args:
+        entry: Where the request arrived.
+        waiter: The request; None: it started on credit.
+        age: Seconds since it was sent.
+        answered: Whether there was a response, by which the server did not throttle.
+    """
+    for engine in entry.engines:
+        now = engine.bucket.clock()
+        if answered and engine.pause.awaits_trial:
+            _end_trial(engine, now - age)
+        if engine.feedback is not None:
+            changes = engine.feedback.failed(now, now - age)
+            if changes:
+                apply(engine, changes)
+    if not answered:
+        entry.pass_on(waiter)
+
+
 def report_throttled(
     entry: Entry,
     sent_at: float,
     seconds: float | None,
+    rule: PauseRule,
     *,
     from_server: bool,
-    jitter: float,
-    longest: float,
 ) -> bool:
-    """Pause after a 429. The engines above learn from it, without a pause.
+    """Pause after a throttled request. The engines above learn from it, without a pause.
 
     Args:
         entry: Where the request arrived.
         sent_at: When it was sent.
-        seconds: Duration of the pause; None: it grows with each 429 in a row.
+        seconds: Duration of the pause; None: it doubles with each pause in a row.
+        rule: How long pauses are.
         from_server: Whether the server sent the duration.
-        jitter: The pause is longer by up to this part of it.
-        longest: The longest pause, in seconds.
 
     Returns:
         Whether the engine is now paused for `seconds`.
@@ -135,18 +181,29 @@ def report_throttled(
         engine.observers.emit(events.Throttled(engine.key, seconds if from_server else None))
     reason: events.Reason = "retry-after" if from_server else "throttled"
     paused = True
-    if engine.pause.began_at < sent_at:
-        pause = feedback.pause(seconds, jitter=jitter, longest=longest)
+    if not (from_server and lasts(seconds)) and _limits_only_slots(engine, feedback):
+        paused = False  # fewer requests at once are the answer to that, not a slower rate
+    elif engine.pause.began_at < sent_at:
+        pause = feedback.pause(seconds, rule)
         pause_for(engine, pause, reason)
     elif from_server and seconds is not None:
-        pause_for(engine, min(seconds, longest), reason)
+        pause_for(engine, min(seconds, rule.longest), reason)
     else:
         paused = False
+    if paused:
+        engine.await_trial()
     now = engine.bucket.clock()
     left = engine.pause.left(now)
     for each in entry.engines:
         _learn(each, now - sent_at, left)
     return paused
+
+
+def _limits_only_slots(engine: Host, feedback: Feedback) -> bool:
+    """Return whether an adaptive number of slots is the only limit."""
+    algorithm, _ = engine.bucket.own
+    follows_server = engine.limits.server_rates is not None
+    return feedback.slots is not None and isinstance(algorithm, Unlimited) and not follows_server
 
 
 def _learn(engine: Host, age: float, pause: float) -> None:

@@ -14,6 +14,7 @@ from aiothrottle.errors import LimiterClosed
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
     from aiothrottle._core.shared import SharedSlots, SharedTokens
     from aiothrottle._core.wait_queue import Waiter, WaitQueue
@@ -28,6 +29,7 @@ class Host(Protocol):
     key: "Hashable"
     leased: "SharedSlots | None"
     queue: "WaitQueue"
+    pause: "Pause"
     semaphore: "Semaphore"
     shared: "SharedTokens | None"
 
@@ -36,6 +38,8 @@ class Host(Protocol):
     def estimate(self, now: float, waiter: "Waiter") -> float: ...
     def reject(self, reason: events.Rejection) -> None: ...
     def release(self, waiter: "Waiter") -> None: ...
+    def start_trial(self, waiter: "Waiter", now: float) -> None: ...
+    def pass_on(self, waiter: "Waiter | None") -> None: ...
 
 
 class EntryPoint(Starter, Protocol):
@@ -95,12 +99,15 @@ async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") ->
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
     engine.semaphore.taken += 1  # keeps the slot during the call of the store
+    if engine.pause.awaits_trial:
+        engine.start_trial(waiter, engine.now())  # and no other request goes ahead meanwhile
     allowed = False
     try:
         verdict = await tokens.try_start(waiter)
         allowed = verdict.allowed
     finally:
         if not allowed:
+            engine.pass_on(waiter)
             engine.release(waiter)
     if not allowed:
         engine.reject("no room")

@@ -62,15 +62,18 @@ async def judge(
     if retry.should_retry is not None:
         answer = retry.should_retry(response)
         verdict = await answer if isinstance(answer, Awaitable) else answer
-    throttled = limits.throttled if verdict is None else verdict
+    throttled = verdict
+    if throttled is None:
+        throttled = retry.is_throttled(status, reported=limits.throttled)
     return Outcome(response, None, status, _wait_of(limits), verdict, throttled)
 
 
 def failed(
-    error: Exception, status: int | None = None, limits: ServerLimits = _NOTHING
+    retry: Retry, error: Exception, status: int | None = None, limits: ServerLimits = _NOTHING
 ) -> Outcome[Any]:
     """Return the outcome of an attempt that raised an error, which may stand for a response."""
-    return Outcome(None, error, status, _wait_of(limits), throttled=limits.throttled)
+    throttled = status is not None and retry.is_throttled(status, reported=limits.throttled)
+    return Outcome(None, error, status, _wait_of(limits), throttled=throttled)
 
 
 def _wait_of(limits: ServerLimits) -> float | None:

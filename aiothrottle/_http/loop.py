@@ -22,23 +22,26 @@ An exception of step 2 is handled by the first line that applies:
   method can be repeated, and raised after the last attempt.
 - Any other: raised.
 
-Adaptive throttling counts `Failure.unanswered` in each of these cases.
+Adaptive throttling counts `Failure.unanswered` in each of these cases, and the limiter gets a
+failure.
 
 A response is handled by the first line that applies:
 
-- 101, or one that neither the server nor the `Retry` has a rule for: reported as a success, and
-  returned.
+- 101, or one that neither the server nor the `Retry` has a rule for: reported, and returned.
 - `should_retry` returned True, or returned None and the server throttled: reported as throttled,
   and retried with any method.
-- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported as a success,
-  and retried if the method can be repeated.
-- Any other: reported as a success, and returned.
+- Its status is in `Retry.statuses`, and `should_retry` did not return False: reported, and retried
+  if the method can be repeated.
+- Any other: reported, and returned.
+
+Reported is a status from 500 on as a failure, any other as a success.
 
 When no attempts or no retry budget are left, the wait would exceed `Retry.max_retry_after`, or the
 body cannot be sent again, the last response is returned.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -47,17 +50,30 @@ from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
 from aiothrottle._http.quotas import ServerQuotas, body_may_report
+from aiothrottle._http.suspicion import Suspicion
 from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.budget import RetryQuota
 from aiothrottle.errors import ThrottleError
 from aiothrottle.headers import ServerLimits
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, report_answer, report_pause, report_retry
+from aiothrottle.permit import (
+    PauseRule,
+    Permit,
+    hold_trial,
+    pass_on,
+    report_answer,
+    report_failure,
+    report_pause,
+    report_retry,
+    report_suspicion,
+)
 
 __all__ = ["RetryLoop"]
 
 _SWITCHING_PROTOCOLS = 101
-_LEAST_ERROR = 400
+_LEAST_ERROR, _LEAST_FAILURE = 400, 500
+
+_logger = logging.getLogger("aiothrottle")
 
 _Request = TypeVar("_Request", bound=Request)
 _Response = TypeVar("_Response")
@@ -86,16 +102,21 @@ class RetryLoop(Generic[_Request, _Response]):
         self._origin = origin
         self._admission = admission
         self._retry = retry
+        self._pause_rule = PauseRule(
+            retry.pause_jitter, retry.max_retry_after, retry.backoff, retry.max_backoff
+        )
         self._queue_timeout = options.queue_timeout
         self._quotas = ServerQuotas(options.server_quota, options.profiles, retry.max_retry_after)
         self._throttling = None if algorithm is None else OriginThrottling(algorithm)
+        self._suspicion = Suspicion()
         self._retry_quota = None if retry.budget is None else RetryQuota(retry.budget)
         # The target of all requests, if it is the same for all.
         nowhere = Target(None, None) if self._retry_quota is None else None
         self._only = nowhere if admission is None else admission.only
         # Whether the policy has a rule for every response; whether it has none for any below 400.
         self._judges_all = retry.should_retry is not None or retry.budget is not None
-        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in retry.statuses)
+        ruled = {*retry.statuses, *retry.throttled_statuses}
+        self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in ruled)
         #: Finds the limiter that emits events of retries, where there is no admission.
         self.observed: Admission | None = None
 
@@ -122,20 +143,24 @@ class RetryLoop(Generic[_Request, _Response]):
         permit: Permit | None = None
         attempts: Attempts | None = None
         outcome: Outcome[_Response] | None = None
+        priority = 0
         while True:
             replayable = adapter.is_replayable(request)
             if limiter is not None:
                 permit = await (
                     limiter.throttle(timeout=self._queue_timeout).__aenter__()
                     if server is None and outcome is None  # a coroutine less
-                    else self._enter(limiter, server, outcome)
+                    else self._enter(limiter, server, outcome, priority)
                 )
             try:
                 response = await send(request)
             except BaseException as error:
-                if permit is not None:
-                    permit.release()
-                if (failure := self._failure(error, server, outcome)) is None:
+                try:
+                    failure = self._failure(error, server, outcome, permit)
+                finally:
+                    if permit is not None:
+                        permit.release()
+                if failure is None:
                     raise
                 outcome = failure
             else:
@@ -145,9 +170,14 @@ class RetryLoop(Generic[_Request, _Response]):
                 if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
                 outcome = await self._judge(response, head, limits, limiter, permit)
+                if permit is not None:
+                    self._suspect(response, head[0], permit, throttled=outcome.throttled)
             attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
+            # At the end of the queue it would be throttled anew after each pause, with all that
+            # start at once, and use up its attempts.
+            priority += outcome.throttled
 
     def _target(self, request: _Request) -> Target:
         """Return the key and the limiter of a request; without an admission, its origin as key."""
@@ -156,9 +186,19 @@ class RetryLoop(Generic[_Request, _Response]):
         return Target(self._origin(request.method, request.url), None)
 
     async def _enter(
-        self, limiter: RateLimiter, server: str | None, before: Outcome[Any] | None
+        self,
+        limiter: RateLimiter,
+        server: str | None,
+        before: Outcome[Any] | None,
+        priority: int,
     ) -> Permit:
         """Wait for the limiter, no longer than `queue_timeout`.
+
+        Args:
+            limiter: The limiter.
+            server: The server, if requests to it may be dropped.
+            before: The outcome of the attempt before, if there was one.
+            priority: How often the request was throttled: it precedes those that were not.
 
         Raises:
             RequestDropped: Adaptive throttling drops the request, which took no token.
@@ -166,30 +206,42 @@ class RetryLoop(Generic[_Request, _Response]):
         try:
             if self._throttling is not None and server is not None:
                 self._throttling.check(server)
-            return await limiter.throttle(timeout=self._queue_timeout).__aenter__()
+            timeout = self._queue_timeout
+            return await limiter.throttle(priority=priority, timeout=timeout).__aenter__()
         except ThrottleError as error:
             chain(error, before)
             raise
 
     def _failure(
-        self, error: BaseException, server: str | None, before: Outcome[Any] | None
+        self,
+        error: BaseException,
+        server: str | None,
+        before: Outcome[Any] | None,
+        permit: Permit | None,
     ) -> Outcome[Any] | None:
         """Return the outcome of an attempt that raised; None if the exception is to be raised."""
         if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
             chain(error, before)
             return None
         if not isinstance(error, Exception):
+            if permit is not None:
+                pass_on(permit)
             return None
         failure = self._adapter.classify(error)
         if failure.response is not None:
             host, status, headers = failure.response
             self._count(server, status)
-            return failed(error, status, self._quotas.parse(host, status, headers))
+            limits = self._quotas.parse(host, status, headers)
+            if permit is not None:
+                hold_trial(permit)
+            return failed(self._retry, error, status, limits)
         if failure.unanswered:
             self._count(server, None)
+            if permit is not None:
+                report_failure(permit)
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
-        return failed(error) if retried else None
+        return failed(self._retry, error) if retried else None
 
     def _read(
         self,
@@ -211,13 +263,43 @@ class RetryLoop(Generic[_Request, _Response]):
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
+                or status in self._retry.throttled_statuses
                 or limits.throttled
                 or body_may_report(status, limits)
             ):
+                if permit is not None:
+                    hold_trial(permit)
                 return limits
+            if status >= _LEAST_ERROR and permit is not None:
+                self._suspect(response, status, permit)
+                if status >= _LEAST_FAILURE:
+                    report_failure(permit, answered=True)
+                    return None
         if permit is not None:
             report_answer(permit)
+            if self._suspicion.tallies and status < _LEAST_ERROR:
+                self._suspect(response, status, permit)
         return None
+
+    def _suspect(
+        self, response: _Response, status: int, permit: Permit, *, throttled: bool = False
+    ) -> None:
+        """Warn once for each host that seems to throttle by a status that does not count so."""
+        host = self._adapter.host(response)
+        now = asyncio.get_running_loop().time()
+        found = self._suspicion.count(host, status, now, throttled=throttled)
+        if found is None:
+            return
+        statuses, part = found
+        _logger.warning(
+            "%.200r answered %.0f %% of the requests of a minute with %s, which does not count as "
+            "throttled; if it throttles so, write Retry(throttled_statuses=%s)",
+            host,
+            100.0 * part,
+            " and ".join(map(str, sorted(statuses))),
+            f"{{{', '.join(map(str, sorted(statuses | {*self._retry.throttled_statuses})))}}}",
+        )
+        report_suspicion(permit, host, frozenset(statuses), part)
 
     async def _judge(
         self,
@@ -238,7 +320,7 @@ class RetryLoop(Generic[_Request, _Response]):
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
-                    return failed(error, status, limits)
+                    return failed(retry, error, status, limits)
                 if body is not None:
                     host = adapter.host(response)
                     limits = self._quotas.parse(host, status, headers, body)
@@ -249,6 +331,8 @@ class RetryLoop(Generic[_Request, _Response]):
                 outcome = await judge(retry, response, status, limits)
             return outcome._replace(response=unread())
         except BaseException:
+            if permit is not None:
+                pass_on(permit)
             await adapter.close(response)
             raise
 
@@ -263,7 +347,7 @@ class RetryLoop(Generic[_Request, _Response]):
         """Report an outcome and wait for the next attempt; return False if there is none."""
         delay = attempts.delay(outcome)
         # Also if this request is not retried: the others would be throttled as well.
-        paused = self._report(permit, outcome, delay)
+        paused = self._report(permit, outcome)
         if (
             delay is None
             or not (replayable and self._adapter.is_replayable(request))
@@ -286,24 +370,26 @@ class RetryLoop(Generic[_Request, _Response]):
         if self._throttling is not None and server is not None:
             self._throttling.count(server, status)
 
-    def _report(self, permit: Permit | None, outcome: Outcome[Any], delay: float | None) -> bool:
-        """Report the outcome of an attempt to the limiter; a failure without response is not one.
+    def _report(self, permit: Permit | None, outcome: Outcome[Any]) -> bool:
+        """Report the outcome of an attempt to the limiter, unless it was reported already.
 
         Returns:
-            Whether the limiter is now paused for at least `delay`.
+            Whether the limiter is paused because of this outcome.
         """
         if permit is None:
             return False
         if outcome.throttled:
             return report_pause(
                 permit,
-                delay if delay is not None else outcome.retry_after or 0.0,
+                outcome.retry_after or None,
+                self._pause_rule,
                 from_server=bool(outcome.retry_after),
-                jitter=self._retry.pause_jitter,
-                longest=self._retry.max_retry_after,
             )
-        if outcome.response is not None:
-            report_answer(permit)
+        if outcome.status is not None:
+            if outcome.response is None or outcome.status >= _LEAST_FAILURE:
+                report_failure(permit, answered=True)
+            else:
+                report_answer(permit)
         return False
 
     def _observed(self, request: _Request) -> Permit | None:

@@ -127,6 +127,12 @@ class AdaptiveConcurrency:
             self._set(state, now, _CUT * state.limit)
             state.cut_at = now
 
+    def failed(self, state: SlotsState, now: float, sent_at: float) -> None:
+        """Record an error, which is no fast success: its time is not recorded.
+
+        Arguments as for `throttled`.
+        """
+
     def _end_round(self, state: SlotsState, now: float) -> None:
         mean = state.total / state.count
         limit = state.limit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, report_pause
+from aiothrottle.permit import PauseRule, Permit, report_pause
 from aiothrottle.retry import Retry
 from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
 from aiothrottle.simulation.server import ROUNDING, Server, most_admitted
@@ -115,7 +115,8 @@ class World:
         attempt = 1
         try:
             while True:
-                async with limiter.throttle() as permit:
+                # As in a session, a throttled request precedes those that were not throttled.
+                async with limiter.throttle(priority=attempt - 1) as permit:
                     wait = await self._exchange(client, _now() - wanted_at)
                     if wait is None:
                         permit.report_success()
@@ -169,10 +170,14 @@ class World:
         )
         paused = report_pause(
             permit,
-            delay if delay is not None else retry_after or 0.0,
+            retry_after or None,
+            PauseRule(
+                0.0,  # without jitter: the same arguments give the same outcome
+                self._retry.max_retry_after,
+                self._retry.backoff,
+                self._retry.max_backoff,
+            ),
             from_server=bool(retry_after),
-            jitter=0.0,  # the same arguments give the same outcome
-            longest=self._retry.max_retry_after,
         )
         return delay, paused
 

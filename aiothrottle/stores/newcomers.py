@@ -94,7 +94,7 @@ class Newcomers:
     def _wait_to_ask(self, engine: Engine, waiter: "Waiter") -> float:
         """Seconds for which a call is of no use: a pause, or the quota of the server."""
         now = engine.now()
-        wait = until(max(engine.pause.ends_at, self._ask_at), now)
+        wait = until(max(engine.pause.opens_at, self._ask_at), now)
         return max(wait, engine.bucket.quota_delay(now, waiter.cost))
 
     async def _run(self, engine: Engine) -> None:

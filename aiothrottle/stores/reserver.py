@@ -359,7 +359,7 @@ class Reserver:
         There are none while enough is still reserved, for waiters without a free slot, and in a
         pause. If all waiters have theirs, but more is to be prefetched, it is one cost.
         """
-        if engine.rejects_waiters or engine.now() < engine.pause.ends_at:
+        if engine.rejects_waiters or engine.now() < engine.pause.opens_at:
             return []
         reserved, free = reserved_of(engine), engine.semaphore.free
         tokens, begun, cost = reserved.tokens, False, 0.0

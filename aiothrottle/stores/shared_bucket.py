@@ -161,7 +161,7 @@ class SharedBucket:
     def prepare(self, now: float) -> float:
         """Return what is too old to be used, and call the store if it is time to."""
         engine, reserver, reserved = self._engine, self._reserver, self._reserved
-        if now < engine.pause.ends_at:
+        if now < engine.pause.opens_at:
             reserved.give_back()
         elif not engine.resuming:
             if reserved.give_back_older(now - self._prefetch.patience):

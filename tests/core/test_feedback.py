@@ -5,7 +5,14 @@ import random
 import pytest
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from aiothrottle._core.feedback import Change, Feedback, GuardControl, RateControl, SlotsControl
+from aiothrottle._core.feedback import (
+    Change,
+    Feedback,
+    GuardControl,
+    PauseRule,
+    RateControl,
+    SlotsControl,
+)
 from aiothrottle.adaptive import SelfTuningGuard
 from aiothrottle.algorithms import SlidingWindowLog
 
@@ -120,19 +127,28 @@ def test_pause_doubles_up_to_its_bound_with_jitter(
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.5)
     feedback = Feedback()
-    pauses = [feedback.pause(None, jitter=0.0, longest=120.0) for _ in range(8)]
+    pauses = [feedback.pause(None, PauseRule(jitter=0.0)) for _ in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert feedback.streak == 8
     for seconds, jitter, longest, pause in [
         (2.0, 0.1, 120.0, 2.1),
         (100.0, 0.1, 120.0, 100.5),  # by a second at the most
-        (0.0, 0.1, 120.0, 0.0),
+        (0.1, 0.0, 120.0, 0.1),
+        (0.1, 0.0, 0.05, 0.05),
         (119.9, 0.1, 120.0, 120.0),
         (500.0, 0.1, 120.0, 120.0),
     ]:
-        assert feedback.pause(seconds, jitter=jitter, longest=longest) == pause
+        assert feedback.pause(seconds, PauseRule(jitter, longest)) == pause
+    feedback.streak = 2
+    assert feedback.pause(None, PauseRule(jitter=0.0, backoff=3.0, max_backoff=20.0)) == 12
+    assert feedback.pause(None, PauseRule(jitter=0.0, backoff=3.0, max_backoff=20.0)) == 20
+    feedback.streak = 2
+    # Milliseconds are too short for a pause.
+    assert feedback.pause(0.0, PauseRule(jitter=0.0)) == 2
+    assert feedback.pause(0.099, PauseRule(jitter=0.0)) == 4
+    assert feedback.pause(0.099, PauseRule(jitter=0.0, backoff=0.001, max_backoff=0.01)) == 0.099
     feedback.streak = 10_000  # more doublings than a float has room for
-    assert feedback.pause(None, jitter=0.0, longest=120.0) == 30
+    assert feedback.pause(None, PauseRule(jitter=0.0)) == 30
 
 
 def test_learned_values_count_for_ten_minutes() -> None:

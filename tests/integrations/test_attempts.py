@@ -13,6 +13,7 @@ from aiothrottle.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+RETRY = Retry()
 ERROR = OSError("the connection is dead")
 
 
@@ -33,7 +34,7 @@ def test_success_refunds_the_cost_of_the_last_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [answered(200, throttled=True), answered(503), failed(ERROR)], ids=str
+    "outcome", [answered(200, throttled=True), answered(503), failed(RETRY, ERROR)], ids=str
 )
 def test_failure_refunds_nothing(outcome: Outcome[str]) -> None:
     quota = RetryQuota(RetryBudget())
@@ -90,12 +91,12 @@ def test_delay_is_retry_after_or_a_growing_backoff() -> None:
 def test_result_is_the_response_or_the_error() -> None:
     assert answered(200).result() == "response"
     with pytest.raises(OSError, match="dead"):
-        failed(ERROR).result()
+        failed(RETRY, ERROR).result()
 
 
 def test_retry_after_of_an_outcome() -> None:
     reported = ServerLimits(throttled=True, retry_after=3.0, reset_after=9.0, remaining=0)
-    assert failed(ERROR, 429, reported) == Outcome(None, ERROR, 429, 3.0, throttled=True)
+    assert failed(RETRY, ERROR, 429, reported) == Outcome(None, ERROR, 429, 3.0, throttled=True)
     # Without a Retry-After: the reset, if no quota remains.
     for limits, seconds in [
         (reported._replace(retry_after=None), 9.0),
@@ -104,8 +105,8 @@ def test_retry_after_of_an_outcome() -> None:
         (reported._replace(retry_after=None, throttled=False), None),
         (reported._replace(throttled=False, remaining=1), 3.0),
     ]:
-        assert failed(ERROR, 429, limits).retry_after == seconds
-    assert failed(ERROR) == Outcome(None, ERROR, None)
+        assert failed(RETRY, ERROR, 429, limits).retry_after == seconds
+    assert failed(RETRY, ERROR) == Outcome(None, ERROR, None)
 
 
 @pytest.mark.parametrize("verdict", [True, False, None])
@@ -139,10 +140,10 @@ def test_cause_is_the_outcome_before() -> None:
     throttled = error.__cause__
     assert isinstance(throttled, AttemptThrottled)
     assert (throttled.status, throttled.retry_after) == (503, 7.0)
-    chain(error, failed(ERROR))  # there is one
+    chain(error, failed(RETRY, ERROR))  # there is one
     assert error.__cause__ is throttled
     other = ThrottleError("no slot")
-    chain(other, failed(ERROR, 429))
+    chain(other, failed(RETRY, ERROR, 429))
     assert other.__cause__ is ERROR
 
 

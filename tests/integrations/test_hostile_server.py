@@ -18,7 +18,7 @@ from tests.misbehaving_server import MisbehavingServer
 
 LIMITS, RETRIES = Feature.LIMITS, Feature.RETRIES
 ATTEMPTS, LONGEST = 3, 30.0
-RETRY = Retry(attempts=ATTEMPTS, backoff=0.001, max_retry_after=LONGEST)
+RETRY = Retry(attempts=ATTEMPTS, backoff=0.001, max_backoff=0.01, max_retry_after=LONGEST)
 
 FAR = ["1000000000000", "9" * 60, "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT", "31"]
 GARBAGE = [

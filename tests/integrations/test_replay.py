@@ -194,7 +194,7 @@ JUDGES: list[Judge] = [None, reads_nothing, reads, reads_content, reads_a_line, 
 
 
 def once(judge: Judge) -> Retry:
-    return Retry(attempts=1, should_retry=judge)
+    return Retry(attempts=1, max_backoff=0.001, should_retry=judge)
 
 
 async def assert_read(

@@ -169,13 +169,46 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "retry_after", "throttled"),
-    [(429, None, True), (503, 0.0, True), (503, None, False), (502, 1.0, False)],
+    ("statuses", "status", "reported", "throttled"),
+    [
+        (None, 429, False, True),
+        (None, 420, False, True),
+        (None, 529, False, True),
+        (None, 503, False, True),
+        (None, 502, False, False),
+        (None, 403, False, False),
+        (None, 403, True, True),
+        ({429}, 503, False, False),
+        ({429}, 503, True, True),
+        ({429, 403}, 403, False, True),
+        ({429, 403}, 529, True, False),
+        (set[int](), 429, True, False),
+        (set[int](), 403, True, True),
+    ],
 )
 def test_throttled_statuses_are_recognised(
-    status: int, retry_after: float | None, throttled: bool
+    statuses: set[int] | None, status: int, reported: bool, throttled: bool
 ) -> None:
-    assert Retry().is_throttled(status, retry_after) == throttled
+    retry = Retry() if statuses is None else Retry(throttled_statuses=statuses)
+    assert retry.is_throttled(status, reported=reported) == throttled
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "retry_after", "retried"),
+    [
+        ("GET", 503, None, True),
+        ("POST", 503, None, False),  # the server may have begun
+        ("POST", 503, 1.0, True),
+        ("POST", 429, None, True),
+        ("POST", 529, None, True),
+        ("POST", 502, 1.0, False),
+    ],
+)
+def test_bare_503_is_retried_only_with_repeatable_methods(
+    method: str, status: int, retry_after: float | None, retried: bool
+) -> None:
+    delay = Retry().next_delay(1, method, status=status, retry_after=retry_after)
+    assert (delay is not None) == retried
 
 
 @pytest.mark.parametrize(

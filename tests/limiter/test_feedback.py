@@ -20,7 +20,7 @@ from aiothrottle import (
     TokenBucket,
     events,
 )
-from aiothrottle._core.feedback import Change
+from aiothrottle._core.feedback import Change, PauseRule
 from aiothrottle._core.outcomes import apply
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
@@ -106,15 +106,18 @@ async def test_pause_without_retry_after_doubles_until_a_success() -> None:
     assert limiter._engine.feedback is None
 
 
+RULE = PauseRule(jitter=0.0, longest=10.0)
+
+
 @virtual
 async def test_custom_policy_extends_pause_only_by_retry_after() -> None:
     limiter = RateLimiter(100)
     permits = [await limiter.acquire() for _ in range(3)]
     await asyncio.sleep(0.1)
-    assert report_pause(permits[0], 1.0, from_server=False, jitter=0.0, longest=10.0)
-    assert not report_pause(permits[1], 5.0, from_server=False, jitter=0.0, longest=10.0)
+    assert report_pause(permits[0], 1.0, RULE, from_server=False)
+    assert not report_pause(permits[1], 5.0, RULE, from_server=False)
     assert limiter.statistics().paused_for == 1.0
-    assert report_pause(permits[2], 50.0, from_server=True, jitter=0.0, longest=10.0)
+    assert report_pause(permits[2], 50.0, RULE, from_server=True)
     assert limiter.statistics().paused_for == 10.0
 
 

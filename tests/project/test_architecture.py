@@ -47,6 +47,7 @@ TABLE = """
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
     _http.options | adaptive headers retry                                   |
+    _http.suspicion |                                                        |
     _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
     _http.quotas | _http.options headers headers.* limiter permit rate              |
     _http.admission | _http.options keyed limiter                            |
@@ -57,7 +58,7 @@ TABLE = """
     decision     | permit                                                    |
     statistics   |                                                           |
     _core        |                                                           |
-    _core.pause  | algorithms.timestamps                                     |
+    _core.pause  | _core.wait_queue algorithms.timestamps                    |
     _core.semaphore |                                                        |
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |

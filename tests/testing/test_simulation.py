@@ -174,8 +174,7 @@ def test_without_retry_after_the_client_backs_off() -> None:
     server = Server("2/s", retry_after="none")
     outcome = simulate(RateLimiter, server, workers=1, seconds=200, retry=once)
     gaps = [b.at - a.at for a, b in itertools.pairwise(outcome.arrivals) if a.refused]
-    assert 0.1 <= min(gaps) < max(gaps) <= 4.0 + 0.15
-    assert statistics.mean(gaps) == pytest.approx(2.0, rel=0.3)
+    assert 4.0 <= min(gaps) <= max(gaps) <= 4.0 + 0.15
 
 
 def test_throttled_request_pauses_all_workers_of_its_client() -> None:

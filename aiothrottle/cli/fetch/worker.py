@@ -153,12 +153,10 @@ class Worker:
     def _answered(self, response: ClientResponse) -> None:
         """Handle the headers of a response; one that is retried begins a wait."""
         retry = self._crawl.retry
-        if response.status in retry.statuses:
-            # A Retry-After of any value makes a 503 a throttled request.
-            if retry.is_throttled(
-                response.status, 0.0 if "Retry-After" in response.headers else None
-            ):
-                self._crawl.throttled(response.url)
+        throttled = retry.is_throttled(response.status)
+        if throttled:
+            self._crawl.throttled(response.url)
+        if throttled or response.status in retry.statuses:
             self._rest()
 
     def _rest(self) -> None:
