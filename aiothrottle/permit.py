@@ -26,8 +26,10 @@ __all__ = [
     "Permit",
     "WatchedPermit",
     "acquired",
+    "infer_rate",
     "report_answer",
     "report_pause",
+    "report_quota",
     "report_retry",
 ]
 
@@ -239,13 +241,35 @@ class Permit:
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
         self._check_acquired("no server can have reported a quota for it")
+        self._report_quota(remaining, reset_after, evenly=evenly)
+
+    def _report_quota(
+        self, remaining: float, reset_after: float, error: float = 0.0, *, evenly: bool
+    ) -> None:
+        """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
         outcomes.update_quota(
             self._entry.engine,
             self._sent_at,
             remaining,
             reset_after,
+            error=error,
             held=self._held is True,
             evenly=evenly,
+        )
+
+    def _infer_rate(
+        self, limit: float, remaining: float, reset_after: float, error: float, *, throttled: bool
+    ) -> None:
+        """Infer the rate of the server from the quotas that it reports."""
+        engine = self._entry.engine
+        engine.limits.infer(
+            engine,
+            self._sent_at,
+            limit=limit,
+            remaining=remaining,
+            reset_after=reset_after,
+            error=error,
+            throttled=throttled,
         )
 
     def report_success(self) -> None:
@@ -485,6 +509,26 @@ def report_pause(
     return permit._report_pause(  # noqa: SLF001
         seconds, from_server=from_server, jitter=jitter, longest=longest
     )
+
+
+def report_quota(
+    permit: Permit, remaining: float, reset_after: float, error: float, *, evenly: bool
+) -> None:
+    """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
+    permit._report_quota(remaining, reset_after, error, evenly=evenly)  # noqa: SLF001
+
+
+def infer_rate(
+    permit: Permit,
+    limit: float,
+    remaining: float,
+    reset_after: float,
+    error: float,
+    *,
+    throttled: bool,
+) -> None:
+    """Infer the rate of the server from the quotas that it reports."""
+    permit._infer_rate(limit, remaining, reset_after, error, throttled=throttled)  # noqa: SLF001
 
 
 def report_retry(

@@ -103,7 +103,9 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     )
     if changes:
         apply(engine, changes)
-    if feedback.guard is None and not feedback.is_needed:
+    if engine.limits.rate_unknown:
+        engine.limits.answered(engine)
+    elif feedback.guard is None and not feedback.is_needed:
         engine.feedback = None
 
 
@@ -185,15 +187,17 @@ def update_quota(
     remaining: float,
     reset_after: float,
     *,
+    error: float,
     held: bool,
     evenly: bool,
 ) -> None:
-    """Keep to the quota that the server reported in its response."""
+    """Keep to the quota that the server reported; the reset may be earlier by `error` seconds."""
     engine.bucket.update_quota(
         engine.now(),
         remaining,
         reset_after,
         sent_at=sent_at,
+        error=error,
         in_flight=engine.in_flight - held,  # sent since, or not counted yet
         evenly=evenly,
     )

@@ -13,13 +13,14 @@ from aiothrottle.headers import (
     PROFILES,
     Profile,
     ServerLimits,
-    parse_rate_limit,
     profile_for,
 )
 from aiothrottle.headers.fields import IS_LIMIT_HEADER, Headers
 from aiothrottle.headers.memo import Memo
+from aiothrottle.headers.parse import parse_response
+from aiothrottle.headers.server_clock import ServerClock
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, infer_rate, report_quota
 from aiothrottle.rate import Rate
 
 __all__ = ["ServerQuotas", "body_may_report"]
@@ -43,7 +44,7 @@ class ServerQuotas:
         longest: Seconds; a reported quota is applied for no longer.
     """
 
-    __slots__ = ("_longest", "_may_report", "_profiles", "_use")
+    __slots__ = ("_clocks", "_longest", "_may_report", "_profiles", "_use")
 
     def __init__(self, use: ServerQuotaUse, profiles: Iterable[Profile], longest: float) -> None:
         own = tuple(profiles)
@@ -51,13 +52,15 @@ class ServerQuotas:
         self._longest = longest
         reporting = [it for it in (*PROFILES.values(), *own) if it.has_effect]
         self._may_report = Memo(partial(_may_report, reporting)).__getitem__
-        self._profiles = Memo[str, Profile | None](partial(profile_for, also=own))
+        self._profiles = Memo[str, Profile | None](partial(_profile, own))
+        self._clocks = Memo[str, ServerClock](lambda _: ServerClock())
 
     def parse(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
     ) -> ServerLimits:
         """Return the limits that a response of that host reports."""
-        return parse_rate_limit(status, headers, datetime.now(UTC), body, self._profiles[host])
+        now, profile = datetime.now(UTC), self._profiles[host]
+        return parse_response(status, headers, now, body, profile, self._clocks[host])
 
     def has_none(self, status: int, headers: Iterable[str]) -> bool:
         """Return whether a response is no error and has no header about limits.
@@ -72,21 +75,40 @@ class ServerQuotas:
         """Apply what a response reports to the limiter and the permit of its request, if any."""
         if limiter is None or permit is None:
             return
-        if limits.remaining is None and limits.limit is None and not limits.policies:
+        limit, remaining, reset_after = limits.limit, limits.remaining, limits.reset_after
+        if remaining is None and limit is None and not limits.policies:
             return
-        is_complete = limits.remaining is not None and limits.reset_after is not None
         if limiter.follows_server:
             rates = tuple(_rates(limits))
-            if rates or is_complete:
+            if not rates and remaining is not None and reset_after is not None:
+                if limit is None or limits.unit not in _REQUESTS:
+                    limiter.follow()
+                else:
+                    infer_rate(
+                        permit,
+                        limit,
+                        remaining,
+                        reset_after,
+                        limits.reset_error,
+                        throttled=limits.throttled,
+                    )
+            elif rates:
                 limiter.follow(*rates)
-        # Where there is a Retry-After, the pause is made of that.
-        if self._use is None or not is_complete or limits.retry_after is not None:
+        if self._use is None or remaining is None or reset_after is None:
             return
-        assert limits.remaining is not None
-        assert limits.reset_after is not None
+        # Of a throttled response with a Retry-After, the pause is made of that.
+        if limits.throttled and limits.retry_after is not None:
+            return
         if limits.unit in _REQUESTS:
-            reset_after = min(limits.reset_after, self._longest)
-            permit.update_quota(limits.remaining, reset_after, evenly=self._use == "evenly")
+            reset_after = min(reset_after, self._longest)
+            evenly = self._use == "evenly"
+            report_quota(permit, remaining, reset_after, limits.reset_error, evenly=evenly)
+
+
+def _profile(own: Iterable[Profile], host: str) -> Profile | None:
+    """Return the profile of a host, if there is one and it has an effect."""
+    found = profile_for(host, own)
+    return found if found is not None and found.has_effect else None
 
 
 def _may_report(profiles: Iterable[Profile], name: str) -> bool:

@@ -22,11 +22,13 @@ _MOST_IN_FLIGHT = 4096
 class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
-    `next_at` is when the next token can be taken, where they are spread evenly.
+    `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
+    the quota is kept to, or only known.
     """
 
     remaining: float = math.inf
     resets_at: float = -math.inf
+    binds: bool = True
     next_at: float = -math.inf
     log: deque[tuple[float, float]] = field(
         default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
@@ -70,6 +72,8 @@ class ServerQuota:
         remaining: float,
         reset_after: float,
         sent_at: float,
+        *,
+        binds: bool = True,
     ) -> None:
         """Record what a response reports.
 
@@ -82,16 +86,22 @@ class ServerQuota:
             remaining: Tokens that remained when the server answered.
             reset_after: Seconds until the quota resets.
             sent_at: When the request was sent.
+            binds: Whether it is kept to.
         """
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:
                 break
             remaining -= cost
         resets_at = now + reset_after
-        if now < state.resets_at and abs(resets_at - state.resets_at) < _SAME_WINDOW:
+        # What is only known has held nothing back: it may be of the window before.
+        if (
+            (binds and state.binds)
+            and now < state.resets_at
+            and abs(resets_at - state.resets_at) < _SAME_WINDOW
+        ):
             remaining = min(remaining, state.remaining)
             resets_at = max(resets_at, state.resets_at)
-        state.remaining, state.resets_at = remaining, resets_at
+        state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
 
     def delay(self, state: ServerQuotaState, now: float, cost: float) -> float:
         """Seconds until the quota has room, which is now or at the reset."""
@@ -99,7 +109,7 @@ class ServerQuota:
 
     def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
         """Seconds until it has room after the `ahead` tokens; later quotas have room for all."""
-        if now >= state.resets_at or cost == 0:
+        if not state.binds or now >= state.resets_at or cost == 0:
             return 0.0
         reset = until(state.resets_at, now)
         if ahead + cost > state.remaining:
@@ -113,14 +123,19 @@ class ServerQuota:
         """Take `cost` of what remains."""
         state.log.append((now, cost))
         if now < state.resets_at:
-            if self.evenly:
+            if self.evenly and state.binds:
                 interval = self._interval(state, now)
                 state.next_at = max(now, state.next_at) + cost * interval
             state.remaining -= cost
 
     def remaining(self, state: ServerQuotaState, now: float) -> float:
-        """Tokens that remain; infinity if that is unknown."""
-        return max(0.0, state.remaining) if now < state.resets_at else math.inf
+        """Tokens that it leaves; infinity where it is not kept to."""
+        known = self.reported(state, now)
+        return math.inf if known is None or not state.binds else known
+
+    def reported(self, state: ServerQuotaState, now: float) -> float | None:
+        """Tokens that remain; None if that is unknown."""
+        return max(0.0, state.remaining) if now < state.resets_at else None
 
     def reset_after(self, state: ServerQuotaState, now: float) -> float:
         """Seconds until the quota resets."""

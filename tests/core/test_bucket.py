@@ -25,11 +25,12 @@ def report(
     *,
     now: float = 0.0,
     reset_after: float = 10.0,
+    error: float = 0.0,
     in_flight: int = 0,
     evenly: bool = False,
 ) -> None:
     bucket.update_quota(
-        now, remaining, reset_after, sent_at=now, in_flight=in_flight, evenly=evenly
+        now, remaining, reset_after, sent_at=now, error=error, in_flight=in_flight, evenly=evenly
     )
 
 
