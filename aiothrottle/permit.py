@@ -219,8 +219,9 @@ class Permit:
         """Keep the limiter to the quota that the server reported in its response.
 
         The limiter becomes tighter until the server resets the quota, and never looser than its
-        own rate. Requests that were sent since are subtracted; of several reports on one window
-        the lowest counts. The permit may have been released.
+        own rate. A quota that its own rate does not exceed by then changes nothing. Requests that
+        were sent since are subtracted; of several reports on one window the lowest counts. The
+        permit may have been released.
 
         Args:
             remaining: Tokens that the server has left, 0 or more.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Protocol
 
-__all__ = ["LIMIT", "REPORTING", "WITHOUT_REPORT", "Answer", "Server"]
+__all__ = ["LIMIT", "REPORTING", "Answer", "Server", "Silent", "express_legacy", "koa"]
 
 LIMIT, PERIOD = 20, 1.0
 
@@ -256,4 +256,3 @@ REPORTING: dict[str, Callable[[], Server]] = {
     "slowapi": slowapi,
     "rate-limiter-flexible": rate_limiter_flexible,
 }
-WITHOUT_REPORT: Callable[[], Server] = Silent

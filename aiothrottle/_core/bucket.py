@@ -164,10 +164,11 @@ class LocalBucket:
             reset_after: Seconds until the server resets the quota.
             sent_at: When the request was sent.
             error: Seconds by which the reset may be earlier.
-            in_flight: Other requests in flight, which the first report may not count yet.
+            in_flight: Other requests in flight, which a report may not count yet.
             evenly: Whether the remaining tokens are spread over `reset_after`; the first report
                 decides.
         """
+        alone = in_flight <= 0
         if self._quota is None:
             self._quota = ServerQuota(evenly=evenly)
             self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
@@ -177,7 +178,8 @@ class LocalBucket:
         least = reset_after - error - (now - sent_at)
         binds = self._quota.evenly or self._exceeds(now, remaining, least)
         quota = self.state[1]
-        self._quota.update(quota, now, remaining - in_flight, reset_after, sent_at, binds=binds)
+        remaining -= in_flight
+        self._quota.update(quota, now, remaining, reset_after, sent_at, binds=binds, alone=alone)
 
     def _exceeds(self, now: float, tokens: float, seconds: float) -> bool:
         """Return whether the limiter's own algorithm admits more than that within so many seconds.

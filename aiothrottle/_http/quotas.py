@@ -59,8 +59,14 @@ class ServerQuotas:
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
     ) -> ServerLimits:
         """Return the limits that a response of that host reports."""
-        now, profile = datetime.now(UTC), self._profiles[host]
-        return parse_response(status, headers, now, body, profile, self._clocks[host])
+        return parse_response(
+            status,
+            headers,
+            datetime.now(UTC),
+            body=body,
+            profile=self._profiles[host],
+            server=self._clocks[host],
+        )
 
     def has_none(self, status: int, headers: Iterable[str]) -> bool:
         """Return whether a response is no error and has no header about limits.

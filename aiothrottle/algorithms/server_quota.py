@@ -23,11 +23,12 @@ class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
     `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
-    the quota is kept to, or only known.
+    the quota is kept to, or only known; `least` the lowest report about the window as it was.
     """
 
     remaining: float = math.inf
     resets_at: float = -math.inf
+    least: float = math.inf
     binds: bool = True
     next_at: float = -math.inf
     log: deque[tuple[float, float]] = field(
@@ -74,11 +75,14 @@ class ServerQuota:
         sent_at: float,
         *,
         binds: bool = True,
+        alone: bool = False,
     ) -> None:
         """Record what a response reports.
 
         The report is older than what was taken since its request was sent, so that is subtracted.
-        Of several reports about one window the lowest counts, as responses overtake each other.
+        Of several reports about one window the lowest counts, as requests and responses overtake
+        each other. That subtracts some requests that the server had counted: once no other request
+        is in flight, it has counted all, and what remains is exactly the least that it reported.
 
         Args:
             state: Is changed.
@@ -87,7 +91,9 @@ class ServerQuota:
             reset_after: Seconds until the quota resets.
             sent_at: When the request was sent.
             binds: Whether it is kept to.
+            alone: Whether no other request is in flight.
         """
+        least = remaining
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:
                 break
@@ -99,9 +105,11 @@ class ServerQuota:
             and now < state.resets_at
             and abs(resets_at - state.resets_at) < _SAME_WINDOW
         ):
-            remaining = min(remaining, state.remaining)
+            least = min(least, state.least)
+            remaining = least if alone else min(remaining, state.remaining)
             resets_at = max(resets_at, state.resets_at)
         state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
+        state.least = least
 
     def delay(self, state: ServerQuotaState, now: float, cost: float) -> float:
         """Seconds until the quota has room, which is now or at the reset."""

@@ -72,25 +72,23 @@ def parse_rate_limit(
         raise TypeError(f"status must be an int such as 429, got {status!r}")
     if body is not None and not isinstance(body, str | bytes):
         raise TypeError(f"body must be str or bytes, got a {type(body).__name__}")
-    return parse_response(
-        status, headers, now, body, None if profile is None else _profile(profile)
-    )
+    found = None if profile is None else _profile(profile)
+    return parse_response(status, headers, now, body=body, profile=found)
 
 
 def parse_response(
     status: int,
     headers: Headers,
     now: datetime,
-    body: str | bytes | None,
-    profile: Profile | None,
+    *,
+    body: str | bytes | None = None,
+    profile: Profile | None = None,
     server: ServerClock | None = None,
 ) -> ServerLimits:
     """Parse as `parse_rate_limit` does, for a caller that has checked the arguments.
 
-    Args:
-        status, headers, now, body: As there.
-        profile: A profile that has an effect, or None.
-        server: What earlier responses of the server have shown of its clock.
+    The profile is one that has an effect. `server` is what earlier responses of the server have
+    shown of its clock.
     """
     names, values = lines_of(headers)
     layout = LAYOUTS[names] if profile is None else profile.layouts[names]

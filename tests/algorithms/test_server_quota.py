@@ -59,6 +59,31 @@ def test_lowest_report_of_a_window_counts() -> None:
     assert (state.remaining, state.resets_at) == (99, 91.0)
 
 
+def test_request_counted_twice_is_corrected_at_the_end() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    for timestamp in (1.0, 2.0, 3.0):
+        algorithm.take(state, timestamp, 1)
+    algorithm.update(state, 4.0, 7, 30.0, 1.0)  # all three are counted in it
+    assert algorithm.remaining(state, 4.0) == 5
+    algorithm.update(state, 4.1, 8, 29.9, 3.0)  # overtaken
+    assert algorithm.remaining(state, 4.1) == 5
+    algorithm.update(state, 4.2, 9, 29.8, 2.0, alone=True)
+    assert algorithm.remaining(state, 4.2) == 7
+
+
+def test_quota_that_does_not_bind_is_only_known() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    algorithm.update(state, 0.0, 1, 30.0, 0.0, binds=False)
+    assert admit(algorithm, state, 1.0, 5)
+    assert (algorithm.remaining(state, 1.0), algorithm.reported(state, 1.0)) == (math.inf, 0)
+    algorithm.update(state, 2.0, 9, 28.0, 0.0)  # the first that binds, of an older request
+    assert algorithm.remaining(state, 2.0) == 4
+    algorithm.update(state, 3.0, 8, 27.5, 3.0, binds=False)
+    assert algorithm.delay(state, 3.0, 100) == 0.0
+
+
 def test_tokens_taken_since_the_request_are_subtracted() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
