@@ -4,10 +4,13 @@ A quota only makes the limiter tighter, never looser than its own rate; a limite
 its own takes the server's. What is not plausible, or not about requests, has no effect.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
+from aiothrottle._http.backoff import Backoff
 from aiothrottle._http.options import ServerQuotaUse
 from aiothrottle.headers import (
     PROFILES,
@@ -23,11 +26,14 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit, infer_rate, report_quota
 from aiothrottle.rate import Rate
 
-__all__ = ["ServerQuotas", "body_may_report"]
+__all__ = ["ServerQuotas"]
 
 _LEAST_ERROR = 400
 # A response of these statuses may be a throttled one, and say so or say more in its body.
 _MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
+_JSON = re.compile(
+    r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
+)
 # The units that a limiter counts.
 _REQUESTS = frozenset({None, "request", "requests"})
 # A larger quota limits no client, and a sliding window log would keep as many instants. No request
@@ -44,7 +50,7 @@ class ServerQuotas:
         longest: Seconds; a reported quota is applied for no longer.
     """
 
-    __slots__ = ("_clocks", "_longest", "_may_report", "_profiles", "_use")
+    __slots__ = ("_backoffs", "_clocks", "_longest", "_may_report", "_profiles", "_use")
 
     def __init__(self, use: ServerQuotaUse, profiles: Iterable[Profile], longest: float) -> None:
         own = tuple(profiles)
@@ -53,20 +59,42 @@ class ServerQuotas:
         reporting = [it for it in (*PROFILES.values(), *own) if it.has_effect]
         self._may_report = Memo(partial(_may_report, reporting)).__getitem__
         self._profiles = Memo[str, Profile | None](partial(_profile, own))
+        self._backoffs = Memo[str, Backoff](lambda _: Backoff())
         self._clocks = Memo[str, ServerClock](lambda _: ServerClock())
 
     def parse(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
     ) -> ServerLimits:
         """Return the limits that a response of that host reports."""
-        return parse_response(
-            status,
-            headers,
-            datetime.now(UTC),
-            body=body,
-            profile=self._profiles[host],
-            server=self._clocks[host],
-        )
+        now, profile, server = datetime.now(UTC), self._profiles[host], self._clocks[host]
+        limits = parse_response(status, headers, now, body=body, profile=profile, server=server)
+        if profile is None or profile.least_backoff is None or not limits.throttled:
+            return limits
+        resets = limits.remaining == 0 and limits.reset_after is not None
+        if limits.retry_after is not None or resets:
+            return limits
+        wait = self._backoffs[host].wait(time.monotonic(), profile.least_backoff)
+        return limits._replace(retry_after=wait)
+
+    def body_may_report(
+        self, host: str, status: int, headers: Mapping[str, str], limits: ServerLimits
+    ) -> bool:
+        """Return whether to read the body: it may throttle, or name a time that no header does."""
+        if limits.retry_after is not None:
+            return False
+        if status in _MAY_THROTTLE and limits.reset_after is None:
+            return True
+        return not limits.throttled and self.reads_json(host, status, headers)
+
+    def reads_json(self, host: str, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether the profile says that only the body may report, and the body is JSON.
+
+        Then it is read also if its length is unknown. A stream of events is no JSON.
+        """
+        profile = self._profiles[host]
+        if profile is None or status not in profile.body_statuses:
+            return False
+        return bool(_JSON.match(headers.get("Content-Type", "")))
 
     def has_none(self, status: int, headers: Iterable[str]) -> bool:
         """Return whether a response is no error and has no header about limits.
@@ -120,11 +148,6 @@ def _profile(own: Iterable[Profile], host: str) -> Profile | None:
 def _may_report(profiles: Iterable[Profile], name: str) -> bool:
     """Return whether a header of that name may be about limits, for any server."""
     return IS_LIMIT_HEADER[name] or any(profile.is_limit_header[name] for profile in profiles)
-
-
-def body_may_report(status: int, limits: ServerLimits) -> bool:
-    """Return whether to read the body too: the server may throttle, and names no time so far."""
-    return status in _MAY_THROTTLE and limits.retry_after is None and limits.reset_after is None
 
 
 def _rates(limits: ServerLimits) -> Iterator[Rate]:

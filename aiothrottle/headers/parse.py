@@ -98,7 +98,8 @@ def parse_response(
         values = with_seconds(profile, names, values)
     fields = collect(layout, values)
     clock, fresh = _clock(fields, now, server)
-    result = None if body is None else read_body(body, status, clock)
+    marks = () if profile is None else profile.marks
+    result = None if body is None else read_body(body, status, clock, marks)
     if result is not None:
         _add_nested(fields, result)
     vendor = None
