@@ -55,23 +55,29 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 SERVER: Final = "server"
 
 
-class Host(Protocol):
-    """The engine, as far as its limits can be changed."""
+class SlotsHost(Protocol):
+    """The engine, as far as its slots can be changed."""
 
-    bucket: "LocalBucket"
     feedback: Feedback | None
     key: Hashable
     leased: "SharedSlots | None"
     observers: "Observers"
     semaphore: "Semaphore"
+
+    def reconsider(self) -> None: ...
+    def resize(self, concurrency_limit: int | None) -> None: ...
+
+
+class Host(SlotsHost, Protocol):
+    """The engine, as far as its limits can be changed."""
+
+    bucket: "LocalBucket"
     shared: "SharedTokens | None"
 
     @property
     def shares_rate(self) -> bool: ...
     def charge(self, cost: float) -> None: ...
     def now(self) -> float: ...
-    def reconsider(self) -> None: ...
-    def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
 
@@ -232,7 +238,7 @@ class Limits:
         )
         self.follow(engine, () if rate is None else (rate,))
 
-    def answered(self, engine: Host) -> None:
+    def answered(self, engine: SlotsHost) -> None:
         """Count an answer without a report; after many continue without the server's rate."""
         self._answers += 1
         if self._answers != _PATIENCE:
@@ -263,7 +269,7 @@ class Limits:
                 pace.follow(state, now, engine.feedback.rate.state.rate)
         engine.reconsider()
 
-    def _resize(self, engine: Host) -> None:
+    def _resize(self, engine: SlotsHost) -> None:
         """Apply the concurrency limit, unless the server's rate is awaited."""
         slots = engine.feedback and engine.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.shared import SharedSlots
     from aiothrottle.algorithms import Algorithm
 
 __all__ = [
@@ -42,6 +43,7 @@ class Host(Protocol):
     bucket: "LocalBucket"
     feedback: Feedback | None
     key: "Hashable"
+    leased: "SharedSlots | None"
     limits: "Limits"
     observers: "Observers"
     pause: "Pause"

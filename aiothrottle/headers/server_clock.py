@@ -19,12 +19,9 @@ class ServerClock:
     """How far a server's clock is ahead of the local one, at least.
 
     >>> clock = ServerClock()
-    >>> [clock.earliest(date=1000.0, now=now) for now in (5.75, 5.875)]
-    [1000.0, 1000.125]
-    >>> clock.earliest(date=1001.0, now=6.0)
-    1001.0
-    >>> clock.earliest(date=1001.0, now=6.5)
-    1001.5
+    >>> dates = {5.7: 1000.0, 5.9: 1000.0, 6.0: 1001.0, 6.5: 1001.0}
+    >>> [round(clock.earliest(date, now), 2) for now, date in dates.items()]
+    [1000.0, 1000.2, 1001.0, 1001.5]
     """
 
     __slots__ = ("_ahead", "_seen_at")
