@@ -48,7 +48,8 @@ class RateLimiter:
         rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. For several
             rates that all hold: a list of them (not a tuple), or ``"100/min, 1000/h"``. None: no
             limit. ``"server"``: the rates that the server reports, which the sessions of this
-            package pass to `follow`. An `AdaptiveRate`: found by trying.
+            package pass to `follow`; give a `concurrency_limit` too, which alone holds if 20
+            answers have reported nothing. An `AdaptiveRate`: found by trying.
         concurrency_limit: How many requests may be inside ``throttle()`` at once; or an
             `AdaptiveConcurrency`; or a `SharedConcurrency`, the limit of all processes together.
             None: no limit.

@@ -1,4 +1,4 @@
-"""Throttled requests that only a body reports: for hosts whose profile says so, in every integration.
+"""Throttled requests that only a body reports, to hosts whose profile says so: every integration.
 
 The body stays readable by the caller, and other responses are not read.
 """
@@ -222,10 +222,12 @@ AWS, AMAZON_JSON = (
 
 
 def github(
-    status: int = 403, body: str | None = json.dumps(GITHUB), **headers: str
+    headers: dict[str, str] | None = None,
 ) -> tuple[ServerQuotas, ServerLimits]:
     quotas = ServerQuotas("at once", (), 120.0)
-    return quotas, quotas.parse("api.github.com", status, GITHUB_HEADERS | headers, body)
+    return quotas, quotas.parse(
+        "api.github.com", 403, GITHUB_HEADERS | (headers or {}), json.dumps(GITHUB)
+    )
 
 
 def test_secondary_limit_of_github_waits_a_minute() -> None:
@@ -244,7 +246,7 @@ def test_secondary_limit_of_github_waits_a_minute() -> None:
 def test_named_time_replaces_the_least_backoff(
     headers: dict[str, str], retry_after: float | None
 ) -> None:
-    assert github(**headers)[1].retry_after == retry_after
+    assert github(headers=headers)[1].retry_after == retry_after
 
 
 @pytest.mark.parametrize(
