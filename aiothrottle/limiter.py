@@ -284,8 +284,9 @@ class RateLimiter:
     def follow(self, *rates: RateLike) -> None:
         """Keep to the rates that the server has reported, with ``rate_limit="server"``.
 
-        Until the first call one request is in flight at a time. Without rates the limiter keeps
-        only to the quota that `Permit.update_quota` reports.
+        Until the first call one request is in flight at a time, or until 20 answers were reported
+        (`Permit.report_success`); then the concurrency limit holds, if there is one. Without rates
+        the limiter keeps only to the quota that `Permit.update_quota` reports.
 
         Raises:
             TypeError: A rate has a wrong type.

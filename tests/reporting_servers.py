@@ -24,8 +24,12 @@ class Server(Protocol):
     def answer(self, now: float) -> Answer: ...
 
 
-def _date(now: float) -> dict[str, str]:
-    return {"Date": formatdate(math.floor(now), usegmt=True)}
+def _date(now: float, renewed: float = 0.0) -> dict[str, str]:
+    """Return the Date; uvicorn renews it once a second, `renewed` seconds after its begin."""
+    return {"Date": formatdate(math.floor(now - renewed), usegmt=True)}
+
+
+_LATE = 0.9
 
 
 class Windows:
@@ -38,12 +42,12 @@ class Windows:
         *,
         limit: int = LIMIT,
         period: float = PERIOD,
-        throttled_report: bool = True,
+        renewed: float = 0.0,
     ) -> None:
         self.limit, self.period = limit, period
         self._report = report
         self._throttled = throttled
-        self._throttled_report = throttled_report
+        self._renewed = renewed
         self._resets_at = -math.inf
         self._count = 0
 
@@ -52,10 +56,10 @@ class Windows:
             self._resets_at, self._count = now + self.period, 0
         self._count += 1
         headers = self._report(now, self._resets_at, max(0, self.limit - self._count))
+        headers |= _date(now, self._renewed)
         if self._count <= self.limit:
-            return 200, _date(now) | headers
-        retry_after = {"Retry-After": self._throttled(now, self._resets_at)}
-        return 429, _date(now) | (headers if self._throttled_report else {}) | retry_after
+            return 200, headers
+        return 429, headers | {"Retry-After": self._throttled(now, self._resets_at)}
 
 
 def _wait(now: float, resets_at: float) -> int:
@@ -141,16 +145,17 @@ def flask_limiter() -> Server:
 
 def slowapi() -> Server:
     """slowapi 0.1: as Flask-Limiter, but not cut: a second more than the reset."""
-    return _of_limits(lambda at: at + 1)
+    return _of_limits(lambda at: at + 1, renewed=_LATE)
 
 
-def _of_limits(reset: Callable[[float], float]) -> Server:
+def _of_limits(reset: Callable[[float], float], renewed: float = 0.0) -> Server:
     return Windows(
         lambda now, at, left: {
             **_fields("X-RateLimit-", LIMIT, left, reset(at)),
             "Retry-After": str(int(reset(at) - now)),
         },
         lambda now, at: str(int(reset(at) - now)),
+        renewed=renewed,
     )
 
 
@@ -214,7 +219,7 @@ class Litestar:
             "RateLimit-Policy": f"{LIMIT}; w=1",
             **_fields("RateLimit-", LIMIT, LIMIT - self._count, reset),
         }
-        return (200 if admitted else 429), _date(now) | headers
+        return (200 if admitted else 429), _date(now, _LATE) | headers
 
 
 class Quart:
@@ -231,8 +236,8 @@ class Quart:
         used = max(0.0, self._full_at - now)
         headers = _fields("RateLimit-", LIMIT, int((PERIOD - used) / each + 1e-9), math.ceil(used))
         if wait <= 0.0:
-            return 200, _date(now) | headers
-        return 429, _date(now) | headers | {"Retry-After": str(math.ceil(wait))}
+            return 200, _date(now, _LATE) | headers
+        return 429, _date(now, _LATE) | headers | {"Retry-After": str(math.ceil(wait))}
 
 
 class Silent:

@@ -23,8 +23,9 @@ _THROTTLED_STATUSES = frozenset({429, 420, 529})
 _MAYBE_THROTTLED = frozenset({403, 503})
 _TOO_LARGE = 413
 # Seconds by which a reset may be earlier than it says: a whole number of seconds is rounded up, a
-# timestamp too, to which some servers add a second, and the Date that it counts from is cut.
-_ROUNDED_DELAY, _ROUNDED_TIMESTAMP = 1.0, 2.0
+# timestamp too, to which some servers add a second. The Date that it counts from is cut to the
+# second, and some servers renew it only once a second.
+_ROUNDED_DELAY, _ROUNDED_TIMESTAMP = 1.0, 3.0
 
 
 def parse_rate_limit(
