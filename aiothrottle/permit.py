@@ -1,6 +1,7 @@
 """A permit: one slot and the tokens of one request, from the grant to the release."""
 
 import asyncio
+import math
 import sys
 import warnings
 from asyncio import get_running_loop
@@ -245,7 +246,13 @@ class Permit:
         self._report_quota(remaining, reset_after, evenly=evenly)
 
     def _report_quota(
-        self, remaining: float, reset_after: float, error: float = 0.0, *, evenly: bool
+        self,
+        remaining: float,
+        reset_after: float,
+        error: float = 0.0,
+        limit: float = math.inf,
+        *,
+        evenly: bool,
     ) -> None:
         """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
         outcomes.update_quota(
@@ -254,6 +261,7 @@ class Permit:
             remaining,
             reset_after,
             error=error,
+            limit=limit,
             held=self._held is True,
             evenly=evenly,
         )
@@ -513,10 +521,16 @@ def report_pause(
 
 
 def report_quota(
-    permit: Permit, remaining: float, reset_after: float, error: float, *, evenly: bool
+    permit: Permit,
+    remaining: float,
+    reset_after: float,
+    error: float,
+    limit: float,
+    *,
+    evenly: bool,
 ) -> None:
     """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
-    permit._report_quota(remaining, reset_after, error, evenly=evenly)  # noqa: SLF001
+    permit._report_quota(remaining, reset_after, error, limit, evenly=evenly)  # noqa: SLF001
 
 
 def infer_rate(

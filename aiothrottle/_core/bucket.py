@@ -153,6 +153,7 @@ class LocalBucket:
         *,
         sent_at: float,
         error: float,
+        limit: float,
         in_flight: int,
         evenly: bool,
     ) -> None:
@@ -164,6 +165,7 @@ class LocalBucket:
             reset_after: Seconds until the server resets the quota.
             sent_at: When the request was sent.
             error: Seconds by which the reset may be earlier.
+            limit: Tokens that the server is going to have after the reset; infinity: not known.
             in_flight: Other requests in flight, which a report may not count yet.
             evenly: Whether the remaining tokens are spread over `reset_after`; the first report
                 decides.
@@ -179,7 +181,13 @@ class LocalBucket:
         binds = self._quota.evenly or self._exceeds(now, remaining, least)
         quota = self.state[1]
         remaining -= in_flight
+        quota.limit = limit
         self._quota.update(quota, now, remaining, reset_after, sent_at, binds=binds, alone=alone)
+
+    def expect_reset(self, at: float) -> None:
+        """Let one request find out whether the server has reset its quota at that instant."""
+        if self._quota is not None:
+            self._quota.expect_reset(self.state[1], at)
 
     def _exceeds(self, now: float, tokens: float, seconds: float) -> bool:
         """Return whether the limiter's own algorithm admits more than that within so many seconds.

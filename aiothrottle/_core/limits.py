@@ -227,7 +227,7 @@ class Limits:
             error: Seconds by which the reset may be earlier.
             throttled: Whether the server throttled the request.
         """
-        rate = self._window.observe(
+        rate, probe_at = self._window.observe(
             engine.bucket.clock(),
             sent_at,
             limit=limit,
@@ -236,6 +236,9 @@ class Limits:
             error=error,
             throttled=throttled,
         )
+        if probe_at is not None:
+            engine.bucket.expect_reset(probe_at)
+            engine.reconsider()
         self.follow(engine, () if rate is None else (rate,))
 
     def answered(self, engine: SlotsHost) -> None:

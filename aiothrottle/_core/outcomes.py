@@ -190,6 +190,7 @@ def update_quota(
     reset_after: float,
     *,
     error: float,
+    limit: float,
     held: bool,
     evenly: bool,
 ) -> None:
@@ -200,6 +201,7 @@ def update_quota(
         reset_after,
         sent_at=sent_at,
         error=error,
+        limit=limit,
         in_flight=engine.in_flight - held,  # sent since, or not counted yet
         evenly=evenly,
     )

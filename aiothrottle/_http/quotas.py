@@ -4,6 +4,7 @@ A quota only makes the limiter tighter, never looser than its own rate; a limite
 its own takes the server's. What is not plausible, or not about requests, has no effect.
 """
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -109,34 +110,43 @@ class ServerQuotas:
         """Apply what a response reports to the limiter and the permit of its request, if any."""
         if limiter is None or permit is None:
             return
-        limit, remaining, reset_after = limits.limit, limits.remaining, limits.reset_after
-        if remaining is None and limit is None and not limits.policies:
-            return
-        if limiter.follows_server:
-            rates = tuple(_rates(limits))
-            if not rates and remaining is not None and reset_after is not None:
-                if limit is None or limits.unit not in _REQUESTS:
-                    limiter.follow()
-                else:
-                    infer_rate(
-                        permit,
-                        limit,
-                        remaining,
-                        reset_after,
-                        limits.reset_error,
-                        throttled=limits.throttled,
-                    )
-            elif rates:
-                limiter.follow(*rates)
-        if self._use is None or remaining is None or reset_after is None:
+        if limits.remaining is None and limits.limit is None and not limits.policies:
             return
         # Of a throttled response with a Retry-After, the pause is made of that.
-        if limits.throttled and limits.retry_after is not None:
+        if not limits.throttled or limits.retry_after is None:
+            self._keep_to(permit, limits)
+        if limiter.follows_server:
+            _follow(limiter, permit, limits)
+
+    def _keep_to(self, permit: Permit, limits: ServerLimits) -> None:
+        """Apply the reported quota, if it is complete."""
+        remaining, reset_after = limits.remaining, limits.reset_after
+        if self._use is None or remaining is None or reset_after is None:
             return
         if limits.unit in _REQUESTS:
-            reset_after = min(reset_after, self._longest)
-            evenly = self._use == "evenly"
-            report_quota(permit, remaining, reset_after, limits.reset_error, evenly=evenly)
+            report_quota(
+                permit,
+                remaining,
+                min(reset_after, self._longest),
+                limits.reset_error,
+                math.inf if limits.limit is None else limits.limit,
+                evenly=self._use == "evenly",
+            )
+
+
+def _follow(limiter: RateLimiter, permit: Permit, limits: ServerLimits) -> None:
+    """Have the limiter keep to the server's rates, as far as they are reported or follow."""
+    rates = tuple(_rates(limits))
+    limit, remaining, reset_after = limits.limit, limits.remaining, limits.reset_after
+    if rates:
+        limiter.follow(*rates)
+    elif remaining is None or reset_after is None:
+        return
+    elif limit is None or limits.unit not in _REQUESTS:
+        limiter.follow()
+    else:
+        error, throttled = limits.reset_error, limits.throttled
+        infer_rate(permit, limit, remaining, reset_after, error, throttled=throttled)
 
 
 def _profile(own: Iterable[Profile], host: str) -> Profile | None:

@@ -24,12 +24,21 @@ class ServerQuotaState:
 
     `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
     the quota is kept to, or only known; `least` the lowest report about the window as it was.
+
+    After the reset no more than `limit` can be taken before the next report, for as long as the
+    longest reset that was reported: `longest`. From `probe_at` on one token can be taken although
+    none remains, and at `probed_at` it was; `expected_at` is the `probe_at` that was given.
     """
 
     remaining: float = math.inf
     resets_at: float = -math.inf
     least: float = math.inf
     binds: bool = True
+    limit: float = math.inf
+    longest: float = 0.0
+    expected_at: float = math.inf
+    probe_at: float = math.inf
+    probed_at: float = math.inf
     next_at: float = -math.inf
     log: deque[tuple[float, float]] = field(
         default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
@@ -99,10 +108,12 @@ class ServerQuota:
                 break
             remaining -= cost
         resets_at = now + reset_after
+        state.longest = max(state.longest, reset_after)
         # What is only known has held nothing back: it may be of the window before.
         if (
             (binds and state.binds)
             and now < state.resets_at
+            and sent_at < state.probed_at
             and abs(resets_at - state.resets_at) < _SAME_WINDOW
         ):
             least = min(least, state.least)
@@ -110,6 +121,13 @@ class ServerQuota:
             resets_at = max(resets_at, state.resets_at)
         state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
         state.least = least
+        if sent_at >= state.probed_at:
+            state.probed_at = math.inf
+
+    def expect_reset(self, state: ServerQuotaState, at: float) -> None:
+        """Let one token be taken at `at`, which shows whether the quota has been reset."""
+        if at != state.expected_at:
+            state.expected_at = state.probe_at = at
 
     def delay(self, state: ServerQuotaState, now: float, cost: float) -> float:
         """Seconds until the quota has room, which is now or at the reset."""
@@ -117,11 +135,13 @@ class ServerQuota:
 
     def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
         """Seconds until it has room after the `ahead` tokens; later quotas have room for all."""
-        if not state.binds or now >= state.resets_at or cost == 0:
+        if not state.binds or cost == 0:
             return 0.0
+        if now >= state.resets_at:
+            return state.longest if ahead and ahead + cost > state.limit else 0.0
         reset = until(state.resets_at, now)
         if ahead + cost > state.remaining:
-            return reset
+            return reset if ahead or cost > 1 else min(reset, until(state.probe_at, now))
         if not self.evenly:
             return 0.0
         due = max(now, state.next_at) + ahead * self._interval(state, now)
@@ -130,7 +150,12 @@ class ServerQuota:
     def take(self, state: ServerQuotaState, now: float, cost: float) -> None:
         """Take `cost` of what remains."""
         state.log.append((now, cost))
+        if now >= state.resets_at and state.limit < math.inf and state.binds:
+            state.remaining, state.resets_at = state.limit, now + state.longest
+            state.least = state.limit
         if now < state.resets_at:
+            if cost > state.remaining and now >= state.probe_at:
+                state.probe_at, state.probed_at = math.inf, now
             if self.evenly and state.binds:
                 interval = self._interval(state, now)
                 state.next_at = max(now, state.next_at) + cost * interval

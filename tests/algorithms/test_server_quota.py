@@ -159,3 +159,36 @@ def test_fraction_is_spaced_like_a_whole_token() -> None:
     state = reported(algorithm, 0.0, 0.5, 30.0)
     algorithm.take(state, 0.0, 0.25)
     assert algorithm.delay(state, 10.0, 0.25) == 0.0
+
+
+# ---- after the reset, and before -----------------------------------------------------------------
+
+
+def test_no_more_than_the_limit_is_admitted_after_a_reset() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    state.limit = 2
+    algorithm.update(state, 0.0, 0, 30.0, 0.0)
+    assert algorithm.delay(state, 10.0, 1) == 20.0
+    assert algorithm.delay_behind(state, 30.0, 1, 1) == 0.0
+    assert algorithm.delay_behind(state, 30.0, 1, 2) == 30.0
+    assert [admit(algorithm, state, 31.0, 1) for _ in range(3)] == [True, True, False]
+    # Without a report for a whole window, it is reset once more.
+    assert algorithm.delay(state, 31.0, 1) == 30.0
+    assert admit(algorithm, state, 61.0, 3)
+
+
+def test_one_request_finds_out_about_an_early_reset() -> None:
+    algorithm = ServerQuota()
+    state = reported(algorithm, 0.0, 1, 30.0)
+    algorithm.expect_reset(state, 10.0)
+    assert admit(algorithm, state, 1.0, 1)
+    assert algorithm.delay(state, 4.0, 1) == 6.0
+    assert algorithm.delay_behind(state, 4.0, 1, 1) == 26.0
+    assert [admit(algorithm, state, 10.0, 1) for _ in range(2)] == [True, False]
+    algorithm.expect_reset(state, 10.0)  # was found out
+    assert algorithm.delay(state, 11.0, 1) == 19.0
+    algorithm.update(state, 12.0, 5, 29.0, 9.0)  # of a request before
+    assert not admit(algorithm, state, 12.0, 1)
+    algorithm.update(state, 12.0, 5, 28.5, 10.0)
+    assert algorithm.remaining(state, 12.0) == 5

@@ -1,5 +1,6 @@
 """The bucket: credit counts like requests asked for one by one; a server quota only tightens."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -30,7 +31,14 @@ def report(
     evenly: bool = False,
 ) -> None:
     bucket.update_quota(
-        now, remaining, reset_after, sent_at=now, error=error, in_flight=in_flight, evenly=evenly
+        now,
+        remaining,
+        reset_after,
+        sent_at=now,
+        error=error,
+        limit=math.inf,
+        in_flight=in_flight,
+        evenly=evenly,
     )
 
 
