@@ -74,10 +74,12 @@ def test_window_is_never_taken_for_a_longer_one(
 
 def test_report_within_a_window_gives_no_rate() -> None:
     window = ServerWindow()
-    within = {"limit": 20.0, "remaining": 7.0, "reset_after": 1.0, "error": 1.0}
-    assert window.observe(5, 5, **within) == Inferred()
-    assert fresh(window, 6.0, 1.0) == Inferred(Rate(20, 1))
-    assert window.observe(6.1, 6, **within) == Inferred(Rate(20, 1))
+
+    def within(now: float) -> Inferred:
+        return window.observe(now, now, limit=20, remaining=7, reset_after=1, error=1)
+
+    assert within(5.0) == Inferred()
+    assert fresh(window, 6.0, 1.0) == within(6.1) == Inferred(Rate(20, 1))
 
 
 def test_reset_further_away_than_the_window_corrects_it() -> None:

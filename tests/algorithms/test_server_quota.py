@@ -188,7 +188,7 @@ def test_one_request_finds_out_about_an_early_reset() -> None:
     assert [admit(algorithm, state, 10.0, 1) for _ in range(2)] == [True, False]
     algorithm.expect_reset(state, 10.0)  # was found out
     assert algorithm.delay(state, 11.0, 1) == 19.0
-    algorithm.update(state, 12.0, 5, 29.0, 9.0)  # of a request before
+    algorithm.update(state, 12.0, 5, 18.2, 9.0)  # of a request before
     assert not admit(algorithm, state, 12.0, 1)
-    algorithm.update(state, 12.0, 5, 28.5, 10.0)
+    algorithm.update(state, 12.0, 5, 18.2, 10.0)
     assert algorithm.remaining(state, 12.0) == 5
