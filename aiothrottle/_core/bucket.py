@@ -170,19 +170,33 @@ class LocalBucket:
             evenly: Whether the remaining tokens are spread over `reset_after`; the first report
                 decides.
         """
-        alone = in_flight <= 0
+        uncounted = 0
         if self._quota is None:
             self._quota = ServerQuota(evenly=evenly)
             self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
-        else:
-            in_flight = 0
+            uncounted = in_flight
+            self.state[1].unanswered = in_flight + 1.0
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         least = reset_after - error - (now - sent_at)
         binds = self._quota.evenly or self._exceeds(now, remaining, least)
         quota = self.state[1]
-        remaining -= in_flight
         quota.limit = limit
-        self._quota.update(quota, now, remaining, reset_after, sent_at, binds=binds, alone=alone)
+        self._quota.update(
+            quota,
+            now,
+            remaining - uncounted,
+            reset_after,
+            sent_at,
+            binds=binds,
+            in_flight=in_flight,
+        )
+
+    def take_sent(self, now: float, in_flight: int) -> None:
+        """Take the tokens of all requests before an algorithm that counts was known."""
+        own, state = self.own
+        log = () if self._quota is None else self.state[1].log
+        for timestamp, cost in log or ((now, max(1.0, in_flight)),):
+            own.take(state, timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
         """Let one request find out whether the server has reset its quota at that instant."""

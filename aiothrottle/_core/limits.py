@@ -76,7 +76,8 @@ class Host(SlotsHost, Protocol):
 
     @property
     def shares_rate(self) -> bool: ...
-    def charge(self, cost: float) -> None: ...
+    @property
+    def in_flight(self) -> int: ...
     def now(self) -> float: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
@@ -194,8 +195,8 @@ class Limits:
                 burst = min(burst, fastest.in_whole_tokens.limit)
             plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
-            if not self.server_rates:  # the first request counts, here but not above
-                engine.charge(1.0)
+            if not self.server_rates:  # what was sent before counts, here but not above
+                engine.bucket.take_sent(engine.now(), engine.in_flight)
             feedback = engine.feedback or Feedback()
             feedback.guard = plan.guard
             engine.feedback = feedback if feedback.is_needed else None

@@ -34,7 +34,7 @@ class ServerWindow:
 
     The first response of a window reports all but one request as remaining, and its reset is a
     whole window away. As a reset may be earlier than it says, several lengths are possible. Then
-    one request is sent when the shortest is over: if it is the first one of a new window, that was
+    one request is sent when the shortest is over: if it is admitted after all was used up, that was
     right, and if it is throttled, the window is longer.
 
     >>> window = ServerWindow()
@@ -48,6 +48,8 @@ class ServerWindow:
     seconds: float = 0.0
     # Whether no longer one is possible.
     _is_certain: bool = False
+    # Whether all of the latest window was used.
+    _is_used_up: bool = False
     # When the first request of the latest window was sent, and when its response arrived.
     _sent_at: float = -math.inf
     _began_at: float = math.inf
@@ -77,16 +79,21 @@ class ServerWindow:
         """
         if limit != self.limit:
             self.limit, self.seconds, self._is_certain = limit, 0.0, False
+            self._is_used_up = False
             self._sent_at, self._began_at = -math.inf, math.inf
         begins = not throttled and remaining == limit - 1
         if begins or self.seconds:
             # No reset is further away than a window is long.
             self._raise(max(1.0, math.floor(reset_after - error) + 1.0))
+        # The window began between its first request and the response to that.
+        over = self._is_used_up and sent_at >= self._began_at + self.seconds
+        if not throttled and (begins or over) and now - self._sent_at < self.seconds + 1.0:
+            self._is_certain = True
         if begins:
-            # The window began between the request and the response.
-            longest = min(reset_after + now - sent_at, now - self._sent_at)
-            self._is_certain = self._is_certain or longest < self.seconds + 1.0
+            if reset_after + now - sent_at < self.seconds + 1.0:
+                self._is_certain = True
             self._sent_at, self._began_at, self._resets_at = sent_at, now, now + reset_after
+        self._is_used_up = not begins and (self._is_used_up or remaining == 0)
         same_window = abs(now + reset_after - self._resets_at) < _SAME_WINDOW
         if throttled and same_window and sent_at - self._began_at >= self.seconds > 0.0:
             self._raise(self.seconds + 1.0)

@@ -23,7 +23,8 @@ class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
     `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
-    the quota is kept to, or only known; `least` the lowest report about the window as it was.
+    the quota is kept to, or only known; `least` the lowest report about the window as it was, and
+    `unanswered` the number of requests without a report.
 
     After the reset no more than `limit` can be taken before the next report, for as long as the
     longest reset that was reported: `longest`. From `probe_at` on one token can be taken although
@@ -33,6 +34,7 @@ class ServerQuotaState:
     remaining: float = math.inf
     resets_at: float = -math.inf
     least: float = math.inf
+    unanswered: float = 0.0
     binds: bool = True
     limit: float = math.inf
     longest: float = 0.0
@@ -84,14 +86,14 @@ class ServerQuota:
         sent_at: float,
         *,
         binds: bool = True,
-        alone: bool = False,
+        in_flight: float = math.inf,
     ) -> None:
         """Record what a response reports.
 
         The report is older than what was taken since its request was sent, so that is subtracted.
         Of several reports about one window the lowest counts, as requests and responses overtake
-        each other. That subtracts some requests that the server had counted: once no other request
-        is in flight, it has counted all, and what remains is exactly the least that it reported.
+        each other. That subtracts some requests that the server had counted: once all requests are
+        answered, it has counted all, and what remains is exactly the least that it reported.
 
         Args:
             state: Is changed.
@@ -100,8 +102,10 @@ class ServerQuota:
             reset_after: Seconds until the quota resets.
             sent_at: When the request was sent.
             binds: Whether it is kept to.
-            alone: Whether no other request is in flight.
+            in_flight: Other requests in flight, answered or not.
         """
+        # Some requests fail without an answer.
+        state.unanswered = min(max(0.0, state.unanswered - 1.0), in_flight)
         least = remaining
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:
@@ -117,7 +121,7 @@ class ServerQuota:
             and abs(resets_at - state.resets_at) < _SAME_WINDOW
         ):
             least = min(least, state.least)
-            remaining = least if alone else min(remaining, state.remaining)
+            remaining = min(remaining, state.remaining) if state.unanswered else least
             resets_at = max(resets_at, state.resets_at)
         state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
         state.least = least
@@ -150,6 +154,7 @@ class ServerQuota:
     def take(self, state: ServerQuotaState, now: float, cost: float) -> None:
         """Take `cost` of what remains."""
         state.log.append((now, cost))
+        state.unanswered += 1.0
         if now >= state.resets_at and state.limit < math.inf and state.binds:
             state.remaining, state.resets_at = state.limit, now + state.longest
             state.least = state.limit

@@ -50,6 +50,20 @@ def test_first_of_the_next_window_makes_it_certain() -> None:
     assert fresh(window, 6.01, 2.9, 3.0) == Inferred(Rate(20, 1))
 
 
+def test_admitted_request_after_all_was_used_makes_it_certain() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 3.1, 3.0)
+
+    def report(now: float, remaining: float) -> Inferred:  # of a log that slides
+        return window.observe(
+            now, now - 0.02, limit=20, remaining=remaining, reset_after=3, error=3
+        )
+
+    assert report(6.1, 1) == Inferred(None, 6.0)  # not all was used
+    assert report(6.2, 0) == Inferred(None, 6.0)
+    assert report(6.3, 0) == Inferred(Rate(20, 1))
+
+
 def test_late_first_of_the_next_window_proves_nothing() -> None:
     window = ServerWindow()
     fresh(window, 5.0, 3.1, 3.0)

@@ -68,7 +68,7 @@ def test_request_counted_twice_is_corrected_at_the_end() -> None:
     assert algorithm.remaining(state, 4.0) == 5
     algorithm.update(state, 4.1, 8, 29.9, 3.0)  # overtaken
     assert algorithm.remaining(state, 4.1) == 5
-    algorithm.update(state, 4.2, 9, 29.8, 2.0, alone=True)
+    algorithm.update(state, 4.2, 9, 29.8, 2.0)
     assert algorithm.remaining(state, 4.2) == 7
 
 
