@@ -51,8 +51,8 @@ class ServerQuotaState:
 class ServerQuota:
     """No more than the server has reported as remaining, until its quota resets.
 
-    Before the first report, and after the reset, every cost can be taken: this algorithm stands
-    beside another one (`AllOf`), and only makes it tighter.
+    Before the first report every cost can be taken, and after the reset the limit, if it is known:
+    this algorithm stands beside another one (`AllOf`), and only makes it tighter.
 
     Args:
         evenly: Whether what remains is spread over the time until the reset. Otherwise it can be
@@ -138,7 +138,7 @@ class ServerQuota:
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until it has room after the `ahead` tokens; later quotas have room for all."""
+        """Seconds until it has room after the `ahead` tokens; the next quota has room for all."""
         if not state.binds or cost == 0:
             return 0.0
         if now >= state.resets_at:

@@ -98,21 +98,22 @@ async def test_reported_limit_is_found_and_kept(name: str, ahead: float) -> None
 
 @pytest.mark.parametrize("make", [express_legacy, koa])
 @pytest.mark.parametrize("period", [2.0, 5.0, 10.0])
+@pytest.mark.parametrize("slots", [SLOTS, WORKERS])
 @virtual
 async def test_longer_window_is_found_soon(
-    make: Callable[[int, float], Server], period: float
+    make: Callable[[int, float], Server], period: float, slots: int
 ) -> None:
-    limiter = RateLimiter("server", concurrency_limit=SLOTS)
+    limiter = RateLimiter("server", concurrency_limit=slots)
     client = Client(limiter, make(int(LIMIT * period), period), ahead=0.37, seed=3)
     await client.run(60.0)
     assert sum(at > 20 for at in client.throttled) == 0
-    assert client.part_throttled <= 0.02
+    assert client.part_throttled <= 0.01
     assert client.used(20.0, 60.0) >= 0.85
 
 
 @virtual
 async def test_limit_that_another_client_uses_too_is_shared() -> None:
-    """Half of a minute's requests are gone: what remains is not exceeded, though more is known."""
+    """Half of a minute's requests are gone: what remains is used, and not exceeded."""
     server = express_legacy(100, 60.0)
     for _ in range(50):
         server.answer(EPOCH)
