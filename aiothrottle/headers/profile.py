@@ -225,7 +225,12 @@ class Profile:
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
-        return Memo(lambda header: IS_LIMIT_HEADER[header] or self._claims(header))
+        body_header = self.body_header.lower()
+        return Memo(
+            lambda header: (
+                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() == body_header
+            )
+        )
 
     @cached_property
     def layouts(self) -> Memo[Names, Layout]:
@@ -254,7 +259,6 @@ class Profile:
         for row in self.limits:
             if isinstance(row, Limit):
                 names |= row.headers
-        names.add(self.body_header.lower())
         return frozenset(names - {""})
 
     @cached_property
