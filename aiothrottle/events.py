@@ -29,6 +29,7 @@ __all__ = [
     "Granted",
     "Observer",
     "Paused",
+    "QuotaMissing",
     "QuotaUpdated",
     "Rejected",
     "Retried",
@@ -149,6 +150,15 @@ class QuotaUpdated:
 
 
 @dataclass(slots=True)
+class QuotaMissing:
+    """The server has reported no limit, so ``rate_limit="server"`` has nothing to follow."""
+
+    key: Hashable
+    #: The number of answers without a report.
+    answers: int
+
+
+@dataclass(slots=True)
 class StoreDown:
     """The store of a shared limit does not answer."""
 
@@ -176,6 +186,7 @@ Event: TypeAlias = (
     | Retried
     | Adapted
     | QuotaUpdated
+    | QuotaMissing
     | StoreDown
     | StoreUp
 )

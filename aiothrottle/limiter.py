@@ -48,7 +48,8 @@ class RateLimiter:
         rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. For several
             rates that all hold: a list of them (not a tuple), or ``"100/min, 1000/h"``. None: no
             limit. ``"server"``: the rates that the server reports, which the sessions of this
-            package pass to `follow`. An `AdaptiveRate`: found by trying.
+            package pass to `follow`; give a `concurrency_limit` too, which alone holds if 20
+            answers have reported nothing. An `AdaptiveRate`: found by trying.
         concurrency_limit: How many requests may be inside ``throttle()`` at once; or an
             `AdaptiveConcurrency`; or a `SharedConcurrency`, the limit of all processes together.
             None: no limit.
@@ -283,8 +284,9 @@ class RateLimiter:
     def follow(self, *rates: RateLike) -> None:
         """Keep to the rates that the server has reported, with ``rate_limit="server"``.
 
-        Until the first call one request is in flight at a time. Without rates the limiter keeps
-        only to the quota that `Permit.update_quota` reports.
+        Until the first call one request is in flight at a time, or until 20 answers were reported
+        (`Permit.report_success`); then the concurrency limit holds, if there is one. Without rates
+        the limiter keeps only to the quota that `Permit.update_quota` reports.
 
         Raises:
             TypeError: A rate has a wrong type.

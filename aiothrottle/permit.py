@@ -1,6 +1,7 @@
 """A permit: one slot and the tokens of one request, from the grant to the release."""
 
 import asyncio
+import math
 import sys
 import warnings
 from asyncio import get_running_loop
@@ -28,10 +29,12 @@ __all__ = [
     "WatchedPermit",
     "acquired",
     "hold_trial",
+    "infer_rate",
     "pass_on",
     "report_answer",
     "report_failure",
     "report_pause",
+    "report_quota",
     "report_retry",
     "report_suspicion",
 ]
@@ -224,8 +227,9 @@ class Permit:
         """Keep the limiter to the quota that the server reported in its response.
 
         The limiter becomes tighter until the server resets the quota, and never looser than its
-        own rate. Requests that were sent since are subtracted; of several reports on one window
-        the lowest counts. The permit may have been released.
+        own rate. A quota that its own rate does not exceed by then changes nothing. Requests that
+        were sent since are subtracted; of several reports on one window the lowest counts. The
+        permit may have been released.
 
         Args:
             remaining: Tokens that the server has left, 0 or more.
@@ -246,13 +250,42 @@ class Permit:
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
         self._check_acquired("no server can have reported a quota for it")
+        self._report_quota(remaining, reset_after, evenly=evenly)
+
+    def _report_quota(
+        self,
+        remaining: float,
+        reset_after: float,
+        error: float = 0.0,
+        limit: float = math.inf,
+        *,
+        evenly: bool,
+    ) -> None:
+        """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
         outcomes.update_quota(
             self._entry.engine,
             self._sent_at,
             remaining,
             reset_after,
+            error=error,
+            limit=limit,
             held=self._held is True,
             evenly=evenly,
+        )
+
+    def _infer_rate(
+        self, limit: float, remaining: float, reset_after: float, error: float, *, throttled: bool
+    ) -> None:
+        """Infer the rate of the server from the quotas that it reports."""
+        engine = self._entry.engine
+        engine.limits.infer(
+            engine,
+            self._sent_at,
+            limit=limit,
+            remaining=remaining,
+            reset_after=reset_after,
+            error=error,
+            throttled=throttled,
         )
 
     def report_success(self) -> None:
@@ -516,6 +549,32 @@ def report_pause(
 ) -> bool:
     """Report a throttled request, with the pause of a retry policy."""
     return permit._report_pause(seconds, rule, from_server=from_server)  # noqa: SLF001
+
+
+def report_quota(
+    permit: Permit,
+    remaining: float,
+    reset_after: float,
+    error: float,
+    limit: float,
+    *,
+    evenly: bool,
+) -> None:
+    """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
+    permit._report_quota(remaining, reset_after, error, limit, evenly=evenly)  # noqa: SLF001
+
+
+def infer_rate(
+    permit: Permit,
+    limit: float,
+    remaining: float,
+    reset_after: float,
+    error: float,
+    *,
+    throttled: bool,
+) -> None:
+    """Infer the rate of the server from the quotas that it reports."""
+    permit._infer_rate(limit, remaining, reset_after, error, throttled=throttled)  # noqa: SLF001
 
 
 def report_retry(

@@ -8,6 +8,7 @@ Invariant: before any other call of the algorithm, the pending timestamps are fl
 the credit is void. So each method below needs a `now` that was read with `flush`.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 from aiothrottle.algorithms.all_of import AllOf
@@ -151,6 +152,8 @@ class LocalBucket:
         reset_after: float,
         *,
         sent_at: float,
+        error: float,
+        limit: float,
         in_flight: int,
         evenly: bool,
     ) -> None:
@@ -161,15 +164,57 @@ class LocalBucket:
             remaining: Tokens that the server has left.
             reset_after: Seconds until the server resets the quota.
             sent_at: When the request was sent.
-            in_flight: Other requests in flight, which the first report may not count yet.
+            error: Seconds by which the reset may be earlier.
+            limit: Tokens that the server is going to have after the reset; infinity: not known.
+            in_flight: Other requests in flight, which a report may not count yet.
             evenly: Whether the remaining tokens are spread over `reset_after`; the first report
                 decides.
         """
+        uncounted = 0
         if self._quota is None:
             self._quota = ServerQuota(evenly=evenly)
             self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
-            remaining -= in_flight
-        self._quota.update(self.state[1], now, remaining, reset_after, sent_at)
+            uncounted = in_flight
+            self.state[1].unanswered = in_flight + 1.0
+        # Seconds until the earliest reset, counted from when the server answered at the earliest.
+        least = reset_after - error - (now - sent_at)
+        binds = self._quota.evenly or self._exceeds(now, remaining, least)
+        quota = self.state[1]
+        quota.limit = limit
+        self._quota.update(
+            quota,
+            now,
+            remaining - uncounted,
+            reset_after,
+            sent_at,
+            binds=binds,
+            in_flight=in_flight,
+        )
+
+    def take_sent(self, now: float, in_flight: int) -> None:
+        """Take the tokens of all requests before an algorithm that counts was known."""
+        own, state = self.own
+        log = () if self._quota is None else self.state[1].log
+        for timestamp, cost in log or ((now, max(1.0, in_flight)),):
+            own.take(state, timestamp, cost)
+
+    def expect_reset(self, at: float) -> None:
+        """Let one request find out whether the server has reset its quota at that instant."""
+        if self._quota is not None:
+            self._quota.expect_reset(self.state[1], at)
+
+    def _exceeds(self, now: float, tokens: float, seconds: float) -> bool:
+        """Return whether the limiter's own algorithm admits more than that within so many seconds.
+
+        If not, a quota of so many tokens holds by itself. It may be less than what the server has
+        by now: the report is late, the requests in flight are counted or not, and a window of the
+        server ends before one of the limiter does.
+        """
+        own, state = self.own
+        if own.capacity == math.inf:
+            return True
+        delay = capabilities(own).delay_behind(own, state, now, 1.0, tokens)
+        return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Return the seconds until the server's quota admits the cost."""
@@ -177,6 +222,4 @@ class LocalBucket:
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the tokens that the server has left; None: not known."""
-        if self._quota is None or self._quota.reset_after(self.state[1], now) == 0.0:
-            return None
-        return self._quota.remaining(self.state[1], now)
+        return None if self._quota is None else self._quota.reported(self.state[1], now)

@@ -100,7 +100,8 @@ def make_entry(
     if shared is not None:
         _share_slots(engine, shared, sharing)
     feedback = Feedback(plan.rate, slots, plan.guard)
-    engine.feedback = feedback if feedback.is_needed else None
+    # Until the server has reported its rate, its answers are counted.
+    engine.feedback = feedback if feedback.is_needed or limits.rate_unknown else None
     return engine if parent is None else Chain(engine, parent)
 
 

@@ -3,6 +3,7 @@
 Invariant: a change is checked as a whole before any part of it is applied.
 """
 
+import logging
 from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -22,6 +23,7 @@ from aiothrottle._core.plan import (
     slots_of,
 )
 from aiothrottle.adaptive.pace import Pace
+from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import Unlimited
 from aiothrottle.rate import Rate, RateLike, as_rate
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
     from aiothrottle.algorithms import Algorithm
 
 __all__ = ["SERVER", "UNCHANGED", "Limits", "Unchanged"]
+
+_logger = logging.getLogger("aiothrottle")
+
+# Answers without a report after which the server is taken for one that reports nothing.
+_PATIENCE = 20
 
 
 class Unchanged(Enum):
@@ -48,30 +55,45 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 SERVER: Final = "server"
 
 
-class Host(Protocol):
-    """The engine, as far as its limits can be changed."""
+class SlotsHost(Protocol):
+    """The engine, as far as its slots can be changed."""
 
-    bucket: "LocalBucket"
     feedback: Feedback | None
     key: Hashable
     leased: "SharedSlots | None"
     observers: "Observers"
     semaphore: "Semaphore"
+
+    def reconsider(self) -> None: ...
+    def resize(self, concurrency_limit: int | None) -> None: ...
+
+
+class Host(SlotsHost, Protocol):
+    """The engine, as far as its limits can be changed."""
+
+    bucket: "LocalBucket"
     shared: "SharedTokens | None"
 
     @property
     def shares_rate(self) -> bool: ...
-    def charge(self, cost: float) -> None: ...
+    @property
+    def in_flight(self) -> int: ...
     def now(self) -> float: ...
-    def reconsider(self) -> None: ...
-    def resize(self, concurrency_limit: int | None) -> None: ...
     def use(self, algorithm: "Algorithm[Any]") -> None: ...
 
 
 class Limits:
     """What the user asked for, and what the server has reported."""
 
-    __slots__ = ("_choice", "_concurrency_limit", "are_updated", "rate_unknown", "server_rates")
+    __slots__ = (
+        "_answers",
+        "_choice",
+        "_concurrency_limit",
+        "_window",
+        "are_updated",
+        "rate_unknown",
+        "server_rates",
+    )
 
     def __init__(
         self,
@@ -87,6 +109,10 @@ class Limits:
         self.rate_unknown: bool = False
         #: Whether they were changed.
         self.are_updated: bool = False
+        # What is known of the windows of a server that reports no rate.
+        self._window: ServerWindow = ServerWindow()
+        # Answers without a report.
+        self._answers: int = 0
 
     @property
     def are_changed_by_user(self) -> bool:
@@ -169,8 +195,8 @@ class Limits:
                 burst = min(burst, fastest.in_whole_tokens.limit)
             plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)
-            if not self.server_rates:  # the first request counts, here but not above
-                engine.charge(1.0)
+            if not self.server_rates:  # what was sent before counts, here but not above
+                engine.bucket.take_sent(engine.now(), engine.in_flight)
             feedback = engine.feedback or Feedback()
             feedback.guard = plan.guard
             engine.feedback = feedback if feedback.is_needed else None
@@ -179,6 +205,61 @@ class Limits:
                 engine.observers.emit(events.QuotaUpdated(engine.key, None, None, reported))
         self.rate_unknown = False
         self._resize(engine)
+
+    def infer(
+        self,
+        engine: Host,
+        sent_at: float,
+        *,
+        limit: float,
+        remaining: float,
+        reset_after: float,
+        error: float,
+        throttled: bool,
+    ) -> None:
+        """Keep to the rate that follows from the quotas which the server reports.
+
+        Args:
+            engine: The engine with these limits.
+            sent_at: When the request was sent; the other arguments are of its response.
+            limit: The reported limit.
+            remaining: What remains of it.
+            reset_after: Seconds until the reset.
+            error: Seconds by which the reset may be earlier.
+            throttled: Whether the server throttled the request.
+        """
+        rate, probe_at = self._window.observe(
+            engine.bucket.clock(),
+            sent_at,
+            limit=limit,
+            remaining=remaining,
+            reset_after=reset_after,
+            error=error,
+            throttled=throttled,
+        )
+        if probe_at is not None:
+            engine.bucket.expect_reset(probe_at)
+            engine.reconsider()
+        self.follow(engine, () if rate is None else (rate,))
+
+    def answered(self, engine: SlotsHost) -> None:
+        """Count an answer without a report; after many continue without the server's rate."""
+        self._answers += 1
+        if self._answers != _PATIENCE:
+            return
+        _logger.warning(
+            "%.200r: the server reports no limit in %d answers, so only the concurrency limit "
+            "holds (%s); give a rate_limit that you know, or an AdaptiveRate",
+            "rate_limit='server'" if engine.key is None else engine.key,
+            _PATIENCE,
+            self._concurrency_limit or "none is given: one request at a time",
+        )
+        if self._concurrency_limit is not None:
+            self.rate_unknown = False
+            self._resize(engine)
+            engine.reconsider()
+        if engine.observers.listeners:
+            engine.observers.emit(events.QuotaMissing(engine.key, _PATIENCE))
 
     async def reset(self, engine: Host) -> None:
         """Forget the tokens that were spent, as `RateLimiter.reset` does."""
@@ -192,7 +273,7 @@ class Limits:
                 pace.follow(state, now, engine.feedback.rate.state.rate)
         engine.reconsider()
 
-    def _resize(self, engine: Host) -> None:
+    def _resize(self, engine: SlotsHost) -> None:
         """Apply the concurrency limit, unless the server's rate is awaited."""
         slots = engine.feedback and engine.feedback.slots
         number = int(slots.state.limit) if slots else number_of(self._concurrency_limit)

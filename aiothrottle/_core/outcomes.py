@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.observers import Observers
     from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
+    from aiothrottle._core.shared import SharedSlots
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
 
@@ -46,6 +47,7 @@ class Host(Protocol):
     bucket: "LocalBucket"
     feedback: Feedback | None
     key: "Hashable"
+    leased: "SharedSlots | None"
     limits: "Limits"
     observers: "Observers"
     pause: "Pause"
@@ -112,7 +114,9 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     )
     if changes:
         apply(engine, changes)
-    if feedback.guard is None and not feedback.is_needed:
+    if engine.limits.rate_unknown:
+        engine.limits.answered(engine)
+    elif feedback.guard is None and not feedback.is_needed:
         engine.feedback = None
 
 
@@ -242,15 +246,19 @@ def update_quota(
     remaining: float,
     reset_after: float,
     *,
+    error: float,
+    limit: float,
     held: bool,
     evenly: bool,
 ) -> None:
-    """Keep to the quota that the server reported in its response."""
+    """Keep to the quota that the server reported; the reset may be earlier by `error` seconds."""
     engine.bucket.update_quota(
         engine.now(),
         remaining,
         reset_after,
         sent_at=sent_at,
+        error=error,
+        limit=limit,
         in_flight=engine.in_flight - held,  # sent since, or not counted yet
         evenly=evenly,
     )

@@ -71,8 +71,14 @@ class Adapter(Protocol[_Request_contra, _Response]):
         """Return the host that sent the response, by which its profile is found."""
         ...
 
-    async def read_body(self, response: _Response) -> bytes | None:
-        """Return a short body, which the caller can read once more; None if it is not short."""
+    async def read_body(self, response: _Response, *, unsized: bool) -> bytes | None:
+        """Return a short body, which the caller can read once more; None if it is not short.
+
+        Args:
+            response: The response, unread.
+            unsized: Whether a compressed body, or one of unknown length, is read too, as far as
+                it is short. The caller is going to read it, so it may take its time.
+        """
         ...
 
     def replayed(self, response: _Response) -> AbstractContextManager[Callable[[], _Response]]:

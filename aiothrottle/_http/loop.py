@@ -49,7 +49,7 @@ from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
-from aiothrottle._http.quotas import ServerQuotas, body_may_report
+from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle._http.suspicion import Suspicion
 from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.budget import RetryQuota
@@ -258,14 +258,15 @@ class RetryLoop(Generic[_Request, _Response]):
         """
         status, headers = head
         if not (self._trusting and self._quotas.has_none(status, headers)):
-            limits = self._quotas.parse(self._adapter.host(response), status, headers)
+            host = self._adapter.host(response)
+            limits = self._quotas.parse(host, status, headers)
             self._quotas.apply(limiter, permit, limits)
             if status != _SWITCHING_PROTOCOLS and (  # an open websocket is a success
                 self._judges_all
                 or status in self._retry.statuses
                 or status in self._retry.throttled_statuses
                 or limits.throttled
-                or body_may_report(status, limits)
+                or self._quotas.body_may_report(host, status, headers, limits)
             ):
                 if permit is not None:
                     hold_trial(permit)
@@ -313,16 +314,17 @@ class RetryLoop(Generic[_Request, _Response]):
         adapter, retry = self._adapter, self._retry
         status, headers = head
         try:
-            if body_may_report(status, limits):
+            host = adapter.host(response)
+            if self._quotas.body_may_report(host, status, headers, limits):
+                unsized = self._quotas.reads_json(host, status, headers)
                 try:
-                    body = await adapter.read_body(response)
+                    body = await adapter.read_body(response, unsized=unsized)
                 except Exception as error:
                     if not adapter.classify(error).unanswered:
                         raise
                     # The response is not returned any more, as its body cannot be read.
                     return failed(retry, error, status, limits)
                 if body is not None:
-                    host = adapter.host(response)
                     limits = self._quotas.parse(host, status, headers, body)
                     self._quotas.apply(limiter, permit, limits)
             if retry.should_retry is None:

@@ -4,29 +4,37 @@ A quota only makes the limiter tighter, never looser than its own rate; a limite
 its own takes the server's. What is not plausible, or not about requests, has no effect.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
+from aiothrottle._http.backoff import Backoff
 from aiothrottle._http.options import ServerQuotaUse
 from aiothrottle.headers import (
     PROFILES,
     Profile,
     ServerLimits,
-    parse_rate_limit,
     profile_for,
 )
 from aiothrottle.headers.fields import IS_LIMIT_HEADER, Headers
 from aiothrottle.headers.memo import Memo
+from aiothrottle.headers.parse import parse_response
+from aiothrottle.headers.server_clock import ServerClock
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit
+from aiothrottle.permit import Permit, infer_rate, report_quota
 from aiothrottle.rate import Rate
 
-__all__ = ["ServerQuotas", "body_may_report"]
+__all__ = ["ServerQuotas"]
 
 _LEAST_ERROR = 400
 # A response of these statuses may be a throttled one, and say so or say more in its body.
 _MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
+_JSON = re.compile(
+    r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
+)
 # The units that a limiter counts.
 _REQUESTS = frozenset({None, "request", "requests"})
 # A larger quota limits no client, and a sliding window log would keep as many instants. No request
@@ -43,7 +51,7 @@ class ServerQuotas:
         longest: Seconds; a reported quota is applied for no longer.
     """
 
-    __slots__ = ("_longest", "_may_report", "_profiles", "_use")
+    __slots__ = ("_backoffs", "_clocks", "_longest", "_may_report", "_profiles", "_use")
 
     def __init__(self, use: ServerQuotaUse, profiles: Iterable[Profile], longest: float) -> None:
         own = tuple(profiles)
@@ -51,13 +59,43 @@ class ServerQuotas:
         self._longest = longest
         reporting = [it for it in (*PROFILES.values(), *own) if it.has_effect]
         self._may_report = Memo(partial(_may_report, reporting)).__getitem__
-        self._profiles = Memo[str, Profile | None](partial(profile_for, also=own))
+        self._profiles = Memo[str, Profile | None](partial(_profile, own))
+        self._backoffs = Memo[str, Backoff](lambda _: Backoff())
+        self._clocks = Memo[str, ServerClock](lambda _: ServerClock())
 
     def parse(
         self, host: str, status: int, headers: Headers, body: str | bytes | None = None
     ) -> ServerLimits:
         """Return the limits that a response of that host reports."""
-        return parse_rate_limit(status, headers, datetime.now(UTC), body, self._profiles[host])
+        now, profile, server = datetime.now(UTC), self._profiles[host], self._clocks[host]
+        limits = parse_response(status, headers, now, body=body, profile=profile, server=server)
+        if profile is None or profile.least_backoff is None or not limits.throttled:
+            return limits
+        resets = limits.remaining == 0 and limits.reset_after is not None
+        if limits.retry_after is not None or resets:
+            return limits
+        wait = self._backoffs[host].wait(time.monotonic(), profile.least_backoff)
+        return limits._replace(retry_after=wait)
+
+    def body_may_report(
+        self, host: str, status: int, headers: Mapping[str, str], limits: ServerLimits
+    ) -> bool:
+        """Return whether to read the body: it may throttle, or name a time that no header does."""
+        if limits.retry_after is not None:
+            return False
+        if status in _MAY_THROTTLE and limits.reset_after is None:
+            return True
+        return not limits.throttled and self.reads_json(host, status, headers)
+
+    def reads_json(self, host: str, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether the profile says that only the body may report, and the body is JSON.
+
+        Then it is read also if its length is unknown. A stream of events is no JSON.
+        """
+        profile = self._profiles[host]
+        if profile is None or status not in profile.body_statuses:
+            return False
+        return bool(_JSON.match(headers.get("Content-Type", "")))
 
     def has_none(self, status: int, headers: Iterable[str]) -> bool:
         """Return whether a response is no error and has no header about limits.
@@ -74,29 +112,52 @@ class ServerQuotas:
             return
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
-        is_complete = limits.remaining is not None and limits.reset_after is not None
+        # Of a throttled response with a Retry-After, the pause is made of that.
+        if not limits.throttled or limits.retry_after is None:
+            self._keep_to(permit, limits)
         if limiter.follows_server:
-            rates = tuple(_rates(limits))
-            if rates or is_complete:
-                limiter.follow(*rates)
-        # Where there is a Retry-After, the pause is made of that.
-        if self._use is None or not is_complete or limits.retry_after is not None:
+            _follow(limiter, permit, limits)
+
+    def _keep_to(self, permit: Permit, limits: ServerLimits) -> None:
+        """Apply the reported quota, if it is complete."""
+        remaining, reset_after = limits.remaining, limits.reset_after
+        if self._use is None or remaining is None or reset_after is None:
             return
-        assert limits.remaining is not None
-        assert limits.reset_after is not None
         if limits.unit in _REQUESTS:
-            reset_after = min(limits.reset_after, self._longest)
-            permit.update_quota(limits.remaining, reset_after, evenly=self._use == "evenly")
+            report_quota(
+                permit,
+                remaining,
+                min(reset_after, self._longest),
+                limits.reset_error,
+                math.inf if limits.limit is None else limits.limit,
+                evenly=self._use == "evenly",
+            )
+
+
+def _follow(limiter: RateLimiter, permit: Permit, limits: ServerLimits) -> None:
+    """Have the limiter keep to the server's rates, as far as they are reported or follow."""
+    rates = tuple(_rates(limits))
+    limit, remaining, reset_after = limits.limit, limits.remaining, limits.reset_after
+    if rates:
+        limiter.follow(*rates)
+    elif remaining is None or reset_after is None:
+        return
+    elif limit is None or limits.unit not in _REQUESTS:
+        limiter.follow()
+    else:
+        error, throttled = limits.reset_error, limits.throttled
+        infer_rate(permit, limit, remaining, reset_after, error, throttled=throttled)
+
+
+def _profile(own: Iterable[Profile], host: str) -> Profile | None:
+    """Return the profile of a host, if there is one and it has an effect."""
+    found = profile_for(host, own)
+    return found if found is not None and found.has_effect else None
 
 
 def _may_report(profiles: Iterable[Profile], name: str) -> bool:
     """Return whether a header of that name may be about limits, for any server."""
     return IS_LIMIT_HEADER[name] or any(profile.is_limit_header[name] for profile in profiles)
-
-
-def body_may_report(status: int, limits: ServerLimits) -> bool:
-    """Return whether to read the body too: the server may throttle, and names no time so far."""
-    return status in _MAY_THROTTLE and limits.retry_after is None and limits.reset_after is None
 
 
 def _rates(limits: ServerLimits) -> Iterator[Rate]:

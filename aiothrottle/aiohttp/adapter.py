@@ -74,12 +74,12 @@ class AiohttpAdapter(Generic[_Request_contra]):
         """Return the host that sent a response, the last one of a chain of redirects."""
         return response.url.raw_host or ""
 
-    async def read_body(self, response: ClientResponse) -> bytes | None:
+    async def read_body(self, response: ClientResponse, *, unsized: bool) -> bytes | None:
         """Read a short body, and put it back. If it fails, the caller's reading raises."""
-        if not _is_short(response):
+        if not unsized and not _is_short(response):
             return None
         with replayed(response):
-            return await _read(response)
+            return await (_read_begin(response) if unsized else _read(response))
 
     @contextmanager
     def replayed(self, response: ClientResponse) -> Generator[Callable[[], ClientResponse]]:
@@ -114,6 +114,19 @@ def _is_short(response: ClientResponse) -> bool:
     length = response.content_length
     packed = "Content-Encoding" in response.headers  # short only until it is decompressed
     return length is not None and length <= SHORT_BODY and not packed
+
+
+async def _read_begin(response: ClientResponse) -> bytes | None:
+    """Return the body if it turns out to be short."""
+    body = b""
+    try:
+        while chunk := await response.content.readany():
+            body += chunk
+            if len(body) > SHORT_BODY:
+                return None
+    except (aiohttp.ClientError, OSError):
+        return None  # the caller's reading raises it too
+    return body
 
 
 async def _read(response: ClientResponse) -> bytes | None:

@@ -22,11 +22,25 @@ _MOST_IN_FLIGHT = 4096
 class ServerQuotaState:
     """What remains of the quota until `resets_at`, and the log of what was taken.
 
-    `next_at` is when the next token can be taken, where they are spread evenly.
+    `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
+    the quota is kept to, or only known; `least` the lowest report about the window as it was, and
+    `unanswered` the number of requests without a report.
+
+    After the reset no more than `limit` can be taken before the next report, for as long as the
+    longest reset that was reported: `longest`. From `probe_at` on one token can be taken although
+    none remains, and at `probed_at` it was; `expected_at` is the `probe_at` that was given.
     """
 
     remaining: float = math.inf
     resets_at: float = -math.inf
+    least: float = math.inf
+    unanswered: float = 0.0
+    binds: bool = True
+    limit: float = math.inf
+    longest: float = 0.0
+    expected_at: float = math.inf
+    probe_at: float = math.inf
+    probed_at: float = math.inf
     next_at: float = -math.inf
     log: deque[tuple[float, float]] = field(
         default_factory=lambda: deque[tuple[float, float]](maxlen=_MOST_IN_FLIGHT)
@@ -37,8 +51,8 @@ class ServerQuotaState:
 class ServerQuota:
     """No more than the server has reported as remaining, until its quota resets.
 
-    Before the first report, and after the reset, every cost can be taken: this algorithm stands
-    beside another one (`AllOf`), and only makes it tighter.
+    Before the first report every cost can be taken, and after the reset the limit, if it is known:
+    this algorithm stands beside another one (`AllOf`), and only makes it tighter.
 
     Args:
         evenly: Whether what remains is spread over the time until the reset. Otherwise it can be
@@ -70,11 +84,16 @@ class ServerQuota:
         remaining: float,
         reset_after: float,
         sent_at: float,
+        *,
+        binds: bool = True,
+        in_flight: float = math.inf,
     ) -> None:
         """Record what a response reports.
 
         The report is older than what was taken since its request was sent, so that is subtracted.
-        Of several reports about one window the lowest counts, as responses overtake each other.
+        Of several reports about one window the lowest counts, as requests and responses overtake
+        each other. That subtracts some requests that the server had counted: once all requests are
+        answered, it has counted all, and what remains is exactly the least that it reported.
 
         Args:
             state: Is changed.
@@ -82,28 +101,51 @@ class ServerQuota:
             remaining: Tokens that remained when the server answered.
             reset_after: Seconds until the quota resets.
             sent_at: When the request was sent.
+            binds: Whether it is kept to.
+            in_flight: Other requests in flight, answered or not.
         """
+        # Some requests fail without an answer.
+        state.unanswered = min(max(0.0, state.unanswered - 1.0), in_flight)
+        least = remaining
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:
                 break
             remaining -= cost
         resets_at = now + reset_after
-        if now < state.resets_at and abs(resets_at - state.resets_at) < _SAME_WINDOW:
-            remaining = min(remaining, state.remaining)
+        state.longest = max(state.longest, reset_after)
+        # What is only known has held nothing back: it may be of the window before.
+        if (
+            (binds and state.binds)
+            and now < state.resets_at
+            and sent_at < state.probed_at
+            and abs(resets_at - state.resets_at) < _SAME_WINDOW
+        ):
+            least = min(least, state.least)
+            remaining = min(remaining, state.remaining) if state.unanswered else least
             resets_at = max(resets_at, state.resets_at)
-        state.remaining, state.resets_at = remaining, resets_at
+        state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
+        state.least = least
+        if sent_at >= state.probed_at:
+            state.probed_at = math.inf
+
+    def expect_reset(self, state: ServerQuotaState, at: float) -> None:
+        """Let one token be taken at `at`, which shows whether the quota has been reset."""
+        if at != state.expected_at:
+            state.expected_at = state.probe_at = at
 
     def delay(self, state: ServerQuotaState, now: float, cost: float) -> float:
         """Seconds until the quota has room, which is now or at the reset."""
         return self.delay_behind(state, now, cost, 0.0)
 
     def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
-        """Seconds until it has room after the `ahead` tokens; later quotas have room for all."""
-        if now >= state.resets_at or cost == 0:
+        """Seconds until it has room after the `ahead` tokens; the next quota has room for all."""
+        if not state.binds or cost == 0:
             return 0.0
+        if now >= state.resets_at:
+            return state.longest if ahead and ahead + cost > state.limit else 0.0
         reset = until(state.resets_at, now)
         if ahead + cost > state.remaining:
-            return reset
+            return reset if ahead or cost > 1 else min(reset, until(state.probe_at, now))
         if not self.evenly:
             return 0.0
         due = max(now, state.next_at) + ahead * self._interval(state, now)
@@ -112,15 +154,26 @@ class ServerQuota:
     def take(self, state: ServerQuotaState, now: float, cost: float) -> None:
         """Take `cost` of what remains."""
         state.log.append((now, cost))
+        state.unanswered += 1.0
+        if now >= state.resets_at and state.limit < math.inf and state.binds:
+            state.remaining, state.resets_at = state.limit, now + state.longest
+            state.least = state.limit
         if now < state.resets_at:
-            if self.evenly:
+            if cost > state.remaining and now >= state.probe_at:
+                state.probe_at, state.probed_at = math.inf, now
+            if self.evenly and state.binds:
                 interval = self._interval(state, now)
                 state.next_at = max(now, state.next_at) + cost * interval
             state.remaining -= cost
 
     def remaining(self, state: ServerQuotaState, now: float) -> float:
-        """Tokens that remain; infinity if that is unknown."""
-        return max(0.0, state.remaining) if now < state.resets_at else math.inf
+        """Tokens that it leaves; infinity where it is not kept to."""
+        known = self.reported(state, now)
+        return math.inf if known is None or not state.binds else known
+
+    def reported(self, state: ServerQuotaState, now: float) -> float | None:
+        """Tokens that remain; None if that is unknown."""
+        return max(0.0, state.remaining) if now < state.resets_at else None
 
     def reset_after(self, state: ServerQuotaState, now: float) -> float:
         """Seconds until the quota resets."""

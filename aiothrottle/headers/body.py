@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias, cast
 
 from aiothrottle.headers.retry_after import delay_of, read_delay
@@ -83,15 +83,19 @@ class BodyResult(NamedTuple):
     data: object
 
 
-def read_body(body: str | bytes, status: int, clock: Clock) -> BodyResult:
-    """Read a body. A wait counts only in a body about an error."""
+def read_body(
+    body: str | bytes, status: int, clock: Clock, marks: Iterable[str] = ()
+) -> BodyResult:
+    """Read a body. A wait counts only in a body about an error; `marks` are a profile's own."""
+    phrases = (*_PHRASES, *map(_normal, marks)) if marks else _PHRASES
     text = _text(body)
     data = _json(text)
     if data is None:
-        throttled = _marked_text(text) if status >= 400 else _marked_xml(text)
+        throttled = _marked_text(text, phrases) if status >= 400 else _marked_xml(text)
         wait = _prose(text, clock) if throttled or status >= 400 else None
         return BodyResult(throttled, wait, None)
-    throttled = any(_marked(key, node) for key, node in _nodes(_error_parts(data, status)))
+    parts = _nodes(_error_parts(data, status))
+    throttled = any(_marked(key, node, phrases) for key, node in parts)
     wait = _wait(data, clock) if throttled or status >= 400 else None
     return BodyResult(throttled, wait, data)
 
@@ -156,7 +160,7 @@ def _plain(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "")
 
 
-def _marked(key: str, node: object) -> bool:
+def _marked(key: str, node: object, phrases: Iterable[str]) -> bool:
     if key == "throttleseconds":
         return bool(number_of(node))
     if isinstance(node, int):
@@ -164,20 +168,26 @@ def _marked(key: str, node: object) -> bool:
     if not isinstance(node, str):
         return False
     code = node.lower()
-    return code in _CODES or (key, code) in _CODES_UNDER or _has_phrase(node)
+    return code in _CODES or (key, code) in _CODES_UNDER or _has_phrase(node, phrases)
 
 
-def _marked_text(text: str) -> bool:
-    return _has_phrase(text) or any(code.lower() in _CODES for code in _ELEMENT.findall(text))
+def _marked_text(text: str, phrases: Iterable[str]) -> bool:
+    return _has_phrase(text, phrases) or any(
+        code.lower() in _CODES for code in _ELEMENT.findall(text)
+    )
 
 
 def _marked_xml(text: str) -> bool:
     return "<Error>" in text and any(code.lower() in _CODES for code in _ELEMENT.findall(text))
 
 
-def _has_phrase(text: str) -> bool:
-    text = text.lower().replace(": ", ":")
-    return any(phrase in text for phrase in _PHRASES)
+def _has_phrase(text: str, phrases: Iterable[str]) -> bool:
+    text = _normal(text)
+    return any(phrase in text for phrase in phrases)
+
+
+def _normal(text: str) -> str:
+    return text.lower().replace(": ", ":")
 
 
 def _wait(data: object, clock: Clock) -> float | None:

@@ -44,6 +44,8 @@ class ServerLimits(NamedTuple):
         scope: The server's word for the scope of the limit ("user", "global", "shared").
         reason: The server's word for what was exceeded, or for the kind of resource.
         unit: The server's word for what the binding limit counts. None: most likely requests.
+        reset_error: Seconds by which the reset may be earlier than `reset_after`: servers round it
+            up to whole seconds, and a Date is cut to them.
 
     >>> ServerLimits(throttled=True, retry_after=30.0).remaining is None
     True
@@ -59,6 +61,7 @@ class ServerLimits(NamedTuple):
     scope: str | None = None
     reason: str | None = None
     unit: str | None = None
+    reset_error: float = 0.0
 
 
 def binding(policies: Iterable[Policy]) -> Policy | None:

@@ -10,10 +10,11 @@ from aiothrottle.headers.profile import Profile
 from aiothrottle.headers.profile_reader import read_vendor, with_seconds
 from aiothrottle.headers.quota_headers import HeaderQuota
 from aiothrottle.headers.retry_after import read_wait
+from aiothrottle.headers.server_clock import ServerClock
 from aiothrottle.headers.values import Clock, read_number
 from aiothrottle.headers.vendors import profile_for
 
-__all__ = ["parse_rate_limit"]
+__all__ = ["parse_rate_limit", "parse_response"]
 
 _NOTHING, _THROTTLED = ServerLimits(), ServerLimits(throttled=True)
 # RFC 6585; old Twitter and its imitators; the overload of Anthropic and Notion.
@@ -21,6 +22,10 @@ _THROTTLED_STATUSES = frozenset({429, 420, 529})
 # Throttled if the response says when to retry, else an error like any other.
 _MAYBE_THROTTLED = frozenset({403, 503})
 _TOO_LARGE = 413
+# Seconds by which a reset may be earlier than it says: a whole number of seconds is rounded up, a
+# timestamp too, to which some servers add a second. The Date that it counts from is cut to the
+# second, and some servers renew it only once a second.
+_ROUNDED_DELAY, _ROUNDED_TIMESTAMP = 1.0, 3.0
 
 
 def parse_rate_limit(
@@ -68,8 +73,24 @@ def parse_rate_limit(
         raise TypeError(f"status must be an int such as 429, got {status!r}")
     if body is not None and not isinstance(body, str | bytes):
         raise TypeError(f"body must be str or bytes, got a {type(body).__name__}")
-    if profile is not None:
-        profile = _profile(profile)
+    found = None if profile is None else _profile(profile)
+    return parse_response(status, headers, now, body=body, profile=found)
+
+
+def parse_response(
+    status: int,
+    headers: Headers,
+    now: datetime,
+    *,
+    body: str | bytes | None = None,
+    profile: Profile | None = None,
+    server: ServerClock | None = None,
+) -> ServerLimits:
+    """Parse as `parse_rate_limit` does, for a caller that has checked the arguments.
+
+    The profile is one that has an effect. `server` is what earlier responses of the server have
+    shown of its clock.
+    """
     names, values = lines_of(headers)
     layout = LAYOUTS[names] if profile is None else profile.layouts[names]
     if body is None and not layout.has_limits:
@@ -77,8 +98,9 @@ def parse_rate_limit(
     if profile is not None and profile.milliseconds:
         values = with_seconds(profile, names, values)
     fields = collect(layout, values)
-    clock, fresh = _clock(fields, now)
-    result = None if body is None else read_body(body, status, clock)
+    clock, fresh = _clock(fields, now, server)
+    marks = () if profile is None else profile.marks
+    result = None if body is None else read_body(body, status, clock, marks)
     if result is not None:
         _add_nested(fields, result)
     vendor = None
@@ -110,6 +132,7 @@ def parse_rate_limit(
         _scope(labels) if labels else None,
         label_of(labels, "reason") if labels else None,
         bound.unit,
+        _reset_error(bound.reset_after, clock),
     )
 
 
@@ -121,7 +144,7 @@ def _profile(profile: Profile | str) -> Profile | None:
     return found if found is not None and found.has_effect else None
 
 
-def _clock(fields: Fields, now: datetime) -> tuple[Clock, bool]:
+def _clock(fields: Fields, now: datetime, server: ServerClock | None) -> tuple[Clock, bool]:
     """Return the clock of the response, and whether the response is fresh, not from a cache.
 
     The limits in a cached response are those of the past (RFC 9111, section 4.2.3).
@@ -135,7 +158,7 @@ def _clock(fields: Fields, now: datetime) -> tuple[Clock, bool]:
         if "age" in clock_fields
         else 0.0
     )
-    return Clock(now, dates[0] if len(dates) == 1 else None, age), age == 0
+    return Clock(now, dates[0] if len(dates) == 1 else None, age, server), age == 0
 
 
 def _add_nested(fields: Fields, result: BodyResult) -> None:
@@ -167,6 +190,14 @@ def _seems_throttled(
         return False
     errors = fields["label"]["error"][""]
     return any("throttl" in line.lower() or "toomanyrequests" in line.lower() for line in errors)
+
+
+def _reset_error(reset_after: float | None, clock: Clock) -> float:
+    if reset_after is None:
+        return 0.0
+    if clock.dates_resets:
+        return _ROUNDED_TIMESTAMP
+    return _ROUNDED_DELAY if reset_after.is_integer() else 0.0
 
 
 def _scope(labels: Labels) -> str | None:

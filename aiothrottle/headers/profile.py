@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
+from aiothrottle.checks import check_number
 from aiothrottle.headers.fields import IS_LIMIT_HEADER, Layout, Names, layouts
 from aiothrottle.headers.memo import Memo
 
 __all__ = ["Items", "Json", "Limit", "Profile"]
 
 _LONGEST = 64
+_LEAST_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,19 @@ class Profile:
             name.
         binds: The header with the name of the binding limit.
         aliases: Other names of the vendor, for `profile_for`.
+        body_statuses: Statuses of responses whose body alone may report a throttled request. The
+            sessions and transports read such a body before they return the response, if it is JSON
+            and not longer than 64 KiB; the caller can read it all the same.
+        body_header: A header that each of these responses has, if one of the statuses is below
+            400. Responses without it stay unread, like those of any other server.
+        marks: Texts in a body that mean a throttled request, besides the common ones. They are
+            compared without case; below status 400 they count only in the parts about errors.
+        least_backoff: Seconds to wait after a throttled request if the response names no time. It
+            doubles with each further wait in a row.
 
     Raises:
         TypeError: An argument has a wrong type.
+        ValueError: A status below 400 has no `body_header`; or `least_backoff` is not positive.
 
     >>> acme = Profile(
     ...     "Acme",
@@ -166,12 +178,17 @@ class Profile:
     windows: tuple[tuple[str, float], ...] = ()
     binds: str = ""
     aliases: tuple[str, ...] = ()
+    body_statuses: frozenset[int] = frozenset()
+    body_header: str = ""
+    marks: tuple[str, ...] = ()
+    least_backoff: float | None = None
 
     def __post_init__(self) -> None:
         """Reject a text where a tuple is expected, and other wrong types."""
         for name, kind, wanted in (
             ("hosts", str, "str"),
             ("aliases", str, "str"),
+            ("marks", str, "str"),
             ("limits", Limit | Items | Json, "Limit, Items or Json"),
         ):
             values = getattr(self, name)
@@ -180,20 +197,40 @@ class Profile:
             for value in cast("tuple[object, ...]", values):
                 if not isinstance(value, kind):
                     raise TypeError(f"{name} of a Profile must each be a {wanted}, got {value!r}")
-        for name in ("milliseconds", "refusals"):
+        for name in ("milliseconds", "refusals", "body_statuses"):
             values = getattr(self, name)
             if not isinstance(values, frozenset):
                 raise TypeError(f"{name} of a Profile must be a frozenset, got {values!r}")
+        if not self.body_header and min(self.body_statuses, default=_LEAST_ERROR) < _LEAST_ERROR:
+            raise ValueError(
+                "a Profile with body_statuses below 400 needs a body_header, by which their "
+                "responses differ from others, such as 'Content-Type'"
+            )
+        check_number(
+            "least_backoff of a Profile", self.least_backoff, "seconds", above=0, none="None"
+        )
 
     @cached_property
     def has_effect(self) -> bool:
         """Whether any response is read differently with this profile."""
-        return bool(self.limits or self.milliseconds or self.refusals or self.windows)
+        return bool(
+            self.limits
+            or self.milliseconds
+            or self.refusals
+            or self.windows
+            or self.body_statuses
+            or self.least_backoff
+        )
 
     @cached_property
     def is_limit_header(self) -> Memo[str, bool]:
         """Whether a header can be about limits, by the common rules or by this profile."""
-        return Memo(lambda header: IS_LIMIT_HEADER[header] or self._claims(header))
+        body_header = self.body_header.lower()
+        return Memo(
+            lambda header: (
+                IS_LIMIT_HEADER[header] or self._claims(header) or header.lower() == body_header
+            )
+        )
 
     @cached_property
     def layouts(self) -> Memo[Names, Layout]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import islice
 
 from aiothrottle.headers.dates import parse_date
+from aiothrottle.headers.server_clock import ServerClock
 
 __all__ = [
     "CAP",
@@ -56,14 +57,29 @@ class Clock:
 
     Both timestamps of a difference are then of one clock, so that a wrong one does no harm. The
     Date is parsed at its first use, since most responses contain no other timestamp.
+
+    Args:
+        now: The local time.
+        date: The Date of the response.
+        age: The Age of the response.
+        server: What earlier responses have shown of the server's clock.
     """
 
-    __slots__ = ("_age", "_date", "_timestamp", "now")
+    __slots__ = ("_age", "_date", "_server", "_timestamp", "dates_resets", "now")
 
-    def __init__(self, now: datetime, date: str | None = None, age: float = 0.0) -> None:
+    def __init__(
+        self,
+        now: datetime,
+        date: str | None = None,
+        age: float = 0.0,
+        server: ServerClock | None = None,
+    ) -> None:
         self.now: datetime = now
+        #: Whether a reset was a timestamp.
+        self.dates_resets: bool = False
         self._date = date
         self._age = age
+        self._server = server
         self._timestamp: float | None = None
 
     @property
@@ -72,6 +88,8 @@ class Clock:
         if self._timestamp is None:
             date = None if self._date is None else parse_date(self._date, self.now)
             at = self.now.timestamp() if date is None else date.timestamp() + self._age
+            if date is not None and self._server is not None and not self._age:
+                at = self._server.earliest(at, self.now.timestamp())
             self._timestamp = at
         return self._timestamp
 
@@ -147,9 +165,11 @@ def read_reset(text: str, clock: Clock) -> float | None:
     else:
         seconds = read_number(text)
         if seconds is not None and seconds >= EPOCHS_FROM:
+            clock.dates_resets = True
             return _until_epoch(seconds, clock)
     if seconds is not None:
         return seconds if seconds <= _LONGEST_RESET else None
+    clock.dates_resets = True
     seconds = clock.until(text)
     return seconds if seconds is not None and seconds <= _FARTHEST_EPOCH else None
 

@@ -30,6 +30,7 @@ def _profile(table: _Table) -> Profile:
             limits=tuple(map(_limit, table.pop("limits", ()))),
             milliseconds=frozenset(table.pop("milliseconds", ())),
             refusals=frozenset(table.pop("refusals", ())),
+            body_statuses=frozenset(table.pop("body_statuses", ())),
             windows=tuple(table.pop("windows", {}).items()),
             **_with_tuples(table),
         )

@@ -73,12 +73,15 @@ class TransportAdapter(Generic[_Request, _Response]):
         host: str = response.request.url.host
         return host
 
-    async def read_body(self, response: _Response) -> bytes | None:
+    async def read_body(self, response: _Response, *, unsized: bool) -> bytes | None:
         """Read a short body, and keep it for the caller."""
+        held = _held(response)
+        if unsized:
+            raw = await (response.aread() if held is None else held.read_ahead(SHORT_BODY))
+            return raw if raw is None or held is None else self._decoded(response, raw)
         # A compressed body is short only until it is decompressed.
         if not _is_short(response.headers) or "Content-Encoding" in response.headers:
             return None
-        held = _held(response)
         try:
             async with asyncio.timeout(SHORT_TIME):
                 return await (response.aread() if held is None else held.read_ahead())
@@ -86,6 +89,18 @@ class TransportAdapter(Generic[_Request, _Response]):
             raise self._library.ReadTimeout(
                 "the body of a throttled response did not arrive"
             ) from error
+
+    def _decoded(self, response: _Response, raw: bytes) -> bytes | None:
+        """Return a body without its Content-Encoding; None if it cannot be decoded."""
+        encoding = response.headers.get("Content-Encoding")
+        if encoding is None:
+            return raw
+        try:
+            headers = {"Content-Encoding": encoding}
+            decoded: bytes = self._library.Response(200, headers=headers, content=raw).content
+        except self._library.DecodingError:
+            return None  # the caller's reading raises it too
+        return decoded
 
     @contextmanager
     def replayed(self, response: _Response) -> Generator[Callable[[], _Response]]:

@@ -1,6 +1,7 @@
 """How long a response holds its slot: until its stream is closed, fails, or is collected."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 from aiothrottle.permit import Permit
@@ -92,9 +93,17 @@ class HeldStream:
         self._error: Exception | None = None
         self._is_read_ahead = False
 
-    async def read_ahead(self) -> bytes:
-        """Return all of the body; its response still counts as unread."""
-        return b"".join([chunk async for chunk in self._read_ahead()])
+    async def read_ahead(self, most: float = math.inf) -> bytes | None:
+        """Return all of the body, or None if it is longer than `most` bytes.
+
+        Its response still counts as unread.
+        """
+        body = b""
+        async for chunk in self._read_ahead():
+            body += chunk
+            if len(body) > most:
+                return None
+        return body
 
     def begin_reading_ahead(self) -> None:
         """Keep all chunks from now on, and ignore `aclose`."""

@@ -59,6 +59,31 @@ def test_lowest_report_of_a_window_counts() -> None:
     assert (state.remaining, state.resets_at) == (99, 91.0)
 
 
+def test_request_counted_twice_is_corrected_at_the_end() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    for timestamp in (1.0, 2.0, 3.0):
+        algorithm.take(state, timestamp, 1)
+    algorithm.update(state, 4.0, 7, 30.0, 1.0)  # all three are counted in it
+    assert algorithm.remaining(state, 4.0) == 5
+    algorithm.update(state, 4.1, 8, 29.9, 3.0)  # overtaken
+    assert algorithm.remaining(state, 4.1) == 5
+    algorithm.update(state, 4.2, 9, 29.8, 2.0)
+    assert algorithm.remaining(state, 4.2) == 7
+
+
+def test_quota_that_does_not_bind_is_only_known() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    algorithm.update(state, 0.0, 1, 30.0, 0.0, binds=False)
+    assert admit(algorithm, state, 1.0, 5)
+    assert (algorithm.remaining(state, 1.0), algorithm.reported(state, 1.0)) == (math.inf, 0)
+    algorithm.update(state, 2.0, 9, 28.0, 0.0)  # the first that binds, of an older request
+    assert algorithm.remaining(state, 2.0) == 4
+    algorithm.update(state, 3.0, 8, 27.5, 3.0, binds=False)
+    assert algorithm.delay(state, 3.0, 100) == 0.0
+
+
 def test_tokens_taken_since_the_request_are_subtracted() -> None:
     algorithm = ServerQuota()
     state = algorithm.start()
@@ -134,3 +159,36 @@ def test_fraction_is_spaced_like_a_whole_token() -> None:
     state = reported(algorithm, 0.0, 0.5, 30.0)
     algorithm.take(state, 0.0, 0.25)
     assert algorithm.delay(state, 10.0, 0.25) == 0.0
+
+
+# ---- after the reset, and before -----------------------------------------------------------------
+
+
+def test_no_more_than_the_limit_is_admitted_after_a_reset() -> None:
+    algorithm = ServerQuota()
+    state = algorithm.start()
+    state.limit = 2
+    algorithm.update(state, 0.0, 0, 30.0, 0.0)
+    assert algorithm.delay(state, 10.0, 1) == 20.0
+    assert algorithm.delay_behind(state, 30.0, 1, 1) == 0.0
+    assert algorithm.delay_behind(state, 30.0, 1, 2) == 30.0
+    assert [admit(algorithm, state, 31.0, 1) for _ in range(3)] == [True, True, False]
+    # Without a report for a whole window, it is reset once more.
+    assert algorithm.delay(state, 31.0, 1) == 30.0
+    assert admit(algorithm, state, 61.0, 3)
+
+
+def test_one_request_finds_out_about_an_early_reset() -> None:
+    algorithm = ServerQuota()
+    state = reported(algorithm, 0.0, 1, 30.0)
+    algorithm.expect_reset(state, 10.0)
+    assert admit(algorithm, state, 1.0, 1)
+    assert algorithm.delay(state, 4.0, 1) == 6.0
+    assert algorithm.delay_behind(state, 4.0, 1, 1) == 26.0
+    assert [admit(algorithm, state, 10.0, 1) for _ in range(2)] == [True, False]
+    algorithm.expect_reset(state, 10.0)  # was found out
+    assert algorithm.delay(state, 11.0, 1) == 19.0
+    algorithm.update(state, 12.0, 5, 18.2, 9.0)  # of a request before
+    assert not admit(algorithm, state, 12.0, 1)
+    algorithm.update(state, 12.0, 5, 18.2, 10.0)
+    assert algorithm.remaining(state, 12.0) == 5

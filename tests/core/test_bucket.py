@@ -1,5 +1,6 @@
 """The bucket: credit counts like requests asked for one by one; a server quota only tightens."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -25,11 +26,19 @@ def report(
     *,
     now: float = 0.0,
     reset_after: float = 10.0,
+    error: float = 0.0,
     in_flight: int = 0,
     evenly: bool = False,
 ) -> None:
     bucket.update_quota(
-        now, remaining, reset_after, sent_at=now, in_flight=in_flight, evenly=evenly
+        now,
+        remaining,
+        reset_after,
+        sent_at=now,
+        error=error,
+        limit=math.inf,
+        in_flight=in_flight,
+        evenly=evenly,
     )
 
 

@@ -248,3 +248,45 @@ def test_policy_names_come_from_the_vendor() -> None:
     assert names("Binance") == {"order-count-10s"}
     assert names("Meta") == {"1:ads"}
     assert names("Spring Cloud Gateway") == {"refill"}
+
+
+# ---- rules for bodies ----------------------------------------------------------------------------
+
+
+def test_body_header_keeps_its_own_meaning() -> None:
+    profile = Profile("x", body_statuses=frozenset({200}), body_header="Retry-After")
+    assert read(("Retry-After", "7"), status=429, profile=profile).retry_after == 7
+    assert profile.is_limit_header["RETRY-AFTER"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "throttled"),
+    [
+        (400, '{"why": "The budget is SPENT"}', True),
+        (400, "the budget is spent", True),
+        (200, '{"error": {"why": "the budget is spent"}}', True),
+        (200, '{"data": "the budget is spent"}', False),
+        (200, "the budget is spent", False),
+    ],
+)
+def test_own_marks_mean_a_throttled_request(status: int, body: str, throttled: bool) -> None:
+    profile = Profile("x", body_statuses=frozenset({400}), marks=("Budget is spent",))
+    assert read(status=status, body=body, profile=profile).throttled is throttled
+    assert not read(status=status, body=body).throttled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"body_statuses": {200}}, TypeError, "body_statuses"),
+        ({"body_statuses": frozenset({200})}, ValueError, "body_header"),
+        ({"marks": "no more"}, TypeError, "marks"),
+        ({"least_backoff": 0}, ValueError, "least_backoff"),
+        ({"least_backoff": "60"}, TypeError, "least_backoff"),
+    ],
+)
+def test_wrong_rule_for_bodies_raises(
+    arguments: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        Profile("x", **arguments)

@@ -18,6 +18,7 @@ def test_list_of_policies_with_windows() -> None:
         reset_after=1.0,
         window=1.0,
         policies=(Policy("a,b;w=5", 10, 1.0, 3, 1.0), Policy(None, 50, 60.0)),
+        reset_error=1.0,
     )
 
 
@@ -35,7 +36,7 @@ def test_dictionary_of_draft_07(text: str) -> None:
     limits = read(("RateLimit", text), ("RateLimit-Policy", "10;w=60"))
     assert limits == ServerLimits(
         limit=10, remaining=4, reset_after=5.0, window=60.0,
-        policies=(Policy(None, 10, 60.0, 4, 5.0),),
+        policies=(Policy(None, 10, 60.0, 4, 5.0),), reset_error=1.0,
     )  # fmt: skip
 
 

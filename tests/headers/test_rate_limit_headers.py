@@ -141,7 +141,7 @@ def test_throttled_follows_status_and_headers(
 @pytest.mark.parametrize("prefix", ["RateLimit-", "rate-limit-", "X-RateLimit-", "x-rate-limit-"])
 def test_every_spelling_of_the_prefix(prefix: str) -> None:
     limits = read((f"{prefix}Limit", "9"), (f"{prefix}Remaining", "3"), (f"{prefix}Reset", "2"))
-    assert limits == ServerLimits(limit=9, remaining=3, reset_after=2.0)
+    assert limits == ServerLimits(limit=9, remaining=3, reset_after=2.0, reset_error=1.0)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,7 @@ def test_name_may_precede_or_follow_the_field(
         reset_after=after,
         window=window,
         policies=(Policy(name, 10, window, 4, after),),
+        reset_error=1.0 if reset else 0.0,
     )
 
 

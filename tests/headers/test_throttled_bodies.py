@@ -85,5 +85,6 @@ def test_body_may_have_the_wait(body: str, seconds: float) -> None:
 def test_headers_inside_a_body_fill_missing_fields() -> None:
     inner = '{"X-RateLimit-Limit":"50","X-RateLimit-Remaining":0,"X-RateLimit-Reset":"9"}'
     body = f'{{"error":{{"metadata":{{"headers":{inner}}}}}}}'
-    assert read(status=429, body=body) == ServerLimits(True, None, 50, 0, 9.0)
+    limits = read(status=429, body=body)
+    assert limits == ServerLimits(True, None, 50, 0, 9.0, reset_error=1.0)
     assert read(("RateLimit-Limit", "7"), status=429, body=body).limit == 7

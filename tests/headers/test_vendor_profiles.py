@@ -97,6 +97,10 @@ PROFILE_KEYS: Kinds = {
     "refusals": each(is_status),
     "windows": table(is_seconds),
     "binds": is_text,
+    "body_statuses": each(is_status),
+    "body_header": is_text,
+    "marks": each(is_text),
+    "least_backoff": is_seconds,
     "limits": each(lambda value: isinstance(value, dict)),
 }
 LIMIT_KEYS: Kinds = {

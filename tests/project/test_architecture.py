@@ -49,7 +49,8 @@ TABLE = """
     _http.options | adaptive headers retry                                   |
     _http.suspicion |                                                        |
     _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
-    _http.quotas | _http.options headers headers.* limiter permit rate              |
+    _http.backoff |                                                          |
+    _http.quotas | _http.backoff _http.options headers headers.* limiter permit rate | time
     _http.admission | _http.options keyed limiter                            |
     _http.adapter | permit                                                   |
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio
@@ -75,7 +76,7 @@ TABLE = """
     _core.dispatcher | _core.*                                                | asyncio
     _core.snapshot | _core.* statistics                                       |
     _core.starter | _core.wait_queue                                         |
-    _core.limits | _core.* adaptive.pace algorithms events rate stores.shared_concurrency  |
+    _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency  |
     _core.entry  | _core.* errors                                            | asyncio
     _core.outcomes | _core.* adaptive.* algorithms events                    |
     _core.trying | _core.* errors events                                     |

@@ -1,0 +1,119 @@
+"""The window of a server that does not report it is found, and never taken for a longer one."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiothrottle.adaptive.server_window import Inferred, ServerWindow
+from aiothrottle.rate import Rate
+
+
+def fresh(
+    window: ServerWindow, now: float, reset_after: float, error: float = 1.0, limit: float = 20
+) -> Inferred:
+    """Observe the first response of a window, which took 20 ms."""
+    return window.observe(
+        now, now - 0.02, limit=limit, remaining=limit - 1, reset_after=reset_after, error=error
+    )
+
+
+def throttled(window: ServerWindow, now: float, reset_after: float) -> Inferred:
+    return window.observe(
+        now, now - 0.02, limit=20, remaining=0, reset_after=reset_after, error=3.0, throttled=True
+    )
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 10.0, 60.0])
+def test_rounded_delay_gives_the_window_at_once(seconds: float) -> None:
+    assert fresh(ServerWindow(), 5.0, seconds) == Inferred(Rate(20, seconds))
+
+
+@pytest.mark.parametrize("seconds", [61.0, 3600.0])
+def test_long_window_gives_no_rate(seconds: float) -> None:
+    assert fresh(ServerWindow(), 5.0, seconds) == Inferred()
+
+
+def test_timestamp_is_probed_until_it_is_certain() -> None:
+    window = ServerWindow()
+    # Two seconds, one of which is from the cut of the Date: the window may be of one.
+    assert fresh(window, 5.0, 3.1, 3.0) == Inferred(None, 6.0)
+    assert throttled(window, 6.05, 2.05) == Inferred(None, 7.0)
+    assert throttled(window, 6.06, 2.04) == Inferred(None, 7.0)  # of the same burst
+    assert fresh(window, 7.05, 2.9, 3.0) == Inferred(Rate(20, 2))
+
+
+def test_first_of_the_next_window_makes_it_certain() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 3.1, 3.0)
+    assert fresh(window, 6.01, 2.9, 3.0) == Inferred(Rate(20, 1))
+
+
+def test_admitted_request_after_all_was_used_makes_it_certain() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 3.1, 3.0)
+
+    def report(now: float, remaining: float) -> Inferred:  # of a log that slides
+        return window.observe(
+            now, now - 0.02, limit=20, remaining=remaining, reset_after=3, error=3
+        )
+
+    assert report(6.1, 1) == Inferred(None, 6.0)  # not all was used
+    assert report(6.2, 0) == Inferred(None, 6.0)
+    assert report(6.3, 0) == Inferred(Rate(20, 1))
+
+
+def test_late_first_of_the_next_window_proves_nothing() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 3.1, 3.0)
+    assert fresh(window, 9.0, 2.9, 3.0) == Inferred(None, 10.0)
+
+
+@given(
+    seconds=st.integers(1, 60),
+    gaps=st.lists(st.floats(0, 1e4), min_size=1, max_size=20),
+    lag=st.floats(0, 1.999),
+)
+def test_window_is_never_taken_for_a_longer_one(
+    seconds: int, gaps: list[float], lag: float
+) -> None:
+    window, now = ServerWindow(), 0.0
+    for gap in gaps:
+        now += seconds + gap
+        # A timestamp, rounded up, and a Date that lags.
+        fresh(window, now, math.ceil(now + seconds) - now + lag, 3.0)
+        assert 1.0 <= window.seconds <= seconds
+
+
+def test_report_within_a_window_gives_no_rate() -> None:
+    window = ServerWindow()
+
+    def within(now: float) -> Inferred:
+        return window.observe(now, now, limit=20, remaining=7, reset_after=1, error=1)
+
+    assert within(5.0) == Inferred()
+    assert fresh(window, 6.0, 1.0) == within(6.1) == Inferred(Rate(20, 1))
+
+
+def test_reset_further_away_than_the_window_corrects_it() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 1.0)  # the reset of a bucket: when it is full again
+    report = window.observe(5.1, 5, limit=20, remaining=3, reset_after=2, error=1)
+    assert report == Inferred(None, 7.0)
+
+
+def test_other_limit_begins_anew() -> None:
+    window = ServerWindow()
+    fresh(window, 5.0, 10.0)
+    report = window.observe(6, 6, limit=30, remaining=7, reset_after=9, error=1)
+    assert report == Inferred()
+    assert fresh(window, 15.0, 1.0, limit=30) == Inferred(Rate(30, 1))
+
+
+def test_throttled_request_alone_proves_nothing() -> None:
+    window = ServerWindow()
+    assert throttled(window, 5.0, 1.0) == Inferred()
+    fresh(window, 5.0, 1.0)
+    assert throttled(window, 5.9, 1.0) == Inferred(Rate(20, 1))  # of the window's own second
+    assert throttled(window, 7.5, 3.0) == Inferred(Rate(20, 1))  # of another window
