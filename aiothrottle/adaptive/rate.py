@@ -24,7 +24,7 @@ __all__ = ["AdaptiveRate", "RateState"]
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
 # Seconds of use from a cut to the middle of the bounds. Requests, for slow rates: a probe costs
-# one. Multiples of the pause after a 429, since that is what a probe costs as well.
+# one. Multiples of the pause after a 429: it is what a probe costs, and about the server's window.
 _SHORTEST, _LONGEST = 10.0, 60.0
 _REQUESTS, _PAUSES = 100.0, 4.0
 _LONGER = 2.0
@@ -33,6 +33,7 @@ _FIRST_GROWTH = 2.0
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
 _STEP_SECONDS, _STEP_TOKENS = 0.5, 3
 _USED = 0.9
+_SPEED = 20.0
 
 
 @dataclass(slots=True)
@@ -142,9 +143,8 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            longest = max(_LONGEST, _REQUESTS / state.rate)
-            scale = min(max(_LONGER * state.used, _SHORTEST), longest)
-            state.scale = max(scale, _PAUSES * pause)
+            scale = max(_LONGER * state.used, _PAUSES * pause, _SHORTEST)
+            state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
             state.upper = state.rate
             state.closed_until = now + pause
             state.is_open = False
@@ -202,7 +202,7 @@ class AdaptiveRate:
                 state.step_at = state.step_end = max(now, state.step_end)
             else:
                 state.used += seconds
-                self._set(state, _rate_after(state))
+                self._set(state, min(_rate_after(state), state.rate*2.0**(seconds/_SPEED)))
         state.in_step = 0.0
 
     def _set(self, state: RateState, rate: float) -> None:
