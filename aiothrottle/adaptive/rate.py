@@ -8,9 +8,9 @@ Requests are evenly spaced, so that a 429 is due to the rate and not to a burst.
 the server admitted on average since the last event, the pause included. The rate is cut to their
 geometric mean, and returns to the throttled rate on a cubic of the time in which it was used (as
 in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes
-beyond, slowly at first. Each probe takes twice as long as the one before lasted, up to a minute:
-so the bounds close in on the limit, and 429s are rare once it is known. A 429 that comes early
-makes the next probe short again.
+beyond, slowly at first. Each probe takes twice as long as the one before has lasted, up to a
+minute to the middle: so the bounds close in on the limit, and 429s are rare once it is known. A
+429 that comes early makes the next probe short again.
 """
 
 import math
@@ -23,17 +23,18 @@ __all__ = ["AdaptiveRate", "RateState"]
 # The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
-# Seconds of use from a cut to the middle of the bounds. Requests, for slow rates: a probe costs
-# one. Multiples of the pause after a 429: it is what a probe costs, and about the server's window.
+# Seconds of use from a cut to the middle of the bounds. At least so many requests, for slow rates,
+# and multiples of the pause: a 429 costs both.
 _SHORTEST, _LONGEST = 10.0, 60.0
 _REQUESTS, _PAUSES = 100.0, 4.0
+# The next probe takes so many times as long as the one that a 429 has ended.
 _LONGER = 2.0
-# Before the first 429 the rate grows by that factor.
-_FIRST_GROWTH = 2.0
+# The rate doubles in no less than so many seconds, as a window may be full only much later than
+# its limit was exceeded; before the first 429, with each step.
+_DOUBLED = 20.0
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
 _STEP_SECONDS, _STEP_TOKENS = 0.5, 3
 _USED = 0.9
-_SPEED = 20.0
 
 
 @dataclass(slots=True)
@@ -197,21 +198,22 @@ class AdaptiveRate:
         state.step_at = state.step_end
         if state.in_step >= _USED * state.rate * seconds:
             if state.upper == math.inf:
-                self._set(state, _FIRST_GROWTH * state.rate)
+                self._set(state, 2.0 * state.rate)
                 # Requests that were sent before the rate grew say nothing about the new one.
                 state.step_at = state.step_end = max(now, state.step_end)
             else:
                 state.used += seconds
-                self._set(state, min(_rate_after(state), state.rate*2.0**(seconds/_SPEED)))
+                most = state.rate * 2.0 ** (seconds / _DOUBLED)
+                self._set(state, min(_rate_on_cubic(state), most))
         state.in_step = 0.0
 
     def _set(self, state: RateState, rate: float) -> None:
         state.rate = max(min(rate, self.maximum, state.reported), self.minimum)
 
 
-def _rate_after(state: RateState) -> float:
-    """Return the rate on the cubic after the seconds of use since the last cut."""
+def _rate_on_cubic(state: RateState) -> float:
+    """Return the rate after the seconds of use since the last cut."""
     x = state.used / state.scale - 1.0
     half = 0.5 * math.log(state.upper / state.lower)
-    grown = min(half * (1.0 + x**3), math.log(_FIRST_GROWTH * state.rate / state.lower))
-    return state.lower * math.exp(grown)
+    # Far beyond any rate, and no overflow.
+    return state.lower * math.exp(min(half * (1.0 + x**3), 50.0))
