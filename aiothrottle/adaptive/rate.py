@@ -29,6 +29,8 @@ _SHORTEST, _LONGEST = 10.0, 60.0
 _REQUESTS, _PAUSES = 100.0, 4.0
 # The next probe takes so many times as long as the one that a 429 has ended.
 _LONGER = 2.0
+# Without a 429 for so many times the scale, the limit has risen, and the rate doubles at its fastest.
+_RISEN = 2.5
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
 # its limit was exceeded; before the first 429, with each step.
 _DOUBLED = 20.0
@@ -123,6 +125,7 @@ class AdaptiveRate:
         """
         if sent_at > state.cut_at:
             if not state.is_open:
+                self._cut(state)
                 state.is_open = True
                 state.opened_at, state.admitted = sent_at, 0.0
             self._count(state, now, sent_at, cost)
@@ -149,11 +152,11 @@ class AdaptiveRate:
             state.upper = state.rate
             state.closed_until = now + pause
             state.is_open = False
+            self._cut(state)
         else:
-            # Still closed: that says nothing about the rate. Nor does the pause that follows: it
-            # may be a doubled one of our own.
+            # Still closed. The pause that follows is not part of it: it may be our own, doubled.
             state.closed_until = max(state.closed_until, now)
-        self._cut(state)
+            self._set(state, (1.0 - _GREATEST_CUT) * state.rate)
 
     def reported(self, state: RateState, now: float, rate: float) -> None:
         """Adopt a rate that the server reports, and never exceed it from then on.
@@ -204,7 +207,8 @@ class AdaptiveRate:
             else:
                 state.used += seconds
                 most = state.rate * 2.0 ** (seconds / _DOUBLED)
-                self._set(state, min(_rate_on_cubic(state), most))
+                has_risen = state.used > _RISEN * state.scale
+                self._set(state, most if has_risen else min(_rate_on_cubic(state), most))
         state.in_step = 0.0
 
     def _set(self, state: RateState, rate: float) -> None:
