@@ -12,9 +12,16 @@ __all__ = ["AdaptiveConcurrency", "Controller", "SlotsState"]
 Controller: TypeAlias = Literal["aimd", "gradient2"]
 """The controller that moves the limit."""
 
-# Factors after a 429, and the lowest after a slow round; the best is of so many responses.
-_CUT, _SLOW_CUT = 0.9, 0.5
-_BEST_OF = 1000
+# The greatest part of the limit that a cut takes.
+_GREATEST_CUT = 0.5
+# Responses of a round at least, however few the slots are.
+_ROUND = 10
+# Response times are compared by means of so many: single ones differ by much more than the load
+# explains. The best mean is of so many such means.
+_SAMPLE, _BEST_OF = 50, 20
+# Rounds before the limit is raised again to where it was throttled: they double each time, and
+# are half as many when it was not throttled there again.
+_PATIENCE, _MOST_PATIENCE = 32, 256
 # Gradient2's, as published; its fast mean is that of one round.
 _LONG, _WARM_UP = 600, 10
 _SMOOTHING = 0.2
@@ -31,12 +38,22 @@ class SlotsState:
     #: Requests sent up to here belong to a round or an event that has been counted.
     round_at: float = -math.inf
     cut_at: float = -math.inf
-    #: The current round: responses, the sum of their times, the most that were in flight.
+    #: The current round: successes, the sum of their times, failures, the most in flight.
     count: int = 0
     total: float = 0.0
+    failures: int = 0
     busiest: int = 0
-    #: The best recent response time ("aimd"); the slow mean of how many rounds ("gradient2").
-    times: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
+    #: The same successes of the rounds since the last mean, and the best recent mean ("aimd").
+    sampled: int = 0
+    sampled_total: float = 0.0
+    means: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
+    #: The limit at which the server throttled last; the greatest one below with a whole round.
+    ceiling: float = math.inf
+    proven: float = 0.0
+    #: Rounds to wait below the ceiling, and those that have passed.
+    patience: int = _PATIENCE
+    waited: int = 0
+    #: The slow mean of how many rounds ("gradient2").
     long: float = 0.0
     rounds: int = 0
 
@@ -103,7 +120,7 @@ class AdaptiveConcurrency:
         return SlotsState(float(self.initial))
 
     def succeeded(self, state: SlotsState, now: float, sent_at: float, in_flight: int) -> None:
-        """Record a request that the server has answered without a 429.
+        """Record a request that the server has answered.
 
         Args:
             state: Is changed.
@@ -111,36 +128,74 @@ class AdaptiveConcurrency:
             sent_at: When it was sent.
             in_flight: Requests in flight when it arrived, this one included.
         """
-        seconds = max(0.0, now - sent_at)
-        state.times.add(seconds)
-        if sent_at < state.round_at:
-            return
-        state.count += 1
-        state.total += seconds
-        state.busiest = max(state.busiest, in_flight)
-        if state.count >= int(state.limit):
-            self._end_round(state, now)
+        if sent_at >= state.round_at:
+            state.count += 1
+            state.total += max(0.0, now - sent_at)
+            state.busiest = max(state.busiest, in_flight)
+            self._end_round_if_full(state, now)
+
+    def failed(self, state: SlotsState, now: float, sent_at: float) -> None:
+        """Record a request that failed: a 5xx, or no response; arguments as for `succeeded`.
+
+        How long it took says nothing. A round of which most failed counts as throttled.
+        """
+        if sent_at >= state.round_at:
+            state.failures += 1
+            self._end_round_if_full(state, now)
 
     def throttled(self, state: SlotsState, now: float, sent_at: float) -> None:
-        """Record a 429; arguments as for `succeeded`."""
+        """Record a throttled request; arguments as for `succeeded`."""
         if sent_at > state.cut_at:
-            self._set(state, now, _CUT * state.limit)
-            state.cut_at = now
+            self._back_off(state, now)
 
-    def _end_round(self, state: SlotsState, now: float) -> None:
-        mean = state.total / state.count
-        limit = state.limit
-        used = 2 * state.busiest >= limit
-        if self.controller == "gradient2":
-            if used:
-                limit = self._gradient2(state, mean)
-        elif mean > self.tolerance * state.times.least:
-            # As many as the server works on at once, if the rest of the time was spent in a queue.
-            # The queue has to run empty now and then, or the best recent time includes it.
-            limit *= max(_SLOW_CUT, state.times.least / mean)
-        elif used:
-            limit += 1.0
-        self._set(state, now, limit)
+    def _back_off(self, state: SlotsState, now: float) -> None:
+        """Return to the last limit that was not throttled, and stay there for long."""
+        if state.ceiling < math.inf:
+            state.patience = min(2 * state.patience, _MOST_PATIENCE)
+        state.ceiling = state.limit
+        proven = min(state.proven, state.limit - 1.0)
+        state.proven = max(proven, (1.0 - _GREATEST_CUT) * state.limit)
+        state.waited = 0
+        state.cut_at = now
+        self._set(state, now, state.proven)
+
+    def _end_round_if_full(self, state: SlotsState, now: float) -> None:
+        if state.count + state.failures < max(int(state.limit), _ROUND):
+            return
+        if state.failures > state.count:
+            self._back_off(state, now)
+        elif self.controller == "gradient2":
+            limit = state.limit
+            if 2 * state.busiest >= limit:
+                limit = self._gradient2(state, state.total / state.count)
+            self._set(state, now, limit)
+        else:
+            self._set(state, now, self._aimd(state))
+
+    def _aimd(self, state: SlotsState) -> float:
+        state.sampled += state.count
+        state.sampled_total += state.total
+        if state.sampled >= _SAMPLE:
+            mean = state.sampled_total / state.sampled
+            state.sampled, state.sampled_total = 0, 0.0
+            state.means.add(mean)
+            best = state.means.least
+            if mean > self.tolerance * best:
+                # As many as the server works on at once, if the rest of the time was spent in a
+                # queue. It has to run empty now and then, or the best mean includes it.
+                return state.limit * max(1.0 - _GREATEST_CUT, best / mean)
+        if 2 * state.busiest < state.limit:
+            return state.limit
+        state.proven = max(state.proven, state.limit)
+        if state.limit >= state.ceiling:
+            state.ceiling = math.inf
+            state.patience = max(_PATIENCE, state.patience // 2)
+        if state.limit + 1.0 >= state.ceiling:
+            state.waited += 1
+            if state.waited < state.patience:
+                return state.limit
+            state.waited = 0
+        return state.limit + 1.0
 
     def _gradient2(self, state: SlotsState, mean: float) -> float:
         state.rounds += 1
@@ -157,5 +212,5 @@ class AdaptiveConcurrency:
     def _set(self, state: SlotsState, now: float, limit: float) -> None:
         state.limit = min(max(limit, float(self.minimum)), float(self.maximum))
         state.round_at = now
-        state.count = state.busiest = 0
+        state.count = state.failures = state.busiest = 0
         state.total = 0.0
