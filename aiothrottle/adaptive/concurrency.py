@@ -35,15 +35,14 @@ class SlotsState:
 
     #: How many requests may be in flight; it moves by fractions.
     limit: float
-    #: Requests sent up to here belong to a round or an event that has been counted.
-    round_at: float = -math.inf
+    #: Requests sent up to here belong to an event that has been counted.
     cut_at: float = -math.inf
     #: The current round: successes, the sum of their times, failures, the most in flight.
     count: int = 0
     total: float = 0.0
     failures: int = 0
     busiest: int = 0
-    #: The same successes of the rounds since the last mean, and the best recent mean ("aimd").
+    #: The successes since the last mean, below 0 while they are skipped; the best recent mean.
     sampled: int = 0
     sampled_total: float = 0.0
     means: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
@@ -128,18 +127,23 @@ class AdaptiveConcurrency:
             sent_at: When it was sent.
             in_flight: Requests in flight when it arrived, this one included.
         """
-        if sent_at >= state.round_at:
-            state.count += 1
-            state.total += max(0.0, now - sent_at)
-            state.busiest = max(state.busiest, in_flight)
-            self._end_round_if_full(state, now)
+        if sent_at <= state.cut_at:
+            return
+        seconds = max(0.0, now - sent_at)
+        state.count += 1
+        state.total += seconds
+        state.busiest = max(state.busiest, in_flight)
+        state.sampled += 1
+        if state.sampled > 0:
+            state.sampled_total += seconds
+        self._end_round_if_full(state, now)
 
     def failed(self, state: SlotsState, now: float, sent_at: float) -> None:
         """Record a request that failed: a 5xx, or no response; arguments as for `succeeded`.
 
         How long it took says nothing. A round of which most failed counts as throttled.
         """
-        if sent_at >= state.round_at:
+        if sent_at > state.cut_at:
             state.failures += 1
             self._end_round_if_full(state, now)
 
@@ -156,36 +160,36 @@ class AdaptiveConcurrency:
         proven = min(state.proven, state.limit - 1.0)
         state.proven = max(proven, (1.0 - _GREATEST_CUT) * state.limit)
         state.waited = 0
-        state.cut_at = now
-        self._set(state, now, state.proven)
+        self._cut(state, now, state.proven)
 
     def _end_round_if_full(self, state: SlotsState, now: float) -> None:
         if state.count + state.failures < max(int(state.limit), _ROUND):
             return
         if state.failures > state.count:
             self._back_off(state, now)
-        elif self.controller == "gradient2":
-            limit = state.limit
-            if 2 * state.busiest >= limit:
-                limit = self._gradient2(state, state.total / state.count)
-            self._set(state, now, limit)
-        else:
-            self._set(state, now, self._aimd(state))
+            return
+        used = 2 * state.busiest >= state.limit
+        if self.controller == "gradient2":
+            if used:
+                self._set(state, self._gradient2(state, state.total / state.count))
+        elif state.sampled >= _SAMPLE and (part := self._share_in_service(state)) < 1.0:
+            self._cut(state, now, part * state.limit)
+        elif used:
+            self._grow(state)
+        _begin_round(state)
 
-    def _aimd(self, state: SlotsState) -> float:
-        state.sampled += state.count
-        state.sampled_total += state.total
-        if state.sampled >= _SAMPLE:
-            mean = state.sampled_total / state.sampled
-            state.sampled, state.sampled_total = 0, 0.0
-            state.means.add(mean)
-            best = state.means.least
-            if mean > self.tolerance * best:
-                # As many as the server works on at once, if the rest of the time was spent in a
-                # queue. It has to run empty now and then, or the best mean includes it.
-                return state.limit * max(1.0 - _GREATEST_CUT, best / mean)
-        if 2 * state.busiest < state.limit:
-            return state.limit
+    def _share_in_service(self, state: SlotsState) -> float:
+        """Return the part of the slots that the server works on, 1.0 if it is not slow."""
+        mean = state.sampled_total / state.sampled
+        state.sampled, state.sampled_total = 0, 0.0
+        state.means.add(mean)
+        best = state.means.least
+        # The rest of the time was spent in a queue. It has to run empty now and then, or the best
+        # mean includes it.
+        return max(1.0 - _GREATEST_CUT, best / mean) if mean > self.tolerance * best else 1.0
+
+    def _grow(self, state: SlotsState) -> None:
+        """Add a slot; but at the ceiling only after many rounds."""
         state.proven = max(state.proven, state.limit)
         if state.limit >= state.ceiling:
             state.ceiling = math.inf
@@ -193,9 +197,9 @@ class AdaptiveConcurrency:
         if state.limit + 1.0 >= state.ceiling:
             state.waited += 1
             if state.waited < state.patience:
-                return state.limit
+                return
             state.waited = 0
-        return state.limit + 1.0
+        self._set(state, state.limit + 1.0)
 
     def _gradient2(self, state: SlotsState, mean: float) -> float:
         state.rounds += 1
@@ -209,8 +213,17 @@ class AdaptiveConcurrency:
         wanted = state.limit * gradient + _QUEUE
         return state.limit * (1.0 - _SMOOTHING) + wanted * _SMOOTHING
 
-    def _set(self, state: SlotsState, now: float, limit: float) -> None:
+    def _cut(self, state: SlotsState, now: float, limit: float) -> None:
+        self._set(state, limit)
+        state.cut_at = now
+        _begin_round(state)
+        # Of the requests that are sent from now on, the first to end are the fast ones.
+        state.sampled, state.sampled_total = -int(state.limit), 0.0
+
+    def _set(self, state: SlotsState, limit: float) -> None:
         state.limit = min(max(limit, float(self.minimum)), float(self.maximum))
-        state.round_at = now
-        state.count = state.failures = state.busiest = 0
-        state.total = 0.0
+
+
+def _begin_round(state: SlotsState) -> None:
+    state.count = state.failures = state.busiest = 0
+    state.total = 0.0
