@@ -18,10 +18,9 @@ _GREATEST_CUT = 0.5
 _ROUND = 10
 # Response times are compared by means of so many: single ones differ by much more than the load
 # explains. The best mean is of so many such means.
-_SAMPLE, _BEST_OF = 50, 20
-# Rounds before the limit is raised again to where it was throttled: they double each time, and
-# are half as many when it was not throttled there again.
-_PATIENCE, _MOST_PATIENCE = 32, 256
+_SAMPLE, _BEST_OF = 50, 100
+# Rounds before the limit is raised again to where it was throttled.
+_PATIENCE = 64
 # Gradient2's, as published; its fast mean is that of one round.
 _LONG, _WARM_UP = 600, 10
 _SMOOTHING = 0.2
@@ -46,11 +45,10 @@ class SlotsState:
     sampled: int = 0
     sampled_total: float = 0.0
     means: Extremes = field(default_factory=lambda: Extremes(_BEST_OF))
-    #: The limit at which the server throttled last; the greatest one below with a whole round.
+    #: The limit at which the server throttled last; that of the last round, since it was cut.
     ceiling: float = math.inf
     proven: float = 0.0
-    #: Rounds to wait below the ceiling, and those that have passed.
-    patience: int = _PATIENCE
+    #: Rounds that were spent below the ceiling.
     waited: int = 0
     #: The slow mean of how many rounds ("gradient2").
     long: float = 0.0
@@ -154,13 +152,11 @@ class AdaptiveConcurrency:
 
     def _back_off(self, state: SlotsState, now: float) -> None:
         """Return to the last limit that was not throttled, and stay there for long."""
-        if state.ceiling < math.inf:
-            state.patience = min(2 * state.patience, _MOST_PATIENCE)
         state.ceiling = state.limit
         proven = min(state.proven, state.limit - 1.0)
-        state.proven = max(proven, (1.0 - _GREATEST_CUT) * state.limit)
+        state.proven = 0.0
         state.waited = 0
-        self._cut(state, now, state.proven)
+        self._cut(state, now, max(proven, (1.0 - _GREATEST_CUT) * state.limit))
 
     def _end_round_if_full(self, state: SlotsState, now: float) -> None:
         if state.count + state.failures < max(int(state.limit), _ROUND):
@@ -171,11 +167,11 @@ class AdaptiveConcurrency:
         used = 2 * state.busiest >= state.limit
         if self.controller == "gradient2":
             if used:
-                self._set(state, self._gradient2(state, state.total / state.count))
+                self._move(state, self._gradient2(state, state.total / state.count))
         elif state.sampled >= _SAMPLE and (part := self._share_in_service(state)) < 1.0:
             self._cut(state, now, part * state.limit)
         elif used:
-            self._grow(state)
+            self._move(state, state.limit + 1.0)
         _begin_round(state)
 
     def _share_in_service(self, state: SlotsState) -> float:
@@ -188,18 +184,17 @@ class AdaptiveConcurrency:
         # mean includes it.
         return max(1.0 - _GREATEST_CUT, best / mean) if mean > self.tolerance * best else 1.0
 
-    def _grow(self, state: SlotsState) -> None:
-        """Add a slot; but at the ceiling only after many rounds."""
-        state.proven = max(state.proven, state.limit)
+    def _move(self, state: SlotsState, limit: float) -> None:
+        """Move the limit after a round in which it was used; to the ceiling only after many."""
+        state.proven = state.limit
         if state.limit >= state.ceiling:
             state.ceiling = math.inf
-            state.patience = max(_PATIENCE, state.patience // 2)
-        if state.limit + 1.0 >= state.ceiling:
+        if limit >= state.ceiling:
             state.waited += 1
-            if state.waited < state.patience:
+            if state.waited < _PATIENCE:
                 return
             state.waited = 0
-        self._set(state, state.limit + 1.0)
+        self._set(state, limit)
 
     def _gradient2(self, state: SlotsState, mean: float) -> float:
         state.rounds += 1
