@@ -307,7 +307,8 @@ class Permit:
         """
         entry = self._entry
         if entry.takes_outcomes:
-            outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
+            age = entry.bucket.clock() - self._sent_at
+            outcomes.report_success(entry, self.cost, age, held=self._held is True)
 
     def _report_pause(
         self, seconds: float | None, *, from_server: bool, jitter: float, longest: float

@@ -188,6 +188,14 @@ class Feedback:
             changes += self._guard_change()
         return changes
 
+    def reported(self, now: float, rate: float) -> tuple[Change, ...]:
+        """Record a rate that the server reported, in tokens per second. Returns the changes."""
+        if self.rate is None:
+            return ()
+        before = self.rate.state.rate
+        self.rate.adaptive.reported(self.rate.state, now, rate)
+        return self._rate_change(before)
+
     def pause(self, seconds: float | None, *, jitter: float, longest: float) -> float:
         """Return the seconds of a pause after a 429, with jitter.
 

@@ -75,8 +75,9 @@ class ServerQuotas:
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
         is_complete = limits.remaining is not None and limits.reset_after is not None
+        rates = tuple(_rates(limits))
+        limiter.adopt(*rates)
         if limiter.follows_server:
-            rates = tuple(_rates(limits))
             if rates or is_complete:
                 limiter.follow(*rates)
         # Where there is a Retry-After, the pause is made of that.

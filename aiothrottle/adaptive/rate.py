@@ -29,7 +29,7 @@ _SHORTEST, _LONGEST = 10.0, 60.0
 _REQUESTS, _PAUSES = 100.0, 4.0
 # The next probe takes so many times as long as the one that a 429 has ended.
 _LONGER = 2.0
-# Without a 429 for so many times the scale, the limit has risen, and the rate doubles at its fastest.
+# Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.5
 # The rate doubles in no less than so many seconds, as a window may be full only much later than
 # its limit was exceeded; before the first 429, with each step.
