@@ -77,9 +77,8 @@ class ServerQuotas:
         is_complete = limits.remaining is not None and limits.reset_after is not None
         rates = tuple(_rates(limits))
         limiter.adopt(*rates)
-        if limiter.follows_server:
-            if rates or is_complete:
-                limiter.follow(*rates)
+        if limiter.follows_server and (rates or is_complete):
+            limiter.follow(*rates)
         # Where there is a Retry-After, the pause is made of that.
         if self._use is None or not is_complete or limits.retry_after is not None:
             return
