@@ -19,6 +19,8 @@ _ROUND = 10
 # Response times are compared by means of so many: single ones differ by much more than the load
 # explains. The best mean is of so many such means.
 _SAMPLE, _BEST_OF = 50, 100
+# The part of a limit without a queue that drains one: the best mean must not include it.
+_DRAINED = 0.9
 # Rounds before the limit is raised again to where it was throttled.
 _PATIENCE = 64
 # Gradient2's, as published; its fast mean is that of one round.
@@ -175,14 +177,15 @@ class AdaptiveConcurrency:
         _begin_round(state)
 
     def _share_in_service(self, state: SlotsState) -> float:
-        """Return the part of the slots that the server works on, 1.0 if it is not slow."""
+        """Return the part of the slots that the server works on; 1.0 if it is not slow."""
         mean = state.sampled_total / state.sampled
         state.sampled, state.sampled_total = 0, 0.0
         state.means.add(mean)
         best = state.means.least
-        # The rest of the time was spent in a queue. It has to run empty now and then, or the best
-        # mean includes it.
-        return max(1.0 - _GREATEST_CUT, best / mean) if mean > self.tolerance * best else 1.0
+        if mean <= self.tolerance * best:
+            return 1.0
+        # The rest of the time was spent in a queue.
+        return max(1.0 - _GREATEST_CUT, _DRAINED * best / mean)
 
     def _move(self, state: SlotsState, limit: float) -> None:
         """Move the limit after a round in which it was used; to the ceiling only after many."""
