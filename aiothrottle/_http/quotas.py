@@ -74,11 +74,12 @@ class ServerQuotas:
             return
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
+        limiter.adopt(*_rates(limits))  # no effect but on an adaptive rate
         is_complete = limits.remaining is not None and limits.reset_after is not None
-        rates = tuple(_rates(limits))
-        limiter.adopt(*rates)
-        if limiter.follows_server and (rates or is_complete):
-            limiter.follow(*rates)
+        if limiter.follows_server:
+            rates = tuple(_rates(limits))
+            if rates or is_complete:
+                limiter.follow(*rates)
         # Where there is a Retry-After, the pause is made of that.
         if self._use is None or not is_complete or limits.retry_after is not None:
             return
