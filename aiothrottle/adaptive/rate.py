@@ -172,7 +172,9 @@ class AdaptiveRate:
         self._set(state, rate)
         state.lower = state.upper = math.inf
         state.cut_at, state.is_open = now, True
-        state.opened_at, state.admitted = math.inf, 0.0
+        # As good as a minute of use: a 429 after it cuts only a little.
+        state.used = _LONGEST
+        state.opened_at, state.admitted = now - _LONGEST, _LONGEST * state.rate
         state.step_at, state.in_step = math.inf, 0.0
 
     def _cut(self, state: RateState) -> None:

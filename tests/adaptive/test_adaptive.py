@@ -295,6 +295,16 @@ def test_rate_adapts_below_the_reported_one() -> None:
     assert 13 <= state.rate <= 15.5
 
 
+def test_429_at_the_reported_rate_cuts_a_little() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.reported(state, 0.0, 20.0)
+    for i in range(20):
+        adaptive.succeeded(state, 0.1 + i / 20, 0.05 + i / 20)
+    adaptive.throttled(state, 1.2, 1.1, pause=1.0)
+    assert state.rate == pytest.approx(19.4)
+
+
 def test_reported_rate_stays_within_the_bounds() -> None:
     adaptive = AdaptiveRate(10, 2, 50)
     state = adaptive.start()
