@@ -9,8 +9,8 @@ the server admitted on average since the last event, the pause included. The rat
 geometric mean, and returns to the throttled rate on a cubic of the time in which it was used (as
 in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes
 beyond, slowly at first. Each probe takes twice as long as the one before has lasted, up to a
-minute to the middle: so the bounds close in on the limit, and 429s are rare once it is known. A
-429 that comes early makes the next probe short again.
+minute to the middle: so the bounds close in on the limit, and 429s are rare once it is known.
+429s that come early make the next probes short again.
 """
 
 import math
@@ -26,8 +26,9 @@ _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
 # Seconds of use from a cut to the middle of the bounds. At least so many requests, for slow rates,
 # and multiples of the pause: a 429 costs both.
 _SHORTEST, _LONGEST = 10.0, 60.0
-_REQUESTS, _PAUSES = 100.0, 4.0
-# The next probe takes so many times as long as the one that a 429 has ended.
+_REQUESTS, _PAUSES = 200.0, 4.0
+# The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
+# scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
 # Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
 _RISEN = 2.5
@@ -45,7 +46,7 @@ class RateState:
 
     #: Tokens per second that can be taken now.
     rate: float
-    #: The rate that the server reports; infinite if it reports none.
+    #: The greatest rate by what the server reports; infinite if it reports none.
     reported: float = math.inf
     #: The bounds of the limit: the rate after the last cut, and the rate that was throttled.
     #: Infinite before the first 429.
@@ -147,7 +148,7 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            scale = max(_LONGER * state.used, _PAUSES * pause, _SHORTEST)
+            scale = max(_LONGER * state.used, 0.5 * state.scale, _PAUSES * pause, _SHORTEST)
             state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
             state.upper = state.rate
             state.closed_until = now + pause
@@ -159,13 +160,16 @@ class AdaptiveRate:
             self._set(state, (1.0 - _GREATEST_CUT) * state.rate)
 
     def reported(self, state: RateState, now: float, rate: float) -> None:
-        """Adopt a rate that the server reports, and never exceed it from then on.
+        """Adopt a rate that the server reports, and stay a little below it from then on.
+
+        At just that rate, any jitter of the network would be throttled now and then.
 
         Args:
             state: Is changed.
             now: When the response arrived.
             rate: Tokens per second.
         """
+        rate *= 1.0 - _LEAST_CUT
         if rate == state.reported:
             return
         state.reported = rate
