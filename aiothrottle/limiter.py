@@ -299,9 +299,9 @@ class RateLimiter:
     def adopt(self, *rates: RateLike) -> None:
         """Adopt a rate that the server has reported, if the rate limit is an `AdaptiveRate`.
 
-        It is spread evenly, a little below it, and not exceeded from then on. Of several the one with the shortest
-        period counts; a period longer than a minute has no effect, nor has any call where the rate
-        limit is not adaptive.
+        The limiter stays a little below it, evenly spaced, from then on. Of several the one with
+        the shortest period counts; a period longer than a minute has no effect, nor has any call
+        where the rate limit is not adaptive.
 
         Raises:
             TypeError: A rate has a wrong type.
