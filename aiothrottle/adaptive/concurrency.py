@@ -1,4 +1,8 @@
-"""The adaptive number of slots: for servers that slow down instead of answering 429."""
+"""The adaptive number of slots: for servers that slow down or throttle if too many are in flight.
+
+Invariant: the limit grows only after whole rounds in which it was used, and to a limit that was
+throttled only after many.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -59,23 +63,28 @@ class SlotsState:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConcurrency:
-    """A concurrency limit that adapts to the response times.
+    """A concurrency limit that adapts to the response times, and to throttled requests.
 
     Used in place of a concurrency limit:
     ``RateLimiter(9, concurrency_limit=AdaptiveConcurrency(4, 1, 64))``.
     Every outcome has to be reported: `Permit.report_success`, `Permit.report_throttled`. The limit
-    moves once per round, which is as many responses as there are slots, all of requests that were
-    sent after the last move. It never grows while less than half of it is used.
+    moves once per round, which is as many responses as there are slots, and ten at least, all of
+    requests that were sent after the last cut. It never grows while less than half of it is used.
 
-    ``"aimd"`` adds a slot when the mean response time of the round is at most `tolerance` times the
-    best recent one. Otherwise it cuts to ``limit * best / mean``, as many as the server works on
-    at once, but at most to half. A 429 cuts by a tenth (as in the AIMD limit of Netflix'
-    concurrency-limits), and counts only if its request was sent after the last cut.
+    ``"aimd"`` adds a slot per round. It compares the mean time of fifty responses or more with the
+    best of the last hundred such means. If it is more than `tolerance` times as long, it cuts to
+    ``0.9 * limit * best / mean``, a little less than the server works on at once, but at most to
+    half.
 
     ``"gradient2"`` is that of Netflix' concurrency-limits: with the mean of the round and the mean
     of the last 600 rounds, ``limit * max(0.5, min(1, tolerance * long / short)) + 4``, towards
     which it moves by a fifth. It tolerates noise better, but under a constant load it takes a
     queue for normal after some hundred rounds, and grows further.
+
+    With both, a throttled request takes the limit back to that of the last round, which was not
+    throttled, or to half if there was none since the last cut. It counts only if it was sent after
+    that cut. The limit at which it was throttled is tried again after 64 rounds. Failures (a 5xx,
+    a cut connection) say nothing by their times; a round of which most failed counts as throttled.
 
     Args:
         initial: Slots at first.
@@ -90,13 +99,13 @@ class AdaptiveConcurrency:
 
     >>> adaptive = AdaptiveConcurrency(4, minimum=1, maximum=64)
     >>> state = adaptive.start()
-    >>> for _ in range(4):
+    >>> for _ in range(10):
     ...     adaptive.succeeded(state, now=0.1, sent_at=0.0, in_flight=4)
     >>> state.limit
     5.0
     >>> adaptive.throttled(state, now=0.3, sent_at=0.2)
     >>> state.limit
-    4.5
+    4.0
     """
 
     initial: int

@@ -23,8 +23,8 @@ __all__ = ["AdaptiveRate", "RateState"]
 # The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
-# Seconds of use from a cut to the middle of the bounds. At least so many requests, for slow rates,
-# and multiples of the pause: a 429 costs both.
+# Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
+# longer, up to so many requests; and a pause, so it takes at least a multiple of that.
 _SHORTEST, _LONGEST = 10.0, 60.0
 _REQUESTS, _PAUSES = 200.0, 4.0
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
