@@ -307,9 +307,8 @@ class RateLimiter:
             TypeError: A rate has a wrong type.
             ValueError: A rate is out of range.
         """
-        engine = self._engine
-        engine.check_thread()
-        adopt_rate(engine, [as_rate(rate) for rate in rates])
+        self._bind_if_running()
+        adopt_rate(self._engine, [as_rate(rate) for rate in rates])
 
     async def reset(self) -> None:
         """Forget the tokens that were spent, as if no request had been sent.

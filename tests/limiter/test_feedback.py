@@ -285,6 +285,28 @@ async def test_update_switches_between_fixed_and_adaptive_rate() -> None:
 
 
 @virtual
+async def test_reported_rate_is_adopted() -> None:
+    limiter = RateLimiter(AdaptiveRate(100, 1, 1000))
+    limiter.adopt("1000/h")
+    assert limiter.statistics().rate_limit == 100
+    limiter.adopt("1000/h", "20/s", "600/min")
+    assert limiter.statistics().rate_limit == pytest.approx(19.4)
+    begun_at = now()
+    for _ in range(195):
+        await send(limiter, took=0.0)
+    assert now() - begun_at == pytest.approx(10, rel=0.02)
+
+
+@virtual
+async def test_limiter_of_a_known_rate_adopts_none() -> None:
+    limiter = RateLimiter("10/s")
+    limiter.adopt("20/s")
+    for _ in range(21):
+        await limiter.acquire()
+    assert now() >= 2.0
+
+
+@virtual
 async def test_rate_below_one_still_grants_single_requests() -> None:
     limiter = RateLimiter(AdaptiveRate(0.5, 0.1, 0.9))
     await limiter.acquire()
@@ -314,6 +336,18 @@ async def test_success_after_the_release_counts_as_in_flight(slots: int, then: i
         permit.release()
         permit.report_success()
     assert limiter.statistics().concurrency_limit == then
+
+
+@virtual
+async def test_two_of_three_slots_are_used_after_release() -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(3, 1, 16))
+    for _ in range(5):
+        first, second = await limiter.acquire(), await limiter.acquire()
+        await asyncio.sleep(0.1)
+        for permit in (first, second):  # a session may release a slot before it reports
+            permit.release()
+            permit.report_success()
+    assert limiter.statistics().concurrency_limit == 4
 
 
 @virtual
