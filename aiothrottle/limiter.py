@@ -12,7 +12,7 @@ from aiothrottle import events
 from aiothrottle._core.build import Sharing, make_entry
 from aiothrottle._core.entry import Entry
 from aiothrottle._core.limits import UNCHANGED, Unchanged
-from aiothrottle._core.outcomes import pause_for
+from aiothrottle._core.outcomes import adopt_rate, pause_for
 from aiothrottle._core.plan import AlgorithmLike, ConcurrencyLimit, Guard, RateLimit, misplaced
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
@@ -20,7 +20,7 @@ from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy
 from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
-from aiothrottle.rate import RateLike
+from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.share_size import OnStoreError
@@ -297,6 +297,20 @@ class RateLimiter:
         if not self.follows_server:
             raise ValueError(f"{self!r} has a rate of its own: use update() to change it")
         engine.limits.follow(engine, rates)
+
+    def adopt(self, *rates: RateLike) -> None:
+        """Adopt a rate that the server has reported, if the rate limit is an `AdaptiveRate`.
+
+        The limiter stays a little below it, evenly spaced, from then on. Of several the one with
+        the shortest period counts; a period longer than a minute has no effect, nor has any call
+        where the rate limit is not adaptive.
+
+        Raises:
+            TypeError: A rate has a wrong type.
+            ValueError: A rate is out of range.
+        """
+        self._bind_if_running()
+        adopt_rate(self._engine, [as_rate(rate) for rate in rates])
 
     async def reset(self) -> None:
         """Forget the tokens that were spent, as if no request had been sent.

@@ -348,7 +348,8 @@ class Permit:
         """
         entry = self._entry
         if entry.takes_outcomes:
-            outcomes.report_success(entry, self.cost, entry.bucket.clock() - self._sent_at)
+            age = entry.bucket.clock() - self._sent_at
+            outcomes.report_success(entry, self.cost, age, held=self._held is True)
 
     def _report_failure(self, *, answered: bool = False) -> None:
         """Report a request that failed without being throttled; see `report_failure`."""

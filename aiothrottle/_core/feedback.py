@@ -221,6 +221,14 @@ class Feedback:
         self.slots.adaptive.failed(self.slots.state, now, sent_at)
         return self._slots_change(before)
 
+    def reported(self, now: float, rate: float) -> tuple[Change, ...]:
+        """Record a rate that the server reported, in tokens per second. Returns the changes."""
+        if self.rate is None:
+            return ()
+        before = self.rate.state.rate
+        self.rate.adaptive.reported(self.rate.state, now, rate)
+        return self._rate_change(before)
+
     def pause(self, seconds: float | None, rule: PauseRule) -> float:
         """Return the seconds of a pause after a throttled request, with jitter.
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from aiothrottle._core.shared import SharedSlots
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
+    from aiothrottle.rate import Rate
 
 __all__ = [
+    "adopt_rate",
     "apply",
     "hold_trial",
     "pause_for",
@@ -37,6 +39,8 @@ __all__ = [
 
 _logger = logging.getLogger("aiothrottle")
 
+# Seconds. A rate of a longer period is not adopted: requests may come at once, and then none.
+_LONGEST_PERIOD = 60.0
 # Seconds. A smaller extension of a pause is not reported: each of many 429s may cause one.
 _LONGER = 1.0
 
@@ -89,15 +93,22 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
             engine.observers.emit(events.Paused(engine.key, left, reason))
 
 
-def report_success(entry: Entry, cost: float, age: float) -> None:
-    """Record a request that started `age` seconds ago and was not throttled, in all its engines."""
+def report_success(entry: Entry, cost: float, age: float, *, held: bool) -> None:
+    """Record a request that was not throttled, in all its engines.
+
+    Args:
+        entry: Where the request arrived.
+        cost: Its tokens.
+        age: Seconds since it started.
+        held: Whether its permit is held.
+    """
     own = True
     for engine in entry.engines:
-        _succeeded(engine, cost, age, own=own)
+        _succeeded(engine, cost, age, own=own, held=held)
         own = False
 
 
-def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
+def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) -> None:
     feedback = engine.feedback
     if feedback is None:
         return
@@ -108,7 +119,7 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
         now,
         now - age,
         cost,
-        in_flight=max(1, engine.in_flight),
+        in_flight=engine.semaphore.taken + (not held),  # its slot may be taken again by now
         paused_at=engine.pause.began_at,
         own=own,
     )
@@ -217,6 +228,21 @@ def _learn(engine: Host, age: float, pause: float) -> None:
         changes = engine.feedback.throttled(now, now - age, pause)
         if changes:
             apply(engine, changes)
+
+
+def adopt_rate(engine: Host, rates: "Sequence[Rate]") -> None:
+    """Adopt the rate that the server reported, if the engine's rate is adaptive.
+
+    Of several the one with the shortest period counts, since an even pace within a day would be too
+    slow. Longer ones are quotas, to which `update_quota` keeps.
+    """
+    short = [rate for rate in rates if rate.period <= _LONGEST_PERIOD]
+    if engine.feedback is None or not short:
+        return
+    rate = min(short, key=lambda rate: rate.period)
+    changes = engine.feedback.reported(engine.bucket.clock(), rate.limit / rate.period)
+    if changes:
+        apply(engine, changes)
 
 
 def apply(engine: Host, changes: tuple[Change, ...]) -> None:

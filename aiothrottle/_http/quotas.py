@@ -112,6 +112,7 @@ class ServerQuotas:
             return
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
+        limiter.adopt(*_rates(limits))  # no effect but on an adaptive rate
         # Of a throttled response with a Retry-After, the pause is made of that.
         if not limits.throttled or limits.retry_after is None:
             self._keep_to(permit, limits)

@@ -1,64 +1,43 @@
 """The adaptive rate: finds a limit that the server does not report, and follows it.
 
-Strategy. Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. At
-first the rate trebles, much as TCP's slow start does, until the first 429. From then on the limit
-is between two bounds: the throttled rate, and what was admitted in spite of the pause. The rate is
-set between them, repeatedly if need be, until a 429 comes late. That one finds the rate rising, and
-a server that counts in windows may be late by one window: the limit is what the rate was a little
-before. From then on the rate follows a cubic of the time in which it was used (Ha, Rhee, Xu:
-"CUBIC", 2008): after a cut it returns to where it was throttled, stays close, and only then probes
-beyond, slowly at first. Many requests are in flight when the first 429 arrives: all of theirs are
-one event, and cut once.
+Invariant: the rate changes only with evidence. It grows in the time in which it was used, and is
+cut once for each event, which is a 429 and all those of requests that were sent before it arrived.
 
-The long scale of that time keeps it quiet, two minutes once the limit is well known. It is quick
-since the scale is the shorter the further the bounds are apart, and shrinks without a 429 far
-beyond the old ceiling. If the server admits nothing for a good part of the time, then its limit is
-what it admitted on average, and not the rate.
+Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
+429 the rate doubles. From then on the limit lies between two bounds: the throttled rate, and what
+the server admitted on average since the last event, the pause included. The rate is cut to their
+geometric mean, and returns to the throttled rate on a cubic of the time in which it was used (as
+in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes
+beyond, slowly at first. Each probe takes twice as long as the one before has lasted, up to a
+minute to the middle: so the bounds close in on the limit, and 429s are rare once it is known.
+429s that come early make the next probes short again.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aiothrottle.rate import RateLike, as_rate
 
 __all__ = ["AdaptiveRate", "RateState"]
 
-# ---- tuned with benchmarks/adaptive.py ----
-
-# The part of the rate that a cut takes, at a 429 that comes late. The time scale alone makes 429s
-# rare; and of several clients that share a limit, another one takes what a cut frees, so a small
-# cut keeps their shares even.
-_CUT = 0.03
-# If it comes "at once", before that part of the way back to the ceiling, or within so few seconds,
-# the bounds decide on the cut, within these; a quarter if too little was admitted to decide. A
-# known limit is not doubted for three of them.
-_SOON, _SOON_SECONDS = 0.12, 3.0
-_LEAST_CUT, _MOST_CUT, _BLIND_CUT, _GREATEST_CUT = 0.1, 0.3, 0.25, 0.5
-_LENIENT = 3
-_ENOUGH = 5
-# How far from the upper towards the lower bound. While it grew, the lower one is that part of the
-# upper one. A window is hardly ever shorter than a second.
-_BETWEEN, _LOWER, _SHORTEST_WINDOW = 0.55, 0.57, 1.0
-# Seconds: a window may be full only one window after the limit was exceeded.
-_LATE = 2.0
-# Seconds of use until the ceiling is reached again, once it is known; requests, for slow rates; and
-# multiples of the longest outage, which is about the server's window.
-_SECONDS, _REQUESTS, _OUTAGES = 120.0, 100.0, 2.0
-_FORGET_OUTAGE = 0.8
-# How well the ceiling is known: that part of the scale. The less the bounds make it cut, the better
-# it is; and it grows with each event near the ceiling.
-_GUESSED, _DOUBTED, _HALF_KNOWN, _KNOWN, _LEARN = 0.12, 0.1, 0.4, 1.0, 4.0
-_KNOWN_BY_CUT = 0.04
-# Beyond the ceiling: the cubic's factor, its greater speed, and from where the ceiling is obsolete.
-_PROBE, _FASTER, _BEYOND = 0.15, 2.0, 1.15
-# Closed for more than that part of the time: what was admitted is the limit. A second of an outage
-# is ignored, since Retry-After is rounded up to whole seconds.
-_FAR, _ROUNDING, _HEADROOM = 0.25, 1.0, 1.1
-# A step ends after so many tokens and seconds; that part of the rate has to be used for it to grow.
-_FIRST_STEP_SECONDS, _FIRST_GROWTH = 0.25, 3.0
-_STEP, _STEP_SECONDS = 10, 0.1
+# The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
+# several clients even: another one takes what a cut frees.
+_LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
+# Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
+# longer, up to so many requests; and a pause, so it takes at least a multiple of that.
+_SHORTEST, _LONGEST = 10.0, 60.0
+_REQUESTS, _PAUSES = 200.0, 4.0
+# The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
+# scale at least: of several clients that share a limit, one gets the 429s that another has caused.
+_LONGER = 2.0
+# Without a 429 for so many times the scale, the limit has risen: the rate doubles at its fastest.
+_RISEN = 2.5
+# The rate doubles in no less than so many seconds, as a window may be full only much later than
+# its limit was exceeded; before the first 429, with each step.
+_DOUBLED = 20.0
+# A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
+_STEP_SECONDS, _STEP_TOKENS = 0.5, 3
 _USED = 0.9
-_GREATEST_GROWTH = 1.5
 
 
 @dataclass(slots=True)
@@ -67,45 +46,24 @@ class RateState:
 
     #: Tokens per second that can be taken now.
     rate: float
-    #: The rate that was throttled last; infinite before the first 429.
-    ceiling: float = math.inf
-    #: The part of the ceiling that the last cut took.
-    cut: float = _BLIND_CUT
-    #: How well the ceiling is known, from 0 to 1.
-    known: float = _GUESSED
-    #: Seconds of use since the last cut.
+    #: The greatest rate by what the server reports; infinite if it reports none.
+    reported: float = math.inf
+    #: The bounds of the limit: the rate after the last cut, and the rate that was throttled.
+    #: Infinite before the first 429.
+    lower: float = math.inf
+    upper: float = math.inf
+    #: Seconds of use from the last cut to the middle of the bounds, and those that have passed.
+    scale: float = _SHORTEST
     used: float = 0.0
-    #: 429s in a row that came at once after a cut.
-    soon: int = 0
-    #: Whether the ceiling was exceeded fast, and not reached since.
-    is_guess: bool = True
-    #: Whether the limit is searched between bounds, and a lower bound that is not measured.
-    is_between: bool = True
-    lower: float = 0.0
     #: Requests sent up to here belong to an event that has been counted.
     cut_at: float = -math.inf
-    #: The last 429 that counted: the rate at which the limit was exceeded, when its request was
-    #: sent, and whether it is the first.
-    throttled_rate: float = 0.0
-    throttled_sent_at: float = 0.0
-    is_first: bool = True
-    #: Up to here the server still works on what it admitted before a long outage.
-    settled_at: float = -math.inf
-    #: Whether anything was admitted since the last cut, and if not, since when it is closed.
+    #: Whether the server admitted a request that was sent after the last cut.
     is_open: bool = True
-    closed_at: float = -math.inf
-    #: For how long it certainly is, and until when at the latest.
-    closed_for: float = 0.0
-    reopens_at: float = -math.inf
-    #: Whether there was another 429 since then, so that the end of the outage is unknown.
-    blind: bool = False
-    #: The longest outage, which fades.
-    outage: float = 0.0
+    #: Until when it certainly admits nothing.
+    closed_until: float = -math.inf
     #: Since when, by the time of sending, admitted tokens are counted.
     opened_at: float = math.inf
     admitted: float = 0.0
-    #: The same at the steps of the first growth, before the first 429.
-    marks: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: The same for the current step, with the last request sent in it.
     step_at: float = math.inf
     step_end: float = -math.inf
@@ -121,9 +79,9 @@ class AdaptiveRate:
     The limiter then spaces requests evenly, and every outcome has to be reported:
     `Permit.report_success`, `Permit.report_throttled`. The sessions and transports do that.
 
-    With the ceiling `C` where it was throttled last, and `x` the time in which the rate was used
-    since, from -1 (the cut) over 0 (back at the ceiling), the rate is ``C * (1 + cut * x**3)``
-    below the ceiling and ``C * (1 + 0.15 * (2 * x)**3)`` beyond.
+    With the throttled rate `U`, the rate `L` after the cut, and `x` the time in which the rate was
+    used since, from -1 (the cut) over 0 (the middle) to 1 (back at the throttled rate), the rate
+    is ``sqrt(L * U) * sqrt(U / L) ** x**3``.
 
     Args:
         initial: The first rate: tokens per second, a string or a `Rate`.
@@ -139,7 +97,7 @@ class AdaptiveRate:
     >>> adaptive.throttled(state, now=0.2, sent_at=0.1)
     >>> adaptive.throttled(state, now=0.3, sent_at=0.15)  # sent before the cut: the same event
     >>> state.rate
-    7.5
+    5.0
     """
 
     initial: float
@@ -168,11 +126,13 @@ class AdaptiveRate:
         """
         if sent_at > state.cut_at:
             if not state.is_open:
-                self._reopen(state, sent_at)
+                self._cut(state)
+                state.is_open = True
+                state.opened_at, state.admitted = sent_at, 0.0
             self._count(state, now, sent_at, cost)
         state.opened_at = min(state.opened_at, sent_at)
         state.admitted += cost
-        if not state.is_open and not state.blind:
+        if not state.is_open:
             self._cut(state)  # a 429 arrives sooner than the response to an earlier request
 
     def throttled(self, state: RateState, now: float, sent_at: float, pause: float = 0.0) -> None:
@@ -187,65 +147,53 @@ class AdaptiveRate:
         if sent_at <= state.cut_at:
             return
         state.cut_at = now
-        if sent_at < state.settled_at:
+        if state.is_open:
+            scale = max(_LONGER * state.used, 0.5 * state.scale, _PAUSES * pause, _SHORTEST)
+            state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
+            state.upper = state.rate
+            state.closed_until = now + pause
+            state.is_open = False
+            self._cut(state)
+        else:
+            # Still closed. The pause that follows is not part of it: it may be our own, doubled.
+            state.closed_until = max(state.closed_until, now)
+            self._set(state, (1.0 - _GREATEST_CUT) * state.rate)
+
+    def reported(self, state: RateState, now: float, rate: float) -> None:
+        """Adopt a rate that the server reports, and stay a little below it from then on.
+
+        At just that rate, any jitter of the network would be throttled now and then.
+
+        Args:
+            state: Is changed.
+            now: When the response arrived.
+            rate: Tokens per second.
+        """
+        rate *= 1.0 - _LEAST_CUT
+        if rate == state.reported:
             return
-        if not state.is_open:
-            state.blind = True
-            state.rate = self._clamp(state.rate * (1.0 - _GREATEST_CUT))
-            return
-        state.throttled_rate, state.throttled_sent_at = state.rate, sent_at
-        if state.ceiling < math.inf:
-            _decide_cut(state)
-        elif state.marks:
-            state.cut = _GREATEST_CUT
-        state.closed_at, state.closed_for = now, pause
-        state.reopens_at = now + pause
-        state.outage *= _FORGET_OUTAGE
-        state.is_open = state.blind = False
-        self._cut(state)
+        state.reported = rate
+        self._set(state, rate)
+        state.lower = state.upper = math.inf
+        state.cut_at, state.is_open = now, True
+        # As good as a minute of use: a 429 after it cuts only a little.
+        state.used = _LONGEST
+        state.opened_at, state.admitted = now - _LONGEST, _LONGEST * state.rate
+        state.step_at, state.in_step = math.inf, 0.0
 
     def _cut(self, state: RateState) -> None:
-        """Cut the throttled rate, by what is known so far."""
-        longest = state.reopens_at - state.closed_at
-        elapsed = state.reopens_at - state.opened_at
-        state.outage = max(longest, state.outage)
-        enough = state.admitted >= _ENOUGH and elapsed > 0.0
-        if enough or state.is_first or not state.is_between:
-            state.ceiling = state.throttled_rate
-        else:
-            # That the server is still closed says nothing about the rate.
-            state.ceiling = max(state.ceiling, state.throttled_rate)
-            state.cut = 1.0 - (1.0 - _BLIND_CUT) * state.throttled_rate / state.ceiling
-        if state.is_first:
-            _take_first_bounds(state)
-        if enough:
-            admitted_rate = state.admitted / elapsed
-            if state.closed_for - _ROUNDING > _FAR * elapsed:
-                state.ceiling = min(state.ceiling, _HEADROOM * admitted_rate)
-                state.cut = _CUT
-                state.settled_at = state.reopens_at + longest
-            elif state.is_between:
-                _cut_between(state, admitted_rate)
-        state.ceiling = self._clamp(state.ceiling)
-        state.rate = self._clamp(state.ceiling * (1.0 - state.cut))
+        """Cut the throttled rate to between the bounds, by what is known so far."""
+        elapsed = state.closed_until - state.opened_at
+        admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
+        part = math.sqrt(admitted / state.upper)
+        part = min(max(part, 1.0 - _GREATEST_CUT), 1.0 - _LEAST_CUT)
+        self._set(state, part * state.upper)
+        state.lower = state.rate
         state.used = state.in_step = 0.0
         state.step_at = math.inf
 
-    def _reopen(self, state: RateState, sent_at: float) -> None:
-        """Restart the counts: the server admits again."""
-        state.is_open = True
-        if state.blind:
-            # Since the last 429 it may have been open, and nothing was sent.
-            state.closed_for, state.reopens_at = state.cut_at - state.closed_at, sent_at
-            self._cut(state)
-        state.is_first = False
-        state.marks.clear()
-        if state.soon and state.is_between:
-            return  # a few outages in a row say more together than the last one
-        state.opened_at = sent_at
-        state.admitted = 0.0
-
     def _count(self, state: RateState, now: float, sent_at: float, cost: float) -> None:
+        """Count a request into the current step; at its end, let the rate grow if it was used."""
         if state.step_at == math.inf:
             state.step_at = state.step_end = sent_at
             return
@@ -253,100 +201,29 @@ class AdaptiveRate:
             return
         state.step_end = max(state.step_end, sent_at)
         state.in_step += cost
-        if state.ceiling == math.inf:
-            if now - state.step_at >= _FIRST_STEP_SECONDS:
-                self._grow_at_first(state, now, cost)
-        elif state.in_step >= max(_STEP, _STEP_SECONDS * state.rate):
-            seconds = state.step_end - state.step_at
-            if state.in_step >= _USED * state.rate * seconds:
-                self._grow(state, seconds)
-            state.step_at = state.step_end
-            state.in_step = 0.0
-
-    def _grow_at_first(self, state: RateState, now: float, cost: float) -> None:
-        """End a step before the first 429."""
-        if state.in_step >= _USED * state.rate * (state.step_end - state.step_at):
-            state.rate = self._clamp(_FIRST_GROWTH * state.rate)
-            state.marks.append((state.step_end, state.admitted + cost))
-            _forget(state.marks, state.step_end - _SHORTEST_WINDOW)
-        # Requests sent before the rate grew say nothing about the new one.
-        state.step_at = state.step_end = max(now, state.step_end)
+        seconds = state.step_end - state.step_at
+        if seconds < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
+            return
+        state.step_at = state.step_end
+        if state.in_step >= _USED * state.rate * seconds:
+            if state.upper == math.inf:
+                self._set(state, 2.0 * state.rate)
+                # Requests that were sent before the rate grew say nothing about the new one.
+                state.step_at = state.step_end = max(now, state.step_end)
+            else:
+                state.used += seconds
+                most = state.rate * 2.0 ** (seconds / _DOUBLED)
+                has_risen = state.used > _RISEN * state.scale
+                self._set(state, most if has_risen else min(_rate_on_cubic(state), most))
         state.in_step = 0.0
 
-    def _grow(self, state: RateState, seconds: float) -> None:
-        """Move along the cubic by so many seconds of use."""
-        state.used += seconds
-        x = state.used / _scale(state) - 1.0
-        rate = min(_rate_after(state, state.used), _GREATEST_GROWTH * state.rate)
-        state.rate = self._clamp(max(rate, state.rate))
-        if state.rate > _BEYOND * state.ceiling and state.known > _DOUBTED:
-            # The limit has risen: the same place on a faster cubic.
-            state.known = max(_DOUBTED, state.known / 3.0)
-            state.used = (1.0 + x) * _scale(state)
-
-    def _clamp(self, rate: float) -> float:
-        return min(max(rate, self.minimum), self.maximum)
+    def _set(self, state: RateState, rate: float) -> None:
+        state.rate = max(min(rate, self.maximum, state.reported), self.minimum)
 
 
-def _scale(state: RateState) -> float:
-    """Seconds of use from a cut until the ceiling is reached again."""
-    seconds = max(_SECONDS, _REQUESTS / state.ceiling)
-    return max(state.known * seconds, _OUTAGES * state.outage)
-
-
-def _rate_after(state: RateState, used: float) -> float:
-    """Return the rate on the cubic after so many seconds of use."""
-    x = used / _scale(state) - 1.0
-    if x < 0.0:
-        return state.ceiling * (1.0 + state.cut * x**3)
-    return state.ceiling * (1.0 + _PROBE * min(_FASTER * x, 100.0) ** 3)
-
-
-def _take_first_bounds(state: RateState) -> None:
-    """Bound the limit by what was admitted in the second before the first 429."""
-    if state.admitted < _ENOUGH:
-        return
-    marks = [(state.opened_at, 0.0), *state.marks]
-    _forget(marks, state.throttled_sent_at - _SHORTEST_WINDOW)
-    at, admitted = marks[0]
-    seconds = max(state.throttled_sent_at - at, _SHORTEST_WINDOW)
-    within = state.admitted - admitted
-    # Within more than two windows, the rate may not have been used all the time.
-    if within > 0.0 and seconds < 2.0 * _SHORTEST_WINDOW:
-        state.ceiling = min(state.ceiling, within / seconds)
-    if state.marks:
-        state.lower = _LOWER * state.ceiling
-
-
-def _forget(marks: list[tuple[float, float]], before: float) -> None:
-    """Drop all marks before that timestamp but the last."""
-    while len(marks) > 1 and marks[1][0] <= before:
-        del marks[0]
-
-
-def _decide_cut(state: RateState) -> None:
-    """Decide by how much to cut, by when the 429 came, and at which rate."""
-    state.lower = 0.0
-    is_known = state.known >= _HALF_KNOWN
-    soon = _SOON * _scale(state)
-    if state.used < (soon if is_known else max(soon, _SOON_SECONDS)):
-        state.soon += 1
-        state.is_between = not is_known or state.is_guess or state.soon > _LENIENT
-        return
-    state.soon = 0
-    state.is_between = state.rate > _BEYOND * state.ceiling  # it has risen by an unknown factor
-    state.is_guess = not is_known
-    if state.is_guess:
-        passed = _rate_after(state, max(0.0, state.used - _LATE))
-        state.throttled_rate = min(state.throttled_rate, passed)
-    state.cut = _CUT
-    state.known = min(_KNOWN, state.known * _LEARN)
-
-
-def _cut_between(state: RateState, admitted_rate: float) -> None:
-    """Cut to between the bounds: the throttled rate, and what was admitted on average."""
-    lower = min(max(admitted_rate, state.lower), state.ceiling)
-    wanted = 1.0 - (lower / state.ceiling) ** _BETWEEN
-    most = _MOST_CUT if state.soon else _GREATEST_CUT
-    state.cut = min(max(wanted, _LEAST_CUT), most)
-    state.known = min(_HALF_KNOWN, _KNOWN_BY_CUT / state.cut)
+def _rate_on_cubic(state: RateState) -> float:
+    """Return the rate after the seconds of use since the last cut."""
+    x = state.used / state.scale - 1.0
+    half = 0.5 * math.log(state.upper / state.lower)
+    # Far beyond any rate, and no overflow.
+    return state.lower * math.exp(min(half * (1.0 + x**3), 50.0))

@@ -1,4 +1,5 @@
 import math
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.adaptive import AdaptiveThrottling, SelfTuningGuard
+from aiothrottle.adaptive.concurrency import Controller, SlotsState
 from aiothrottle.adaptive.extremes import Extremes
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.adaptive.rate import RateState
@@ -71,7 +73,7 @@ def test_rates_are_accepted_in_every_form() -> None:
 # --- The rate ---
 
 
-def test_rate_trebles_before_the_first_429() -> None:
+def test_rate_doubles_before_the_first_429() -> None:
     adaptive = AdaptiveRate(1, 1, 1000)
     state = adaptive.start()
     seen = {state.rate}
@@ -79,7 +81,7 @@ def test_rate_trebles_before_the_first_429() -> None:
     while now < 12.0:
         now = drive(adaptive, state, 0.01, begin=now)
         seen.add(state.rate)
-    assert sorted(seen)[:5] == [1, 3, 9, 27, 81]
+    assert sorted(seen)[:5] == [1, 2, 4, 8, 16]
 
 
 def test_many_429s_of_one_event_cut_once() -> None:
@@ -115,7 +117,7 @@ def test_rate_finds_a_limit_and_stays_near(limit: float) -> None:
     assert 0.85 * limit <= lowest <= highest <= 1.02 * limit
 
 
-def test_429s_at_once_cut_by_a_quarter_each() -> None:
+def test_429s_at_once_halve_the_rate_each() -> None:
     adaptive = AdaptiveRate(1000, 1, 1000)
     state = adaptive.start()
     rates = [state.rate]
@@ -123,7 +125,7 @@ def test_429s_at_once_cut_by_a_quarter_each() -> None:
         adaptive.succeeded(state, i + 0.1, float(i))
         adaptive.throttled(state, i + 0.3, i + 0.2)
         rates.append(state.rate)
-    assert rates == pytest.approx([1000 * 0.75**i for i in range(5)])
+    assert rates == pytest.approx([1000 * 0.5**i for i in range(5)])
 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0, 10.0])
@@ -176,124 +178,140 @@ def begun_too_fast(adaptive: AdaptiveRate, *, reported_late: int = 0) -> RateSta
     state = adaptive.start()
     for i in range(10 - reported_late):
         adaptive.succeeded(state, i / 40 + LATENCY, i / 40)
-    adaptive.throttled(state, now=0.25 + LATENCY, sent_at=0.25, pause=1.0)
+    adaptive.throttled(state, now=0.25 + LATENCY, sent_at=0.25, pause=0.7)
     for i in range(10 - reported_late, 10):
         adaptive.succeeded(state, 0.5, i / 40)
     return state
 
 
-def test_first_429_bounds_the_rate() -> None:
+def test_cut_is_the_mean_of_the_bounds() -> None:
+    # Ten in a second were admitted, and forty a second were too many.
     state = begun_too_fast(AdaptiveRate(40, 0.1, 1000))
-    assert state.ceiling == 10
-    assert 8 <= state.rate <= 9.5
+    assert state.rate == pytest.approx(20)
+    assert (state.lower, state.upper) == (state.rate, 40)
 
 
 def test_response_to_earlier_request_may_follow_429() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
-    late = begun_too_fast(adaptive, reported_late=7)
-    assert (late.ceiling, late.rate, late.known) == pytest.approx(
-        (10, begun_too_fast(adaptive).rate, begun_too_fast(adaptive).known)
-    )
+    late = begun_too_fast(adaptive, reported_late=3)
+    assert late.rate == pytest.approx(begun_too_fast(adaptive).rate)
 
 
-def test_second_without_admissions_is_no_bound() -> None:
-    adaptive = AdaptiveRate(1, 0.1, 1000)
-    state = adaptive.start()
-    for sent_at in (0.0, 0.0, 0.0, 0.0, 1.0):
-        adaptive.succeeded(state, sent_at + LATENCY, sent_at)
-    adaptive.throttled(state, now=2.6, sent_at=2.5, pause=1.0)
-    assert state.ceiling == 3
-
-
-def test_slow_admissions_do_not_bound_the_rate() -> None:
+@pytest.mark.parametrize("seconds", [30.0, 120.0])
+def test_late_429_cuts_by_a_few_percent(seconds: float) -> None:
     adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
-    drive(adaptive, state, 600, demand=2.0)
-    adaptive.throttled(state, now=600.3, sent_at=600.2, pause=1.0)
-    assert state.ceiling == 10
-    assert state.rate >= 5
+    now = drive(adaptive, state, 600, limit=10.0)
+    while state.used:  # until the rate was cut
+        now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
+    now = drive(adaptive, state, seconds, begin=now)
+    rate = state.rate
+    adaptive.throttled(state, now + 1.0, now + 0.9, pause=1.0)
+    assert 0.96 <= state.rate / rate <= 0.98
 
 
-def test_429_below_the_ceiling_cuts_no_deeper() -> None:
-    rates: list[float] = []
-    for seconds in (30.0, 120.0):
-        adaptive = AdaptiveRate(10, 0.1, 1000)
-        state = adaptive.start()
-        now = drive(adaptive, state, 600, limit=10.0)
-        while state.used:  # until the rate was cut
-            now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
-        now = drive(adaptive, state, seconds, begin=now)
-        rate = state.rate
-        adaptive.throttled(state, now + 1.0, now + 0.9, pause=1.0)
-        rates.append(state.rate / rate)
-    assert rates == pytest.approx([0.97, 0.97])
-
-
-def test_guessed_ceiling_is_the_rate_two_seconds_before() -> None:
-    adaptive = AdaptiveRate(40, 0.1, 1000)
-    state = begun_too_fast(adaptive)
-    now, rates = 1.4, [(0.0, state.rate)]
-    while now < 8.0:
-        now = drive(adaptive, state, 0.01, begin=now)
-        rates.append((state.used, state.rate))
-    before = max(rate for used, rate in rates if used <= state.used - 2.0)
-    after = min(rate for used, rate in rates if used >= state.used - 2.0)
-    adaptive.throttled(state, now + 0.1, now + 0.05, pause=1.0)
-    assert before <= state.ceiling <= after < rates[-1][1]
-    assert state.rate == pytest.approx(0.97 * state.ceiling)
-
-
-def test_closed_server_does_not_change_the_ceiling() -> None:
+def test_closed_server_does_not_change_the_bounds() -> None:
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
     rate = state.rate
-    adaptive.succeeded(state, now=1.4, sent_at=1.3)
-    adaptive.throttled(state, now=1.5, sent_at=1.45)
-    assert state.rate == pytest.approx(0.75 * rate)
-    assert state.ceiling == 10
-
-
-def test_outages_in_a_row_are_judged_together() -> None:
-    # Four a second are admitted; after each four the server is closed for the rest of the second.
-    adaptive = AdaptiveRate(40, 0.1, 1000)
-    state = adaptive.start()
-    for second in range(12):
-        for i in range(4):
-            sent_at = second + i / 40
-            adaptive.succeeded(state, sent_at + LATENCY, sent_at)
-        adaptive.throttled(state, second + 0.2, second + 0.12, pause=0.7)
-    # The rate falls while requests are throttled, but slower the nearer it is to what is admitted.
-    assert 2.5 <= state.rate <= 4
-
-
-def test_429_far_beyond_the_ceiling_cuts_deeply() -> None:
-    adaptive = AdaptiveRate(10, 0.1, 1000)
-    state = adaptive.start()
-    now = drive(adaptive, state, 300, limit=10.0)
-    while state.rate < 20:
-        now = drive(adaptive, state, 1.0, begin=now)
-    adaptive.throttled(state, now + 0.1, now + 0.05, pause=1.0)
-    assert state.rate <= 0.8 * state.throttled_rate
+    adaptive.throttled(state, now=0.8, sent_at=0.7)
+    assert state.rate == pytest.approx(0.5 * rate)
+    assert (state.lower, state.upper) == (rate, 40)
 
 
 def test_own_pause_does_not_change_the_window() -> None:
     # Repeated 429s without Retry-After lead to a pause longer than needed.
     adaptive = AdaptiveRate(40, 0.1, 1000)
     state = begun_too_fast(adaptive)
+    rate = state.rate
     adaptive.throttled(state, now=0.8, sent_at=0.7, pause=8.0)
     adaptive.succeeded(state, now=8.9, sent_at=8.8)
-    assert state.ceiling == 10
-    assert state.rate >= 5
+    assert state.rate == pytest.approx(rate)
 
 
-def test_long_outage_reveals_the_limit() -> None:
-    # 500 a minute in a window: they are used up within 12 s, and the server is closed for 48.
-    adaptive = AdaptiveRate(42, 0.1, 1000)
+def test_early_429_makes_the_next_probe_early() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
     state = adaptive.start()
-    for i in range(500):
-        adaptive.succeeded(state, i / 42 + LATENCY, i / 42)
-    adaptive.throttled(state, now=12.0, sent_at=11.95, pause=48.0)
-    assert 500 / 60 * 0.9 <= state.rate <= 500 / 60 * 1.15
+    now = drive(adaptive, state, 600, limit=10.0)
+    assert state.scale == 60
+    while state.used:  # until the rate was cut
+        now = drive(adaptive, state, 0.01, limit=10.0, begin=now)
+    now = drive(adaptive, state, 2.0, begin=now)
+    adaptive.throttled(state, now + 0.2, now + 0.1, pause=1.0)
+    assert state.scale == 30
+
+
+def test_long_pause_makes_the_next_probe_late() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 1000)
+    state = adaptive.start()
+    adaptive.throttled(state, now=1.0, sent_at=0.9, pause=5.0)
+    assert state.scale == 20
+
+
+def test_long_outages_reveal_the_limit() -> None:
+    # 500 a minute in a window: they are used up within 12 s, and the server is closed for 48.
+    adaptive = AdaptiveRate(42, 0.1, 42)
+    state = adaptive.start()
+    for minute in range(4):
+        begin, rate = 60.0 * minute, state.rate
+        for i in range(500):
+            adaptive.succeeded(state, begin + i / rate + LATENCY, begin + i / rate)
+        end = begin + 500 / rate + LATENCY
+        adaptive.throttled(state, end, begin + 500 / rate, pause=begin + 60.0 - end)
+    assert 500 / 60 * 0.9 <= state.rate <= 500 / 60 * 1.3
+
+
+def test_rate_doubles_in_no_less_than_twenty_seconds() -> None:
+    adaptive = AdaptiveRate(10, 0.1, 10_000)
+    state = adaptive.start()
+    now = drive(adaptive, state, 60, limit=10.0)
+    rates = [state.rate]
+    for _ in range(30):
+        now = drive(adaptive, state, 10.0, begin=now)
+        rates.append(state.rate)
+    assert max(b / a for a, b in pairwise(rates)) == pytest.approx(2**0.5, rel=0.05)
+
+
+# --- A rate that the server reports ---
+
+
+def test_reported_rate_is_adopted_and_not_exceeded() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.reported(state, 1.0, 20.0)
+    assert state.rate == pytest.approx(19.4)
+    drive(adaptive, state, 600, begin=1.0)
+    assert state.rate == pytest.approx(19.4)
+
+
+def test_rate_adapts_below_the_reported_one() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.reported(state, 0.0, 20.0)
+    now = 0.0
+    for _ in range(600):
+        now = drive(adaptive, state, 1.0, limit=15.0, begin=now)
+        adaptive.reported(state, now, 20.0)  # as every response does
+    assert 13 <= state.rate <= 15.5
+
+
+def test_429_at_the_reported_rate_cuts_a_little() -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    state = adaptive.start()
+    adaptive.reported(state, 0.0, 20.0)
+    for i in range(20):
+        adaptive.succeeded(state, 0.1 + i / 20, 0.05 + i / 20)
+    adaptive.throttled(state, 1.2, 1.1, pause=1.0)
+    assert state.rate == pytest.approx(0.97 * 19.4)
+
+
+def test_reported_rate_stays_within_the_bounds() -> None:
+    adaptive = AdaptiveRate(10, 2, 50)
+    state = adaptive.start()
+    adaptive.reported(state, 0.0, 1.0)
+    assert state.rate == 2
+    adaptive.reported(state, 1.0, 500.0)
+    assert state.rate == 50
 
 
 REPORTS = st.lists(
@@ -372,7 +390,7 @@ def rounds(
 def test_slots_settle_where_the_server_begins_to_queue() -> None:
     adaptive = AdaptiveConcurrency(4, 1, 200, tolerance=1.5)
     limits = rounds(adaptive, 2000, lambda limit: 0.1 * max(1.0, limit / 20))
-    assert all(18 <= limit <= 33 for limit in limits[50:])
+    assert all(18 <= limit <= 34 for limit in limits[50:])
 
 
 def test_gradient2_holds_back_for_some_hundred_rounds() -> None:
@@ -389,29 +407,105 @@ def test_slots_less_than_half_used_do_not_grow() -> None:
     assert state.limit == 10
 
 
+def answer_round(adaptive: AdaptiveConcurrency, state: SlotsState, now: float) -> float:
+    """Answer a round within 0.1 s; return the time after it."""
+    for _ in range(max(10, int(state.limit))):
+        adaptive.succeeded(state, now + 0.2, now + 0.1, in_flight=int(state.limit))
+    return now + 0.2
+
+
 def test_many_429s_of_one_event_take_slots_once() -> None:
     adaptive = AdaptiveConcurrency(10, 1, 100)
     state = adaptive.start()
     for sent_at in (0.1, 0.2, 0.3):
         adaptive.throttled(state, now=1.0, sent_at=sent_at)
-    assert state.limit == 9.0
+    assert state.limit == 5.0
     adaptive.throttled(state, now=2.0, sent_at=1.5)
-    assert state.limit == pytest.approx(8.1)
+    assert state.limit == 2.5
+
+
+@pytest.mark.parametrize("controller", ["aimd", "gradient2"])
+def test_limit_returns_to_the_last_round_and_waits(controller: Controller) -> None:
+    adaptive = AdaptiveConcurrency(8, 1, 100, controller=controller)
+    state = adaptive.start()
+    now = answer_round(adaptive, state, 0.0)
+    throttled_at = state.limit
+    assert throttled_at > 8
+    adaptive.throttled(state, now + 0.2, now + 0.1)
+    assert int(state.limit) == int(throttled_at) - 1
+    now += 0.2
+    for _ in range(63):
+        now = answer_round(adaptive, state, now)
+    assert state.limit < throttled_at
+    for _ in range(3):
+        now = answer_round(adaptive, state, now)
+    assert state.limit >= throttled_at
+
+
+def test_throttled_again_at_once_halves_the_limit() -> None:
+    adaptive = AdaptiveConcurrency(8, 1, 100)
+    state = adaptive.start()
+    now = answer_round(adaptive, state, 0.0)
+    adaptive.throttled(state, now + 0.2, now + 0.1)
+    adaptive.throttled(state, now + 0.4, now + 0.3)
+    assert state.limit == 4
+
+
+def test_failures_are_no_fast_successes() -> None:
+    adaptive = AdaptiveConcurrency(8, 1, 100)
+    state = adaptive.start()
+    now = 0.0
+    for _ in range(200):
+        for _ in range(3):
+            adaptive.failed(state, now + 0.101, now + 0.1)
+        now = answer_round(adaptive, state, now)
+    assert state.limit == 100
+
+
+def test_round_of_failures_counts_as_throttled() -> None:
+    adaptive = AdaptiveConcurrency(8, 1, 100)
+    state = adaptive.start()
+    now = answer_round(adaptive, state, 0.0)
+    assert state.limit == 9
+    for _ in range(10):
+        adaptive.failed(state, now + 0.2, now + 0.1)
+    assert state.limit == 8
+
+
+def test_answers_of_two_kinds_do_not_hold_slots_at_one() -> None:
+    chance = random.Random(0)
+    adaptive = AdaptiveConcurrency(1, 1, 32)
+    state = adaptive.start()
+    limits: list[float] = []
+    for i in range(20_000):
+        seconds = 0.005 if chance.random() < 0.5 else 0.2
+        adaptive.succeeded(state, i + 1.0, i + 1.0 - seconds, in_flight=int(state.limit))
+        limits.append(state.limit)
+    assert min(limits[1000:]) >= 8
 
 
 @given(
     st.sampled_from(["aimd", "gradient2"]),
-    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e6), st.integers(1, 50), st.booleans())),
+    st.lists(
+        st.tuples(
+            st.floats(0, 10),
+            st.floats(0, 1e6),
+            st.integers(1, 50),
+            st.sampled_from([False, True, None]),
+        )
+    ),
 )
 def test_any_reports_keep_the_slots_within_their_bounds(
-    controller: str, reports: list[tuple[float, float, int, bool]]
+    controller: Controller, reports: list[tuple[float, float, int, bool | None]]
 ) -> None:
-    adaptive = AdaptiveConcurrency(5, 2, 9, controller=controller)  # type: ignore[arg-type]
+    adaptive = AdaptiveConcurrency(5, 2, 9, controller=controller)
     state = adaptive.start()
     now = 0.0
     for gap, age, in_flight, throttled in reports:
         now += gap
-        if throttled:
+        if throttled is None:
+            adaptive.failed(state, now, now - age)
+        elif throttled:
             adaptive.throttled(state, now, now - age)
         else:
             adaptive.succeeded(state, now, now - age, in_flight)

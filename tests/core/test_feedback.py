@@ -50,7 +50,7 @@ def test_without_controllers_no_outcome_changes_anything() -> None:
 
 def test_throttled_request_returns_the_rate_cut() -> None:
     feedback = Feedback(rate=adaptive_rate())
-    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("rate", 7.5, 10.0),)
+    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("rate", 5.0, 10.0),)
 
 
 def test_second_429_of_one_event_returns_nothing() -> None:
@@ -63,20 +63,20 @@ def test_used_rate_returns_a_raise() -> None:
     feedback = Feedback(rate=adaptive_rate())
     changes = [succeed(feedback, at / 10 + 0.01, at / 10) for at in range(1, 10)]
     raised = [change for change in changes if change]
-    assert raised == [(Change("rate", 30.0, 10.0),)]
+    assert raised == [(Change("rate", 20.0, 10.0),)]
 
 
 def test_full_round_returns_one_more_slot() -> None:
     feedback = Feedback(slots=adaptive_slots())
-    changes = [succeed(feedback, 0.1, 0.0, in_flight=4) for _ in range(4)]
-    assert changes == [(), (), (), (Change("slots", 5, 4),)]
+    changes = [succeed(feedback, 0.1, 0.0, in_flight=4) for _ in range(10)]
+    assert changes == [*[()] * 9, (Change("slots", 5, 4),)]
 
 
 def test_less_than_a_whole_slot_returns_nothing() -> None:
-    feedback = Feedback(slots=adaptive_slots())
-    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("slots", 3, 4),)  # 3.6
-    assert feedback.throttled(2.0, 1.5, 1.0) == ()  # 3.24
-    assert feedback.throttled(3.0, 2.5, 1.0) == (Change("slots", 2, 3),)  # 2.916
+    feedback = Feedback(slots=SlotsControl(AdaptiveConcurrency(5, 1, 100)))
+    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("slots", 2, 5),)  # 2.5
+    assert feedback.throttled(2.0, 1.5, 1.0) == (Change("slots", 1, 2),)  # 1.25
+    assert feedback.throttled(3.0, 2.5, 1.0) == ()  # 1.0
 
 
 def test_varying_round_trips_return_the_guard() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from aiothrottle import RateLimiter
+from aiothrottle import AdaptiveRate, RateLimiter
 from aiothrottle.aiohttp import Retry
 from aiothrottle.headers import Profile
 from tests.integrations.clients import ONCE, Clock, Feature, Integration, every
@@ -198,6 +198,14 @@ async def test_following_limiter_takes_the_reported_rate(integration: Integratio
     expected = RateLimiter(["50/10s", "1000/h"])
     assert limiter._engine.bucket.algorithm == expected._engine.bucket.algorithm
     assert limiter._engine.semaphore.limit == 10
+
+
+@every(LIMITS)
+async def test_adaptive_rate_adopts_the_shortest_rate(integration: Integration) -> None:
+    limiter = RateLimiter(AdaptiveRate(100, 1, 1000))
+    policy = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
+    await send_once(integration, limiter, policy)
+    assert limiter.statistics().rate_limit == pytest.approx(0.97 * 5)
 
 
 @every(LIMITS)

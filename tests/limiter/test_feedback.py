@@ -212,10 +212,10 @@ async def test_each_key_keeps_its_rate_for_a_while() -> None:
     async with limiter.throttle("a") as permit:
         await asyncio.sleep(0.01)
         permit.report_throttled(1.0)
-    assert limiter["a"].statistics().concurrency_limit == 9
+    assert limiter["a"].statistics().concurrency_limit == 5
     async with limiter.throttle("b") as permit:
         permit.report_success()
-    assert limiter["a"].statistics().rate_limit == 7.5
+    assert limiter["a"].statistics().rate_limit == 5
     assert limiter["b"].statistics().rate_limit == 10
     await asyncio.sleep(300)
     assert len(limiter) == 2
@@ -235,7 +235,7 @@ async def test_parent_counts_childrens_outcomes_without_a_pause() -> None:
     async with child.throttle() as permit:
         await asyncio.sleep(0.01)
         permit.report_throttled(1.0)
-    assert parent.statistics().rate_limit == 7.5
+    assert parent.statistics().rate_limit == 5
     assert parent.statistics().paused_for == 0
     assert child.statistics().paused_for >= 1
 
@@ -248,7 +248,7 @@ def test_adaptive_rate_restarts_on_another_clock() -> None:
             assert limiter.statistics().rate_limit == 10
             await asyncio.sleep(0.01)
             permit.report_throttled(0.01)
-        assert limiter.statistics().rate_limit == 7.5
+        assert limiter.statistics().rate_limit == 5
 
     asyncio.run(throttle_one())
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -278,13 +278,35 @@ async def test_update_switches_between_fixed_and_adaptive_rate() -> None:
     )
     statistics = limiter.statistics()
     assert (statistics.rate_limit, statistics.concurrency_limit) == (20, 2)
-    await send(limiter)
-    await send(limiter)
+    for _ in range(10):
+        await send(limiter)
     limiter.update(rate_limit=3)
     assert limiter.statistics().concurrency_limit == 3
     limiter.update(concurrency_limit=7)
     assert limiter.statistics().concurrency_limit == 7
     assert limiter._engine.feedback is None
+
+
+@virtual
+async def test_reported_rate_is_adopted() -> None:
+    limiter = RateLimiter(AdaptiveRate(100, 1, 1000))
+    limiter.adopt("1000/h")
+    assert limiter.statistics().rate_limit == 100
+    limiter.adopt("1000/h", "20/s", "600/min")
+    assert limiter.statistics().rate_limit == pytest.approx(19.4)
+    begun_at = now()
+    for _ in range(195):
+        await send(limiter, took=0.0)
+    assert now() - begun_at == pytest.approx(10, rel=0.02)
+
+
+@virtual
+async def test_limiter_of_a_known_rate_adopts_none() -> None:
+    limiter = RateLimiter("10/s")
+    limiter.adopt("20/s")
+    for _ in range(21):
+        await limiter.acquire()
+    assert now() >= 2.0
 
 
 @virtual
@@ -311,7 +333,7 @@ async def test_slots_grow_while_they_are_used() -> None:
 @virtual
 async def test_success_after_the_release_counts_as_in_flight(slots: int, then: int) -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(slots, 1, 16))
-    for _ in range(slots):  # one at a time: half of two slots are used, and less of three
+    for _ in range(10):  # one at a time: half of two slots are used, and less of three
         permit = await limiter.acquire()
         await asyncio.sleep(0.1)
         permit.release()
@@ -320,12 +342,24 @@ async def test_success_after_the_release_counts_as_in_flight(slots: int, then: i
 
 
 @virtual
+async def test_two_of_three_slots_are_used_after_release() -> None:
+    limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(3, 1, 16))
+    for _ in range(5):
+        first, second = await limiter.acquire(), await limiter.acquire()
+        await asyncio.sleep(0.1)
+        for permit in (first, second):  # a session may release a slot before it reports
+            permit.release()
+            permit.report_success()
+    assert limiter.statistics().concurrency_limit == 4
+
+
+@virtual
 async def test_throttled_request_removes_slots() -> None:
     limiter = RateLimiter(concurrency_limit=AdaptiveConcurrency(10, 1, 16))
     async with limiter.throttle() as permit:
         await asyncio.sleep(0.1)
         permit.report_throttled(1.0)
-    assert limiter.statistics().concurrency_limit == 9
+    assert limiter.statistics().concurrency_limit == 5
 
 
 # --- The guard that tunes itself ---

@@ -1,0 +1,209 @@
+"""An `AdaptiveRate` in front of a server, as pure functions of time: no loop, no session.
+
+The client does what a session does: it spaces requests evenly, pauses at a 429, lets one request go
+ahead after the pause, and doubles pauses without a Retry-After in a row.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle.adaptive.pace import Pace
+
+__all__ = [
+    "Admits",
+    "Arrival",
+    "count",
+    "envoy",
+    "nginx",
+    "search",
+    "search_slots",
+    "sliding_counter",
+    "token_bucket",
+]
+
+_LATENCY = 0.001  # seconds each way
+
+#: Decides about a request that arrives now; `now` never decreases.
+Admits = Callable[[float], bool]
+
+
+def nginx(rate: int, burst: int) -> Admits:
+    """`limit_req` with nodelay: a leaky bucket in thousandths of a request, on a clock of ms."""
+    excess, last = 0, -1
+
+    def admits(now: float) -> bool:
+        nonlocal excess, last
+        ms = int(now * 1000)
+        wanted = 0 if last < 0 else max(0, excess - rate * (ms - last) + 1000)
+        if wanted > burst * 1000:
+            return False
+        excess, last = wanted, ms
+        return True
+
+    return admits
+
+
+def token_bucket(rate: float, burst: float) -> Admits:
+    """Traefik's and Varnish' limit."""
+    tokens, last = burst, 0.0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, last
+        tokens, last = min(burst, tokens + (now - last) * rate), now
+        if tokens < 1.0:
+            return False
+        tokens -= 1.0
+        return True
+
+    return admits
+
+
+def envoy(size: int, interval: float) -> Admits:
+    """`local_ratelimit`: a bucket that is filled up at intervals."""
+    tokens, fills = size, 0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, fills
+        if int(now / interval) > fills:
+            tokens, fills = size, int(now / interval)
+        if not tokens:
+            return False
+        tokens -= 1
+        return True
+
+    return admits
+
+
+def sliding_counter(limit: int) -> Admits:
+    """HAProxy's `http_req_rate(1s) gt`: the second before counts in part, and so do 429s."""
+    counts = {-1: 0, 0: 0}
+
+    def admits(now: float) -> bool:
+        second = int(now)
+        counts[second] = counts.get(second, 0) + 1
+        before = counts.get(second - 1, 0) * (second + 1 - now)
+        return counts[second] + int(before) <= limit
+
+    return admits
+
+
+class Arrival(NamedTuple):
+    """A request at the server."""
+
+    at: float
+    admitted: bool
+
+
+def count(arrivals: list[Arrival], begin: float, end: float) -> tuple[float, float]:
+    """Return the admitted requests per second, and the part that was throttled."""
+    answers = [it.admitted for it in arrivals if begin <= it.at < end]
+    return sum(answers) / (end - begin), 1.0 - sum(answers) / len(answers)
+
+
+class _Answer(NamedTuple):
+    at: float
+    number: int
+    sent_at: float
+    admitted: bool
+
+
+def search(
+    adaptive: AdaptiveRate,
+    admits: Admits,
+    seconds: float,
+    *,
+    retry_after: float | None = None,
+    slots: int = 8,
+    seed: int = 1,
+) -> list[Arrival]:
+    """Send for so many seconds, with timers that are late by up to 2 ms."""
+    chance = random.Random(seed)
+    state = adaptive.start()
+    pace = Pace(adaptive.initial, 10.0)
+    schedule = pace.start()
+    arrivals: list[Arrival] = []
+    answers: list[_Answer] = []
+    now, begun_at, ends_at, streak = 0.0, -1.0, 0.0, 0
+    trial: int | None = None  # the request that goes ahead; 0 until it is sent
+    while now < seconds:
+        send_at = math.inf
+        if len(answers) < slots and not trial:
+            send_at = max(now, ends_at)
+            if (delay := pace.delay(schedule, send_at, 1)) > 0.0:
+                send_at += delay + chance.uniform(0.0, 0.002)
+        if not answers or send_at < answers[0].at:
+            now = send_at
+            pace.take(schedule, now, 1)
+            arrivals.append(Arrival(now + _LATENCY, admits(now + _LATENCY)))
+            if trial == 0:
+                trial = len(arrivals)
+            admitted = arrivals[-1].admitted
+            heapq.heappush(answers, _Answer(now + 2 * _LATENCY, len(arrivals), now, admitted))
+            continue
+        answer = heapq.heappop(answers)
+        now = answer.at
+        if answer.admitted:
+            if answer.sent_at > begun_at:
+                trial, streak = None, 0
+            adaptive.succeeded(state, now, answer.sent_at)
+        else:
+            if answer.sent_at > begun_at:
+                pause = 0.5 * 2.0**streak if retry_after is None else retry_after
+                begun_at, ends_at, streak, trial = now, now + pause, streak + 1, 0
+            adaptive.throttled(state, now, answer.sent_at, max(0.0, ends_at - now))
+        pace.follow(schedule, now, state.rate)
+    return arrivals
+
+
+def search_slots(
+    adaptive: AdaptiveConcurrency,
+    capacity: int,
+    seconds: float,
+    *,
+    workers: int = 24,
+    fails: bool = False,
+    seed: int = 1,
+) -> list[Arrival]:
+    """Send to a server that works on so many at once, 50 to 100 ms each, and throttles the others.
+
+    Args:
+        adaptive: The limit of the client.
+        capacity: How many requests the server works on.
+        seconds: How long.
+        workers: How many tasks send requests; after a throttled one they wait for half a second.
+        fails: Whether the server answers further requests with a 500.
+        seed: Of the times that the server takes.
+    """
+    chance = random.Random(seed)
+    state = adaptive.start()
+    arrivals: list[Arrival] = []
+    # Answers, and workers that wait: (when, number, when it was sent, whether it was admitted).
+    coming: list[tuple[float, int, float | None, bool]] = []
+    number = in_flight = busy = 0
+    idle, now = workers, 0.0
+    while now < seconds:
+        while idle and in_flight < int(state.limit):
+            number, idle, in_flight = number + 1, idle - 1, in_flight + 1
+            admitted = busy < capacity
+            busy += admitted
+            arrivals.append(Arrival(now, admitted))
+            took = chance.uniform(0.05, 0.1) if admitted else 2 * _LATENCY
+            heapq.heappush(coming, (now + took, number, now, admitted))
+        now, _, sent_at, admitted = heapq.heappop(coming)
+        if sent_at is None:
+            idle += 1
+            continue
+        if admitted:
+            busy, idle = busy - 1, idle + 1
+            adaptive.succeeded(state, now, sent_at, in_flight)
+        else:
+            number += 1
+            heapq.heappush(coming, (now + 0.5 * chance.uniform(0.5, 1.5), number, None, False))
+            report = adaptive.failed if fails else adaptive.throttled
+            report(state, now, sent_at)
+        in_flight -= 1
+    return arrivals
