@@ -71,7 +71,14 @@ class Host(Protocol):
 class Limits:
     """What the user asked for, and what the server has reported."""
 
-    __slots__ = ("_choice", "_concurrency_limit", "are_updated", "rate_unknown", "server_rates")
+    __slots__ = (
+        "_choice",
+        "_concurrency_limit",
+        "are_updated",
+        "begin_small",
+        "rate_unknown",
+        "server_rates",
+    )
 
     def __init__(
         self,
@@ -87,6 +94,8 @@ class Limits:
         self.rate_unknown: bool = False
         #: Whether they were changed.
         self.are_updated: bool = False
+        #: Whether a learned burst begins with one token, as every outcome is reported.
+        self.begin_small: bool = False
 
     @property
     def are_changed_by_user(self) -> bool:
@@ -110,6 +119,14 @@ class Limits:
         make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
         self.server_rates, self.rate_unknown = (), True
 
+    def expect_outcomes(self, engine: Host) -> None:
+        """Begin with a small burst, which opens with the reported outcomes."""
+        guard = engine.feedback and engine.feedback.guard
+        if guard and not self.begin_small:
+            guard.begin_small()
+            engine.use(guard.build())
+        self.begin_small = True
+
     def update(
         self,
         engine: Host,
@@ -126,7 +143,11 @@ class Limits:
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
             plan = make_plan(
-                rate_limit, self._choice, shared=engine.shares_rate, before=engine.feedback
+                rate_limit,
+                self._choice,
+                shared=engine.shares_rate,
+                before=engine.feedback,
+                begin_small=self.begin_small,
             )
         if plan is not None and engine.shares_rate:
             check_shareable(plan)
@@ -167,7 +188,12 @@ class Limits:
             if burst is not None:  # a small limit of the server must not raise an error
                 fastest = max(reported, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, fastest.in_whole_tokens.limit)
-            plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
+            plan = make_plan(
+                list(reported),
+                (burst, algorithm, guard),
+                before=engine.feedback,
+                begin_small=self.begin_small,
+            )
             engine.use(plan.algorithm)
             if not self.server_rates:  # the first request counts, here but not above
                 engine.charge(1.0)

@@ -101,9 +101,14 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
         paused_at=engine.pause.began_at,
         own=own,
     )
+    guard = feedback.guard
+    if guard is not None and guard.burst.is_bounded and (own or guard.of_children):
+        # Unused capacity teaches it nothing.
+        if engine.bucket.delay(engine.now(), 1.0) > 0.0:
+            changes += guard.succeeded(now, now - age)
     if changes:
         apply(engine, changes)
-    if feedback.guard is None and not feedback.is_needed:
+    if guard is None and not feedback.is_needed:
         engine.feedback = None
 
 
@@ -144,16 +149,18 @@ def report_throttled(
         paused = False
     now = engine.bucket.clock()
     left = engine.pause.left(now)
+    own = True
     for each in entry.engines:
-        _learn(each, now - sent_at, left)
+        _learn(each, now - sent_at, left, own=own)
+        own = False
     return paused
 
 
-def _learn(engine: Host, age: float, pause: float) -> None:
+def _learn(engine: Host, age: float, pause: float, *, own: bool) -> None:
     """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.bucket.clock()
-        changes = engine.feedback.throttled(now, now - age, pause)
+        changes = engine.feedback.throttled(now, now - age, pause, own=own)
         if changes:
             apply(engine, changes)
 
@@ -174,7 +181,7 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
         else:
             assert engine.feedback is not None
             assert engine.feedback.guard is not None
-            engine.use(engine.feedback.guard.build(value))
+            engine.use(engine.feedback.guard.build())
         if engine.observers.listeners:
             engine.observers.emit(events.Adapted(engine.key, what, value, before))
 
