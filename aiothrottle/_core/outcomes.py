@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aiothrottle import events
 from aiothrottle._core.feedback import Change, Feedback
 from aiothrottle.adaptive.pace import Pace
+from aiothrottle.algorithms.all_of import parts_of
 from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
@@ -103,8 +104,10 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool) -> None:
     )
     guard = feedback.guard
     if guard is not None and guard.burst.is_bounded and (own or guard.of_children):
-        # Unused capacity teaches it nothing.
-        if engine.bucket.delay(engine.now(), 1.0) > 0.0:
+        instant = engine.now()
+        bounded, state = parts_of(*engine.bucket.own)[-1]
+        # A burst that is not used up teaches it nothing.
+        if bounded.delay(state, instant, 1.0) > 0.0:
             changes += guard.succeeded(now, now - age)
     if changes:
         apply(engine, changes)

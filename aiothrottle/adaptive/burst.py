@@ -16,8 +16,8 @@ __all__ = ["LearnedBurst"]
 
 #: Steps by which the spacing can be widened.
 MOST_STEPS = 2
-# Seconds from one doubling to the next: at first, and after throttled requests. Each time that a
-# larger burst fails, the wait for the next one doubles, up to an hour.
+# Seconds for which a burst is in use before it doubles: at first, and after throttled requests. Each
+# time that a larger burst fails, the wait for the next one doubles, up to an hour.
 _OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
 
 
@@ -44,8 +44,10 @@ class LearnedBurst:
     steps: int = 0
     #: Seconds without throttled requests after which it grows.
     wait: float = _OPENING
-    # When it was changed last; requests sent up to the last cut belong to an event that counted.
+    # When it was changed last, and when it was first in use since. Requests sent up to the last cut
+    # belong to an event that counted.
     _changed_at: float = -math.inf
+    _used_at: float = math.inf
     _cut_at: float = -math.inf
     # Whether it has grown since the last cut.
     _grew: bool = False
@@ -80,6 +82,7 @@ class LearnedBurst:
     def restart(self) -> None:
         """Forget all timestamps: there is another clock."""
         self._changed_at = self._cut_at = -math.inf
+        self._used_at = math.inf
 
     def succeeded(self, now: float, sent_at: float) -> bool:
         """Record a request that was not throttled, while the whole burst was in use.
@@ -91,15 +94,16 @@ class LearnedBurst:
         Returns:
             Whether the burst grew, or the spacing shrank.
         """
-        if self._changed_at == -math.inf:
-            self._changed_at = sent_at
-        if not self.is_bounded or sent_at <= self._changed_at or now - self._changed_at < self.wait:
+        if not self.is_bounded or sent_at <= self._changed_at:
+            return False
+        self._used_at = min(self._used_at, now)
+        if now - self._used_at < self.wait:
             return False
         if self.steps:
             self.steps -= 1
         else:
             self.size = min(2.0 * self.size, self.most)
-        self._changed_at = now
+        self._changed(now)
         self._grew = True
         return True
 
@@ -115,7 +119,8 @@ class LearnedBurst:
         """
         if sent_at <= self._cut_at:
             return False
-        self._cut_at = self._changed_at = now
+        self._cut_at = now
+        self._changed(now)
         self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
         self._grew = False
         if not self.is_even:
@@ -125,3 +130,6 @@ class LearnedBurst:
         else:
             return False
         return True
+
+    def _changed(self, now: float) -> None:
+        self._changed_at, self._used_at = now, math.inf

@@ -89,9 +89,11 @@ class SelfTuningGuard:
 
     def _follow(self) -> bool:
         times = self._times
-        wanted = 0.0
         if times.count >= 2:
             wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
+        else:
+            # Too short an interval is throttled at once, a longer one costs little until then.
+            wanted = self._most if self._intervals > 1.0 else 0.0
         step = self.period * _STEP
         wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
         wanted = max(wanted, self._least)

@@ -160,13 +160,28 @@ def run(
     seed: int = 0,
     workers: int = 24,
     limiter: Callable[[], RateLimiter] = lambda: RateLimiter("20/s", concurrency_limit=8),
+    every: float = 0.0,
     watch: Callable[[RateLimiter], object] = lambda limiter: None,
 ) -> Record:
-    """Let so many workers of a session send requests all the time; return what the server saw."""
+    """Let workers of a session send requests; return what the server saw.
+
+    Args:
+        server: The server.
+        seconds: How long.
+        seed: Of the network's delays.
+        workers: How many tasks send requests.
+        limiter: Makes the limiter.
+        every: Seconds from one request of a worker to its next, if it gets the response in time.
+        watch: Called with the limiter.
+    """
 
     async def work(client: httpx.AsyncClient) -> None:
+        loop = asyncio.get_running_loop()
+        next_at = loop.time()
         while True:
             await client.get("http://server/")
+            next_at = max(next_at + every, loop.time())
+            await asyncio.sleep(next_at - loop.time())
 
     async def main() -> Record:
         network = _Network(server, seed)
