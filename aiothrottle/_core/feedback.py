@@ -97,9 +97,12 @@ class GuardControl:
         self.of_children: bool = of_children
 
     def begin_small(self) -> None:
-        """Begin with a burst of one token."""
-        self.burst.begin_small()
-        self._space()
+        """Begin with a burst of one token, well spaced until the spread is known."""
+        if self.burst.most > 1.0:
+            self.burst.begin_small()
+            self._space()
+            self.measured.begin_long()
+            self.held = self.measured.seconds
 
     def build(self) -> "Algorithm[Any]":
         """Make the algorithm with the present guard and burst."""

@@ -166,10 +166,10 @@ def make_plan(
         learned = before.guard.burst.with_most(most)
     else:
         measured, learned = SelfTuningGuard(period), LearnedBurst(most)
-        if begin_small:
-            learned.begin_small()
     intervals = _fastest(rates).in_whole_tokens.limit
     control = GuardControl(measured, learned, make, intervals=intervals, of_children=asked)
+    if begin_small and not (before and before.guard):
+        control.begin_small()
     return Plan(control.build(), guard=control)
 
 

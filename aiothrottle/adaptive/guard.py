@@ -87,13 +87,14 @@ class SelfTuningGuard:
         self._most = longest * _WIDER**steps
         return self._follow()
 
+    def begin_long(self) -> None:
+        """Begin with the longest guard, until the spread is known."""
+        self.seconds = self._most
+
     def _follow(self) -> bool:
-        times = self._times
+        times, wanted = self._times, self.seconds
         if times.count >= 2:
             wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
-        else:
-            # Too short an interval is throttled at once, a longer one costs little until then.
-            wanted = self._most if self._intervals > 1.0 else 0.0
         step = self.period * _STEP
         wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
         wanted = max(wanted, self._least)

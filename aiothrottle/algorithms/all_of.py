@@ -148,8 +148,10 @@ class AllOf:
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> tuple[Any, ...]:
         """Continue each where its counterpart in `old` stands; without one, as all of `old`."""
         parts = parts_of(old, state)
-        missing = len(self.algorithms) - len(parts)
-        pairs = zip(self.algorithms, parts + missing * [(old, state)], strict=False)
+        befores, states = zip(*parts, strict=True)
+        # No part may share the state of another one, which it would change.
+        parts += (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
+        pairs = zip(self.algorithms, parts, strict=False)  # what is dropped is not looked at
         return tuple(inherit(new, before, part, now) for new, (before, part) in pairs)
 
     def cost_of_reject(
