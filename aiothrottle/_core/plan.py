@@ -160,14 +160,16 @@ def make_plan(
         raise ValueError("guard says how a rate_limit is used: give one")
     rates = _rates(rate_limit)
     period = min(rate.period for rate in rates)
-    most = make(0.0).capacity
+    most, fastest = make(0.0).capacity, _fastest(rates)
+    interval = fastest.period / fastest.limit
     if before is not None and before.guard is not None:
         measured = before.guard.measured.with_period(period)
-        learned = before.guard.burst.with_most(most)
+        learned = before.guard.burst.with_limit(most, interval)
     else:
-        measured, learned = SelfTuningGuard(period), LearnedBurst(most)
-    intervals = _fastest(rates).in_whole_tokens.limit
-    control = GuardControl(measured, learned, make, intervals=intervals, of_children=asked)
+        measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
+    control = GuardControl(
+        measured, learned, make, intervals=fastest.in_whole_tokens.limit, of_children=asked
+    )
     if begin_small and not (before and before.guard):
         control.begin_small()
     return Plan(control.build(), guard=control)

@@ -16,8 +16,9 @@ __all__ = ["LearnedBurst"]
 
 #: Steps by which the spacing can be widened.
 MOST_STEPS = 2
-# Seconds for which a burst is in use before it doubles: at first, and after throttled requests. Each
-# time that a larger burst fails, the wait for the next one doubles, up to an hour.
+# Seconds for which a burst is in use before it doubles: at first, unless a single token takes longer,
+# and after throttled requests. Each time that a larger burst fails, the wait for the next one
+# doubles, up to an hour.
 _OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
 
 
@@ -27,8 +28,9 @@ class LearnedBurst:
 
     Args:
         most: The burst of the limit, in tokens.
+        interval: Seconds of a token at the rate of the limit.
 
-    >>> burst = LearnedBurst(most=20.0)
+    >>> burst = LearnedBurst(most=20.0, interval=0.05)
     >>> burst.throttled(now=1.1, sent_at=1.0)
     True
     >>> burst.throttled(now=1.2, sent_at=1.0)  # sent before the change: the same event
@@ -38,22 +40,27 @@ class LearnedBurst:
     """
 
     most: float
+    interval: float
     #: The burst now, in tokens.
     size: float = math.inf
     #: Steps by which the spacing is widened.
     steps: int = 0
     #: Seconds without throttled requests after which it grows.
-    wait: float = _OPENING
+    wait: float = 0.0
     # When it was changed last, and when it was first in use since. Requests sent up to the last cut
     # belong to an event that counted.
     _changed_at: float = -math.inf
     _used_at: float = math.inf
     _cut_at: float = -math.inf
+    # Requests that were admitted since it was changed, while it was in use.
+    _admitted: int = 0
     # Whether it has grown since the last cut.
     _grew: bool = False
 
     def __post_init__(self) -> None:
         self.size = min(self.size, self.most)
+        if not self.wait and self.interval <= _OPENING:
+            self.wait = _OPENING
 
     @property
     def is_bounded(self) -> bool:
@@ -71,13 +78,14 @@ class LearnedBurst:
         return self.wait > _OPENING
 
     def begin_small(self) -> None:
-        """Begin with one token: the burst doubles each quarter of a second while it is in use."""
+        """Begin with one token, and double it while it is in use and no request is throttled."""
         self.size = min(1.0, self.most)
 
-    def with_most(self, most: float) -> "LearnedBurst":
+    def with_limit(self, most: float, interval: float) -> "LearnedBurst":
         """Return what was learned, for another limit."""
         size = math.inf if self.size >= self.most else self.size
-        return LearnedBurst(most, size, self.steps, self.wait)
+        wait = self.wait if self.was_throttled else 0.0
+        return LearnedBurst(most, interval, size, self.steps, wait)
 
     def restart(self) -> None:
         """Forget all timestamps: there is another clock."""
@@ -94,10 +102,12 @@ class LearnedBurst:
         Returns:
             Whether the burst grew, or the spacing shrank.
         """
-        if not self.is_bounded or sent_at <= self._changed_at:
+        if not self.is_bounded or sent_at < self._changed_at:
             return False
         self._used_at = min(self._used_at, now)
-        if now - self._used_at < self.wait:
+        self._admitted += 1
+        # It grew by half of its size: those tokens may have been used at once.
+        if 2 * self._admitted < self.size or now - self._used_at < self.wait:
             return False
         if self.steps:
             self.steps -= 1
@@ -132,4 +142,4 @@ class LearnedBurst:
         return True
 
     def _changed(self, now: float) -> None:
-        self._changed_at, self._used_at = now, math.inf
+        self._changed_at, self._used_at, self._admitted = now, math.inf, 0

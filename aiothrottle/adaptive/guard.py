@@ -95,9 +95,9 @@ class SelfTuningGuard:
         times, wanted = self._times, self.seconds
         if times.count >= 2:
             wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
-        step = self.period * _STEP
-        wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
-        wanted = max(wanted, self._least)
+            step = self.period * _STEP
+            wanted = math.ceil(wanted / step - _ROUNDING) * step
+        wanted = max(self._least, min(wanted, self._most))
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

@@ -121,7 +121,7 @@ class Window:
 
 @dataclass
 class Record:
-    """What a server saw: the times of admitted and of throttled requests."""
+    """What a server saw: admitted and throttled requests, in seconds since the start."""
 
     admitted: list[float] = field(default_factory=list[float])
     throttled: list[float] = field(default_factory=list[float])
@@ -140,6 +140,7 @@ class _Network(httpx.AsyncBaseTransport):
     """Delays requests and responses by 1 to 5 ms each."""
 
     def __init__(self, server: Server, seed: int) -> None:
+        self.began_at = asyncio.get_running_loop().time()
         self.server = server
         self.random = random.Random(seed)
         self.record = Record()
@@ -148,7 +149,8 @@ class _Network(httpx.AsyncBaseTransport):
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         now = asyncio.get_running_loop().time()
         admitted = self.server.admits(now)
-        (self.record.admitted if admitted else self.record.throttled).append(now)
+        times = self.record.admitted if admitted else self.record.throttled
+        times.append(now - self.began_at)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
         return httpx.Response(200 if admitted else 429, request=request)
 
