@@ -127,11 +127,11 @@ class Retried:
 
 @dataclass(slots=True)
 class Adapted:
-    """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, the guard) changed its value."""
+    """A controller (`AdaptiveRate`, `AdaptiveConcurrency`, guard, burst) changed its value."""
 
     key: Hashable
-    #: "rate": tokens per second. "slots": the concurrency limit. "guard": seconds.
-    what: Literal["rate", "slots", "guard"]
+    #: "rate": tokens per second. "slots": the concurrency limit. "guard": seconds. "burst": tokens.
+    what: Literal["rate", "slots", "guard", "burst"]
     value: float
     before: float
 

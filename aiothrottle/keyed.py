@@ -23,7 +23,7 @@ from aiothrottle.redact import shown
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.store import Key
 
-__all__ = ["KeyedRateLimiter", "engines_of"]
+__all__ = ["KeyedRateLimiter", "engines_of", "expect_outcomes"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -106,6 +106,8 @@ class KeyedRateLimiter:
         self._most = 0  # the most keys since the tables were made
         self._soonest = _LATEST
         self._closed = self._entered = False
+        # Whether a session or transport reports the outcome of each request.
+        self._reported = False
         self._listeners: tuple[events.Listener, ...] = ()
 
     def __getitem__(self, key: Hashable) -> RateLimiter:
@@ -243,6 +245,8 @@ class KeyedRateLimiter:
             entry.engine.closed = self._closed
             entry.engine.key = key
             entry.engine.observers.listeners = self._listeners
+            if self._reported:
+                entry.engine.limits.expect_outcomes(entry.engine)
         else:
             limiter = limiter_around(entry)
         self._limiters[key] = limiter
@@ -307,6 +311,14 @@ def engines_of(limiter: RateLimiter | KeyedRateLimiter) -> list[Engine]:
     if isinstance(limiter, RateLimiter):
         return [entry_of(limiter).engine]
     return limiter._engines()  # noqa: SLF001 - for the metrics of this package
+
+
+def expect_outcomes(limiter: RateLimiter | KeyedRateLimiter) -> None:
+    """Begin with small bursts: from now on the outcome of each request is reported."""
+    if isinstance(limiter, KeyedRateLimiter):
+        limiter._reported = True  # noqa: SLF001 - for the integrations of this package
+    for engine in engines_of(limiter):
+        engine.limits.expect_outcomes(engine)
 
 
 def _checked(overrides: Mapping[Any, Mapping[str, Any]] | None) -> dict[Any, dict[str, Any]]:

@@ -50,6 +50,9 @@ class Statistics:
     concurrency_limit: int | None = None
     #: The self-tuning guard, in seconds; None if the guard was given, or there is none.
     guard: float | None = None
+    #: The most tokens that are taken at once, as learned from throttled requests; None if the guard
+    #: was given, or there is none.
+    burst: float | None = None
     #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
 

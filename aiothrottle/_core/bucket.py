@@ -11,7 +11,7 @@ the credit is void. So each method below needs a `now` that was read with `flush
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from aiothrottle.algorithms.all_of import AllOf
+from aiothrottle.algorithms.all_of import AllOf, parts_of
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.server_quota import ServerQuota
 
@@ -126,6 +126,8 @@ class LocalBucket:
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
         old, state = self.own
+        if not isinstance(algorithm, AllOf):
+            old, state = parts_of(old, state)[0]  # its counterpart: the others are dropped
         inherited = inherit(algorithm, old, state, now)
         if self._quota is None:
             self._adopt(algorithm, inherited)

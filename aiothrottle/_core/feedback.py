@@ -7,6 +7,7 @@ controllers has no `Feedback`, except after a 429, while it counts the 429s in a
 import random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from aiothrottle.adaptive.burst import LearnedBurst
 from aiothrottle.adaptive.concurrency import AdaptiveConcurrency, SlotsState
 from aiothrottle.adaptive.guard import SelfTuningGuard
 from aiothrottle.adaptive.rate import AdaptiveRate, RateState
@@ -59,7 +60,7 @@ class PauseRule(NamedTuple):
 class Change(NamedTuple):
     """A change that a controller decided."""
 
-    what: Literal["rate", "slots", "guard"]
+    what: Literal["rate", "slots", "guard", "burst"]
     value: float
     before: float
 
@@ -85,25 +86,70 @@ class SlotsControl:
 
 
 class GuardControl:
-    """A `SelfTuningGuard`, and the function that makes an algorithm with its guard."""
+    """A `SelfTuningGuard` and a `LearnedBurst`, and the function that makes their algorithm.
 
-    __slots__ = ("build", "held", "measured", "of_children")
+    Invariant: while the burst is one token, the guard covers the spread of the round trips in each
+    interval between two requests; otherwise once in each period.
+    """
+
+    __slots__ = ("burst", "held", "intervals", "make", "measured", "of_children")
 
     def __init__(
         self,
         measured: SelfTuningGuard,
-        build: "Callable[[float], Algorithm[Any]]",
+        burst: LearnedBurst,
+        make: "Callable[[float, float | None], Algorithm[Any]]",
         *,
+        intervals: float,
         of_children: bool,
     ) -> None:
         self.measured: SelfTuningGuard = measured
-        #: Makes the algorithm with a guard.
-        self.build: Callable[[float], Algorithm[Any]] = build
+        self.burst: LearnedBurst = burst
+        #: Makes the algorithm with a guard and a bound of the burst, None: not bounded.
+        self.make: Callable[[float, float | None], Algorithm[Any]] = make
+        #: Tokens in a period, evenly spaced.
+        self.intervals: float = intervals
+        self._space()
         #: The guard of the algorithm in use.
         self.held: float = measured.seconds
         #: Whether requests of the limiters below count. They may be for several servers, whose
         #: round trips differ by more than the jitter of a network.
         self.of_children: bool = of_children
+
+    def begin_small(self) -> None:
+        """Begin with a burst of one token, well spaced until the spread is known."""
+        if self.burst.most > 1.0:
+            self.burst.begin_small()
+            self._space()
+            self.measured.begin_long()
+            self.held = self.measured.seconds
+
+    def build(self) -> "Algorithm[Any]":
+        """Make the algorithm with the present guard and burst."""
+        return self.make(self.held, self.burst.size if self.burst.is_bounded else None)
+
+    def succeeded(self, now: float, sent_at: float) -> tuple[Change, ...]:
+        """Record a request that was not throttled, while the whole burst was in use."""
+        before = self.burst.size
+        return self._changes(before) if self.burst.succeeded(now, sent_at) else ()
+
+    def throttled(self, now: float, sent_at: float) -> tuple[Change, ...]:
+        """Record a throttled request."""
+        before = self.burst.size
+        return self._changes(before) if self.burst.throttled(now, sent_at) else ()
+
+    def follow(self) -> tuple[Change, ...]:
+        """Adopt the measured guard."""
+        before, self.held = self.held, self.measured.seconds
+        return () if self.held == before else (Change("guard", self.held, before),)
+
+    def _changes(self, before: float) -> tuple[Change, ...]:
+        self._space()
+        size = self.burst.size
+        return self.follow() + (() if size == before else (Change("burst", size, before),))
+
+    def _space(self) -> None:
+        self.measured.space(self.intervals if self.burst.is_even else 1.0, self.burst.steps)
 
 
 class Feedback:
@@ -133,10 +179,15 @@ class Feedback:
     def is_forgettable(self, now: float) -> bool:
         """Return whether all learned values are out of date.
 
-        The guard does not count: it concerns two requests one period apart, and the limiter is
-        forgotten only if no token is spent.
+        The guard does not count, unless it has learned the burst: it concerns two requests one
+        period apart, and the limiter is forgotten only if no token is spent.
         """
-        learned = self.rate or self.slots or self.streak
+        learned = (
+            self.rate
+            or self.slots
+            or self.streak
+            or (self.guard is not None and self.guard.burst.was_throttled)
+        )
         return not learned or now - self.reported_at >= _MEMORY
 
     def restart(self) -> None:
@@ -145,6 +196,8 @@ class Feedback:
             self.rate = RateControl(self.rate.adaptive)
         if self.slots is not None:
             self.slots.state = self.slots.adaptive.start()
+        if self.guard is not None:
+            self.guard.burst.restart()
         self.reported_at = 0.0
 
     def succeeded(
@@ -189,11 +242,23 @@ class Feedback:
             and (own or guard.of_children)
             and guard.measured.observe(now - sent_at)
         ):
-            changes += self._guard_change()
+            changes += guard.follow()
         return changes
 
-    def throttled(self, now: float, sent_at: float, pause: float) -> tuple[Change, ...]:
-        """Record a 429, after which the limiter pauses for `pause` seconds. Returns the changes."""
+    def throttled(
+        self, now: float, sent_at: float, pause: float, *, own: bool
+    ) -> tuple[Change, ...]:
+        """Record a 429, after which the limiter pauses for `pause` seconds.
+
+        Args:
+            now: The time.
+            sent_at: When the request was sent.
+            pause: Seconds.
+            own: Whether the request is of this limiter, not of a limiter below.
+
+        Returns:
+            The changes to apply.
+        """
         self.reported_at = now
         changes: tuple[Change, ...] = ()
         if self.rate is not None:
@@ -204,8 +269,8 @@ class Feedback:
             before = int(self.slots.state.limit)
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += self._slots_change(before)
-        if self.guard is not None and self.guard.measured.throttled():
-            changes += self._guard_change()
+        if self.guard is not None and (own or self.guard.of_children):
+            changes += self.guard.throttled(now, sent_at)
         return changes
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:
@@ -251,8 +316,3 @@ class Feedback:
         assert self.slots is not None
         slots = int(self.slots.state.limit)
         return () if slots == before else (Change("slots", slots, before),)
-
-    def _guard_change(self) -> tuple[Change, ...]:
-        assert self.guard is not None
-        before, self.guard.held = self.guard.held, self.guard.measured.seconds
-        return (Change("guard", self.guard.held, before),)

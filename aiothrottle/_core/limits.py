@@ -91,6 +91,7 @@ class Limits:
         "_concurrency_limit",
         "_window",
         "are_updated",
+        "begin_small",
         "rate_unknown",
         "server_rates",
     )
@@ -113,6 +114,8 @@ class Limits:
         self._window: ServerWindow = ServerWindow()
         # Answers without a report.
         self._answers: int = 0
+        #: Whether a learned burst begins with one token, as every outcome is reported.
+        self.begin_small: bool = False
 
     @property
     def are_changed_by_user(self) -> bool:
@@ -136,6 +139,14 @@ class Limits:
         make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
         self.server_rates, self.rate_unknown = (), True
 
+    def expect_outcomes(self, engine: Host) -> None:
+        """Begin with a small burst, which opens with the reported outcomes."""
+        guard = engine.feedback and engine.feedback.guard
+        if guard and not self.begin_small:
+            guard.begin_small()
+            engine.use(guard.build())
+        self.begin_small = True
+
     def update(
         self,
         engine: Host,
@@ -152,7 +163,11 @@ class Limits:
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
             plan = make_plan(
-                rate_limit, self._choice, shared=engine.shares_rate, before=engine.feedback
+                rate_limit,
+                self._choice,
+                shared=engine.shares_rate,
+                before=engine.feedback,
+                begin_small=self.begin_small,
             )
         if plan is not None and engine.shares_rate:
             check_shareable(plan)
@@ -193,7 +208,12 @@ class Limits:
             if burst is not None:  # a small limit of the server must not raise an error
                 fastest = max(reported, key=lambda rate: rate.limit / rate.period)
                 burst = min(burst, fastest.in_whole_tokens.limit)
-            plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
+            plan = make_plan(
+                list(reported),
+                (burst, algorithm, guard),
+                before=engine.feedback,
+                begin_small=self.begin_small,
+            )
             engine.use(plan.algorithm)
             if not self.server_rates:  # what was sent before counts, here but not above
                 engine.bucket.take_sent(engine.now(), engine.in_flight)

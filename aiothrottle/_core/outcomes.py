@@ -11,6 +11,7 @@ from aiothrottle import events
 from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Unlimited
+from aiothrottle.algorithms.all_of import parts_of
 from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
@@ -123,11 +124,18 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) 
         paused_at=engine.pause.began_at,
         own=own,
     )
+    guard = feedback.guard
+    if guard is not None and guard.burst.is_bounded and (own or guard.of_children):
+        instant = engine.now()
+        bounded, state = parts_of(*engine.bucket.own)[-1]
+        # A burst that is not used up teaches it nothing.
+        if bounded.delay(state, instant, 1.0) > 0.0:
+            changes += guard.succeeded(now, now - age)
     if changes:
         apply(engine, changes)
     if engine.limits.rate_unknown:
         engine.limits.answered(engine)
-    elif feedback.guard is None and not feedback.is_needed:
+    elif guard is None and not feedback.is_needed:
         engine.feedback = None
 
 
@@ -209,8 +217,10 @@ def report_throttled(
         engine.await_trial()
     now = engine.bucket.clock()
     left = engine.pause.left(now)
+    own = True
     for each in entry.engines:
-        _learn(each, now - sent_at, left)
+        _learn(each, now - sent_at, left, own=own)
+        own = False
     return paused
 
 
@@ -221,11 +231,11 @@ def _limits_only_slots(engine: Host, feedback: Feedback) -> bool:
     return feedback.slots is not None and isinstance(algorithm, Unlimited) and not follows_server
 
 
-def _learn(engine: Host, age: float, pause: float) -> None:
+def _learn(engine: Host, age: float, pause: float, *, own: bool) -> None:
     """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.bucket.clock()
-        changes = engine.feedback.throttled(now, now - age, pause)
+        changes = engine.feedback.throttled(now, now - age, pause, own=own)
         if changes:
             apply(engine, changes)
 
@@ -261,7 +271,7 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
         else:
             assert engine.feedback is not None
             assert engine.feedback.guard is not None
-            engine.use(engine.feedback.guard.build(value))
+            engine.use(engine.feedback.guard.build())
         if engine.observers.listeners:
             engine.observers.emit(events.Adapted(engine.key, what, value, before))
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from aiothrottle._core.feedback import Feedback, GuardControl, RateControl, SlotsControl
 from aiothrottle.adaptive import AdaptiveConcurrency, AdaptiveRate, SelfTuningGuard
+from aiothrottle.adaptive.burst import LearnedBurst
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import (
     Algorithm,
@@ -19,6 +20,7 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.algorithms.bounded_burst import BoundedBurst
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import check_algorithm as check_members
 from aiothrottle.checks import check_number, check_whole
@@ -70,7 +72,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """Makes an algorithm of rate, burst and algorithm for each guard.
+    """Makes an algorithm of rate, burst and algorithm for each guard and learned burst.
 
     Each of many keys may have one, so it is no `functools.partial`, which takes three times the
     memory.
@@ -80,8 +82,8 @@ class _Recipe:
     burst: float | None
     algorithm: AlgorithmLike | None
 
-    def __call__(self, guard: float) -> Algorithm[Any]:
-        """Make the algorithm."""
+    def __call__(self, guard: float, learned: float | None = None) -> Algorithm[Any]:
+        """Make the algorithm; `learned` is the burst that a server was found to accept."""
         rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
         check_algorithm(burst, algorithm, guard)
         if rate_limit is None:
@@ -96,13 +98,15 @@ class _Recipe:
         rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
         algorithms = [_apply(algorithm, rate) for rate in rates]
         if burst is not None:
-            fastest = max(rates, key=lambda rate: rate.limit / rate.period)
+            fastest = _fastest(rates)
             if burst > fastest.in_whole_tokens.limit:
                 raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
             pace = TokenBucket(fastest, burst=burst)
             algorithms = (
                 [pace] if algorithm is TokenBucket and len(algorithms) == 1 else [*algorithms, pace]
             )
+        if learned is not None:
+            algorithms = [*algorithms, BoundedBurst(_fastest(rates), learned)]
         return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
 
 
@@ -112,6 +116,7 @@ def make_plan(
     *,
     shared: bool = False,
     before: Feedback | None = None,
+    begin_small: bool = False,
 ) -> Plan:
     """Make the algorithm of a limiter, and its controllers.
 
@@ -122,7 +127,9 @@ def make_plan(
         rate_limit: As for `RateLimiter`.
         choice: Burst, algorithm and guard, as for `RateLimiter`.
         shared: Whether the rate is shared through a store.
-        before: The feedback of the plan that this one replaces: its measured guard is kept.
+        before: The feedback of the plan that this one replaces: its measured guard and learned
+            burst are kept.
+        begin_small: Whether a new burst begins with one token.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -151,11 +158,21 @@ def make_plan(
         return Plan(make(guard))
     if rate_limit is None:
         raise ValueError("guard says how a rate_limit is used: give one")
-    period = min(rate.period for rate in _rates(rate_limit))
-    known = before and before.guard
-    measured = known.measured.with_period(period) if known else SelfTuningGuard(period)
-    control = GuardControl(measured, make, of_children=asked)
-    return Plan(make(measured.seconds), guard=control)
+    rates = _rates(rate_limit)
+    period = min(rate.period for rate in rates)
+    most, fastest = make(0.0).capacity, _fastest(rates)
+    interval = fastest.period / fastest.limit
+    if before is not None and before.guard is not None:
+        measured = before.guard.measured.with_period(period)
+        learned = before.guard.burst.with_limit(most, interval)
+    else:
+        measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
+    control = GuardControl(
+        measured, learned, make, intervals=fastest.in_whole_tokens.limit, of_children=asked
+    )
+    if begin_small and not (before and before.guard):
+        control.begin_small()
+    return Plan(control.build(), guard=control)
 
 
 def _shared_guard(rates: list[Rate]) -> float:
@@ -186,6 +203,10 @@ def check_shareable(plan: Plan) -> None:
             f"{plan.algorithm!r} rejects requests by the wait: of such algorithms a store shares "
             "a WaitUntil only, alone"
         )
+
+
+def _fastest(rates: list[Rate]) -> Rate:
+    return max(rates, key=lambda rate: rate.limit / rate.period)
 
 
 def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:

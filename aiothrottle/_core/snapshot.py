@@ -60,5 +60,6 @@ def statistics_of(engine: Host) -> Statistics:
         rate_limit=rate.state.rate if rate else None,
         concurrency_limit=engine.semaphore.limit,
         guard=guard.measured.seconds if guard else None,
+        burst=guard.burst.size if guard else None,
         store_up=engine.store_up,
     )

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 from aiothrottle._http.options import Key, Options
-from aiothrottle.keyed import KeyedRateLimiter
+from aiothrottle.keyed import KeyedRateLimiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.redact import shown
 
@@ -42,6 +42,7 @@ class Admission:
             )
         if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
+        expect_outcomes(limiter)
         self.limiter: AnyLimiter = limiter
         self._key = options.key or origin
         #: The target of all requests, if there is one limiter for all.

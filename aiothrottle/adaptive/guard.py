@@ -12,9 +12,9 @@ _LAST = 500
 # The spread of a few is smaller than that of many: so much is added, divided by their number.
 _FEW = 3.0
 # Beyond this part of the period, or so many seconds, it is hardly the network that is slow, but
-# some responses. So the guard costs at most a tenth of the limit; after a 429 in spite of that a
-# fifth, for which it may be so many times as long.
-_LONGEST, _LONGEST_SECONDS, _IF_THROTTLED = 1 / 9, 1.0, 9 / 4
+# some responses. So the guard costs at most a tenth of the limit; where that is not enough, so many
+# times as much for each step by which it is widened: a seventh, then a fifth.
+_LONGEST, _LONGEST_SECONDS, _WIDER = 1 / 9, 1.0, 1.5
 # A guard that is so much too long is not worth a change; nor is one that is a microsecond too
 # short: it is a whole number of these steps, in parts of the period.
 _WORTH, _STEP, _ROUNDING = 0.1, 0.001, 1e-9
@@ -30,12 +30,12 @@ class SelfTuningGuard:
     as long as no round trip is longer or shorter than those seen.
 
     The round trip is all that a client sees, and it includes the time that the server took to
-    answer. So what is beyond a second, or a ninth of the period, is ignored, until there is a 429
-    in spite of that.
+    answer. So what is beyond a second, or a ninth of the period, is ignored, until the guard is
+    widened.
 
     Args:
         period: Seconds, the shortest of the periods that it guards. The guard is never longer than
-            a ninth of that, nor than a second; once that was not enough, a quarter, and 2.25 s.
+            a ninth of that, nor than a second; widened twice, a quarter, and 2.25 s.
 
     >>> guard = SelfTuningGuard(period=1.0)
     >>> guard.observe(0.100)
@@ -50,11 +50,13 @@ class SelfTuningGuard:
     #: The guard, in seconds.
     seconds: float = 0.0
     _times: Extremes = field(default_factory=lambda: Extremes(_LAST))
-    # The longest guard allowed, in seconds.
+    # In how many intervals of a period the spread counts, and the bounds of the guard, in seconds.
+    _intervals: float = 1.0
+    _least: float = 0.0
     _most: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._most = self._longest
+        self.space(1.0, 0)
 
     def with_period(self, period: float) -> "SelfTuningGuard":
         """Return the guard for another period, with what was measured of the network."""
@@ -70,24 +72,32 @@ class SelfTuningGuard:
             return False
         return self._follow()
 
-    def throttled(self) -> bool:
-        """Record a 429; return whether the guard changed."""
-        if self.seconds < self._most:
-            return False  # it was not for what was ignored
-        self._most = _IF_THROTTLED * self._longest
+    def space(self, intervals: float, steps: int) -> bool:
+        """Guard so many intervals of each period, and widen the guard; return whether it changed.
+
+        Args:
+            intervals: 1 where requests may be sent in bursts, and the limit where they are evenly
+                spaced: then the spread shortens each of the intervals.
+            steps: 0, or 1 or 2 where a shorter guard was not enough: then it is at least as long as
+                the longest of one step less.
+        """
+        longest = min(_LONGEST * self.period, _LONGEST_SECONDS * intervals)
+        self._intervals = intervals
+        self._least = longest * _WIDER ** (steps - 1) if steps else 0.0
+        self._most = longest * _WIDER**steps
         return self._follow()
 
-    @property
-    def _longest(self) -> float:
-        return min(_LONGEST * self.period, _LONGEST_SECONDS)
+    def begin_long(self) -> None:
+        """Begin with the longest guard, until the spread is known."""
+        self.seconds = self._most
 
     def _follow(self) -> bool:
-        times = self._times
-        if times.count < 2:
-            return False
-        wanted = times.spread * (1.0 + _FEW / times.count)
-        step = self.period * _STEP
-        wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
+        times, wanted = self._times, self.seconds
+        if times.count >= 2:
+            wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
+            step = self.period * _STEP
+            wanted = math.ceil(wanted / step - _ROUNDING) * step
+        wanted = max(self._least, min(wanted, self._most))
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 from aiothrottle.algorithms.capabilities import (
     Capabilities,
-    all_used_now,
     capabilities,
     inherit,
     max_wait,
 )
 from aiothrottle.algorithms.protocol import Algorithm, check_algorithm
 
-__all__ = ["AllOf"]
+__all__ = ["AllOf", "parts_of"]
 
 _KIND = 0x81
 _HEAD = struct.Struct("<BH")
@@ -147,12 +146,13 @@ class AllOf:
         )
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> tuple[Any, ...]:
-        """Continue each where its counterpart in `old` stands, if there are as many."""
-        if not isinstance(old, AllOf) or len(old.algorithms) != len(self.algorithms):
-            return all_used_now(self, old, state, now)
-        parts = cast("tuple[Any, ...]", state)
-        pairs = zip(self.algorithms, old.algorithms, parts, strict=True)
-        return tuple(inherit(new, before, part, now) for new, before, part in pairs)
+        """Continue each where its counterpart in `old` stands; without one, as all of `old`."""
+        parts = parts_of(old, state)
+        befores, states = zip(*parts, strict=True)
+        # No part may share the state of another one, which it would change.
+        parts += (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
+        pairs = zip(self.algorithms, parts, strict=False)  # what is dropped is not looked at
+        return tuple(inherit(new, before, part, now) for new, (before, part) in pairs)
 
     def cost_of_reject(
         self, state: tuple[Any, ...], now: float, cost: float, ahead: float
@@ -197,3 +197,10 @@ class AllOf:
 
     def _parts(self, state: tuple[Any, ...]) -> Iterator[tuple[Algorithm[Any], Capabilities, Any]]:
         return zip(self.algorithms, self._can, state, strict=True)
+
+
+def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[Any], Any]]:
+    """Return the algorithms of an `AllOf`, or the only one, each with its state."""
+    if not isinstance(algorithm, AllOf):
+        return [(algorithm, state)]
+    return list(zip(algorithm.algorithms, cast("tuple[Any, ...]", state), strict=True))

@@ -545,33 +545,61 @@ def test_guard_covers_the_jitter_up_to_a_tenth() -> None:
     assert 1.0 / (1.0 + guard.seconds) == pytest.approx(0.9)
 
 
-def test_guard_grows_to_a_quarter_after_a_429() -> None:
+def test_guard_grows_to_a_quarter_in_two_steps() -> None:
     guard = SelfTuningGuard(period=2.0)
     guard.observe(0.1)
     guard.observe(5.0)
-    assert guard.throttled()
+    assert guard.space(1.0, 1)
+    assert guard.seconds == pytest.approx(1 / 3)
+    assert guard.space(1.0, 2)
     assert guard.seconds == 0.5
-    assert not guard.throttled()
+    assert guard.space(1.0, 0)
+    assert guard.seconds == pytest.approx(2 / 9)
 
 
-def test_429_within_measured_jitter_keeps_the_guard() -> None:
+def test_widened_guard_exceeds_the_measured_jitter() -> None:
     guard = SelfTuningGuard(period=1.0)
-    assert not guard.throttled()  # nothing is measured yet
+    assert guard.space(1.0, 1)  # nothing is measured yet
+    assert guard.seconds == pytest.approx(1 / 9)
     guard.observe(0.1)
     guard.observe(0.11)
-    assert not guard.throttled()
-    guard.observe(5.0)
-    assert guard.seconds < 0.12
+    assert guard.seconds == pytest.approx(1 / 9)
+    guard.space(1.0, 2)
+    assert guard.seconds == pytest.approx(1 / 6)
 
 
-def test_guard_is_within_a_second_until_a_429() -> None:
+def test_guard_is_within_a_second_until_widened() -> None:
     guard = SelfTuningGuard(period=60.0)
     guard.observe(0.1)
     guard.observe(5.1)
     assert guard.seconds == 1.0
-    assert guard.throttled()
+    guard.space(1.0, 2)
     assert guard.seconds == 2.25
-    assert not guard.throttled()
+
+
+def test_guard_of_even_spacing_covers_each_interval() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    for i in range(100):
+        guard.observe(0.1 + (i % 10) / 1e4)
+    assert guard.seconds == pytest.approx(0.001)
+    assert guard.space(20.0, 0)
+    assert guard.seconds == pytest.approx(0.019)
+    assert guard.space(1.0, 0)
+    assert guard.seconds == pytest.approx(0.001)
+    long = SelfTuningGuard(period=3600.0)  # a second in each interval, not in each period
+    for seconds in (0.1, 0.3):
+        long.observe(seconds)
+    long.space(100.0, 0)
+    assert long.seconds == pytest.approx(50.4)
+
+
+def test_guard_begins_long_until_two_are_measured() -> None:
+    guard = SelfTuningGuard(period=1.0)
+    guard.begin_long()
+    assert guard.seconds == pytest.approx(1 / 9)
+    assert not guard.observe(0.1)
+    assert guard.observe(0.101)
+    assert guard.seconds < 0.01
 
 
 def test_guard_shrinks_with_more_measurements() -> None:

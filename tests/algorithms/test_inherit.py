@@ -161,7 +161,7 @@ def test_parts_of_all_of_inherit_pairwise() -> None:
 @pytest.mark.parametrize(
     "old", [AllOf(SlidingWindowLog("10/s")), SlidingWindowLog("10/s")], ids=str
 )
-def test_all_of_another_length_counts_as_used_now(old: SlidingWindowLog) -> None:
+def test_part_without_counterpart_counts_as_used_now(old: SlidingWindowLog) -> None:
     new = AllOf(SlidingWindowLog("5/s"), SlidingWindowLog("12/min"))
     state = old.start()
     old.take(state, 0.0, 4)
@@ -173,7 +173,9 @@ def test_all_of_another_length_counts_as_used_now(old: SlidingWindowLog) -> None
         1,
         8,
     ]
-    assert new.delay(fresh, 0.5, 2) == 1.0
+    assert new.delay(fresh, 0.5, 2) == 0.5  # the first continues where it stood
+    assert new.reset_after(fresh, 0.5) == 60.0
+    assert fresh[0] is not fresh[1]
 
 
 def test_algorithm_without_rate_takes_the_given_one() -> None:

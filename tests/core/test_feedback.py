@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from aiothrottle import AdaptiveConcurrency, AdaptiveRate
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate, Rate
 from aiothrottle._core.feedback import (
     Change,
     Feedback,
@@ -14,6 +14,7 @@ from aiothrottle._core.feedback import (
     SlotsControl,
 )
 from aiothrottle.adaptive import SelfTuningGuard
+from aiothrottle.adaptive.burst import LearnedBurst
 from aiothrottle.algorithms import SlidingWindowLog
 
 
@@ -25,12 +26,20 @@ def adaptive_slots() -> SlotsControl:
     return SlotsControl(AdaptiveConcurrency(4, 1, 100))
 
 
-def tuned_guard(*, of_children: bool = False) -> GuardControl:
+def tuned_guard(*, most: float = 10.0, of_children: bool = False) -> GuardControl:
     return GuardControl(
         SelfTuningGuard(1.0),
-        lambda guard: SlidingWindowLog(f"1/{1 + guard}s"),
+        LearnedBurst(most, 1.0 / most),
+        lambda guard, learned: SlidingWindowLog(Rate(learned or most, 1 + guard)),
+        intervals=most,
         of_children=of_children,
     )
+
+
+def throttle(
+    feedback: Feedback, now: float, sent_at: float, *, own: bool = True
+) -> tuple[Change, ...]:
+    return feedback.throttled(now, sent_at, 1.0, own=own)
 
 
 def succeed(
@@ -45,18 +54,18 @@ def succeed(
 def test_without_controllers_no_outcome_changes_anything() -> None:
     feedback = Feedback()
     assert succeed(feedback, 1.0, 0.9) == ()
-    assert feedback.throttled(2.0, 1.9, 1.0) == ()
+    assert throttle(feedback, 2.0, 1.9) == ()
 
 
 def test_throttled_request_returns_the_rate_cut() -> None:
     feedback = Feedback(rate=adaptive_rate())
-    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("rate", 5.0, 10.0),)
+    assert throttle(feedback, 1.0, 0.5) == (Change("rate", 5.0, 10.0),)
 
 
 def test_second_429_of_one_event_returns_nothing() -> None:
     feedback = Feedback(adaptive_rate(), adaptive_slots())
-    assert len(feedback.throttled(1.0, 0.5, 1.0)) == 2
-    assert feedback.throttled(1.1, 0.6, 1.0) == ()
+    assert len(throttle(feedback, 1.0, 0.5)) == 2
+    assert throttle(feedback, 1.1, 0.6) == ()
 
 
 def test_used_rate_returns_a_raise() -> None:
@@ -74,9 +83,9 @@ def test_full_round_returns_one_more_slot() -> None:
 
 def test_less_than_a_whole_slot_returns_nothing() -> None:
     feedback = Feedback(slots=SlotsControl(AdaptiveConcurrency(5, 1, 100)))
-    assert feedback.throttled(1.0, 0.5, 1.0) == (Change("slots", 2, 5),)  # 2.5
-    assert feedback.throttled(2.0, 1.5, 1.0) == (Change("slots", 1, 2),)  # 1.25
-    assert feedback.throttled(3.0, 2.5, 1.0) == ()  # 1.0
+    assert throttle(feedback, 1.0, 0.5) == (Change("slots", 2, 5),)  # 2.5
+    assert throttle(feedback, 2.0, 1.5) == (Change("slots", 1, 2),)  # 1.25
+    assert throttle(feedback, 3.0, 2.5) == ()  # 1.0
 
 
 def test_varying_round_trips_return_the_guard() -> None:
@@ -88,13 +97,61 @@ def test_varying_round_trips_return_the_guard() -> None:
     assert change.value == guard.held == pytest.approx(0.03)
 
 
-def test_429_despite_the_guard_returns_a_longer_guard() -> None:
+def test_429s_return_smaller_bursts_then_longer_guards() -> None:
+    guard = tuned_guard()
+    feedback = Feedback(guard=guard)
+    succeed(feedback, 10.0, 9.9)
+    succeed(feedback, 10.0, 9.899)
+    changes = [throttle(feedback, 11.0 + at, 10.9 + at) for at in range(7)]
+    assert changes[0] == (Change("burst", 5.0, 10.0),)
+    assert changes[1] == (Change("burst", 2.0, 5.0),)
+    guards = [change for each in changes for change in each if change.what == "guard"]
+    assert [change.value for change in guards] == pytest.approx([0.025, 1 / 9, 1 / 6])
+    assert changes[2][1] == Change("burst", 1.0, 2.0)
+    assert changes[5:] == [(), ()]
+    assert guard.held == guards[-1].value
+    assert guard.build() == SlidingWindowLog(Rate(1.0, 1 + guard.held))
+
+
+def test_second_429_of_one_event_keeps_the_burst() -> None:
     feedback = Feedback(guard=tuned_guard())
-    for seconds in (0.1, 0.9):
-        succeed(feedback, 10.0, 10.0 - seconds)
-    (change,) = feedback.throttled(11.0, 10.9, 1.0)
-    assert change.what == "guard"
-    assert change[1:] == pytest.approx((0.25, 1 / 9))
+    assert len(throttle(feedback, 1.0, 0.5)) == 1
+    assert throttle(feedback, 1.1, 0.6) == ()
+    assert len(throttle(feedback, 1.2, 1.1)) == 1
+
+
+@pytest.mark.parametrize(("of_children", "changes"), [(False, 0), (True, 1)])
+def test_child_429s_count_for_the_burst_if_asked(of_children: bool, changes: int) -> None:
+    feedback = Feedback(guard=tuned_guard(of_children=of_children))
+    assert len(throttle(feedback, 1.0, 0.5, own=False)) == changes
+
+
+def test_burst_in_use_returns_a_larger_burst() -> None:
+    guard = tuned_guard()
+    guard.begin_small()
+    assert guard.held == pytest.approx(1 / 9)
+    guard.succeeded(0.1, 0.0)
+    (change,) = guard.succeeded(0.4, 0.3)
+    assert change == Change("burst", 2.0, 1.0)
+    single = tuned_guard(most=1.0)
+    single.begin_small()
+    assert single.held == 0.0
+
+
+def test_learned_burst_is_remembered_for_a_while() -> None:
+    feedback = Feedback(guard=tuned_guard())
+    throttle(feedback, 100.0, 99.0)
+    assert not feedback.is_forgettable(101.0)
+    assert feedback.is_forgettable(800.0)
+
+
+def test_other_clock_keeps_the_burst_without_its_timestamps() -> None:
+    guard = tuned_guard()
+    feedback = Feedback(guard=guard)
+    throttle(feedback, 100.0, 99.0)
+    feedback.restart()
+    assert guard.burst.size == 5.0
+    assert throttle(feedback, 1.0, 0.5) == (Change("burst", 2.0, 5.0),)
 
 
 @pytest.mark.parametrize(("of_children", "changes"), [(False, 0), (True, 1)])
@@ -108,8 +165,8 @@ def test_each_controller_returns_its_own_change() -> None:
     feedback = Feedback(adaptive_rate(), adaptive_slots(), tuned_guard())
     for seconds in (0.1, 0.9):
         succeed(feedback, 10.0, 10.0 - seconds)
-    changes = feedback.throttled(11.0, 10.9, 1.0)
-    assert [change.what for change in changes] == ["rate", "slots", "guard"]
+    changes = throttle(feedback, 11.0, 10.9)
+    assert [change.what for change in changes] == ["rate", "slots", "burst"]
 
 
 def test_guard_is_worth_no_memory_alone() -> None:
@@ -183,5 +240,5 @@ def test_success_sent_after_the_pause_ends_the_streak() -> None:
     assert (feedback.streak, feedback.reported_at) == (3, 5.0)
     feedback.succeeded(6.0, 4.5, 1.0, in_flight=1, paused_at=4.0, own=True)
     assert (feedback.streak, feedback.reported_at) == (0, 6.0)
-    feedback.throttled(7.0, 6.0, 1.0)
+    throttle(feedback, 7.0, 6.0)
     assert feedback.reported_at == 7.0

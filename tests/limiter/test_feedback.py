@@ -389,20 +389,22 @@ async def test_guard_follows_the_round_trips() -> None:
 
 
 @virtual
-async def test_429_extends_the_guard_to_the_largest_outlier() -> None:
-    limiter = RateLimiter("10/s", guard="auto")
+async def test_429s_at_even_spacing_extend_the_guard() -> None:
+    limiter = RateLimiter("10/s", guard="auto", burst=1)
     seen: list[events.Event] = []
     limiter.observe(seen.append)
     for took in (0.1, 0.6):
         await send(limiter, took=took)
     assert limiter.statistics().guard == pytest.approx(1 / 9)
-    async with limiter.throttle() as permit:
-        permit.report_throttled(1.0)
+    for _ in range(3):
+        async with limiter.throttle() as permit:
+            await asyncio.sleep(0.1)
+            permit.report_throttled(1.0)
     assert limiter.statistics().guard == 0.25
     assert f"period={1.25!r}" in repr(limiter)
     adapted = [event for event in seen if isinstance(event, events.Adapted)]
-    assert [event.what for event in adapted] == ["guard", "guard"]
-    assert adapted[-1].value == 0.25
+    assert [event.what for event in adapted] == ["guard", "guard", "guard"]
+    assert [event.value for event in adapted] == pytest.approx([1 / 9, 1 / 6, 1 / 4])
 
 
 @virtual

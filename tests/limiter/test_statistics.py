@@ -30,8 +30,15 @@ def test_new_limiter_has_zero_statistics() -> None:
     stats = RateLimiter("10/s", concurrency_limit=2).statistics()
     assert stats.quota_remaining is None
     assert (stats.rate_limit, stats.concurrency_limit, stats.guard) == (None, 2, 0.0)
+    assert stats.burst == 10
     stats = replace(
-        stats, quota_remaining=0, rate_limit=0, concurrency_limit=0, guard=0, store_up=False
+        stats,
+        quota_remaining=0,
+        rate_limit=0,
+        concurrency_limit=0,
+        guard=0,
+        burst=0,
+        store_up=False,
     )
     assert {field.name: getattr(stats, field.name) for field in fields(stats)} == dict.fromkeys(
         (field.name for field in fields(stats)), 0

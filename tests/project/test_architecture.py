@@ -37,7 +37,7 @@ TABLE = """
     algorithms   | algorithms.*                                              |
     algorithms.protocol | rate                                               |
     algorithms.capabilities | algorithms.protocol                            |
-    algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining rate |
+    algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining algorithms.leaky_bucket rate |
     headers      | headers.*                                                 |
     headers.structured | headers.*                                           | http_sf
     headers.vendors | headers.*                                              | importlib
@@ -78,7 +78,7 @@ TABLE = """
     _core.starter | _core.wait_queue                                         |
     _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency  |
     _core.entry  | _core.* errors                                            | asyncio
-    _core.outcomes | _core.* adaptive.* algorithms events rate               |
+    _core.outcomes | _core.* adaptive.* algorithms algorithms.all_of events rate |
     _core.trying | _core.* errors events                                     |
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
@@ -97,7 +97,7 @@ TABLE = """
     stores.slot_tries | errors                                                | asyncio
     stores.slot_wakeups | stores.slots                                        | random
     stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
-    _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.protocol algorithms.capabilities rate |
+    _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.bounded_burst algorithms.protocol algorithms.capabilities rate |
     _core.build  | _core.* algorithms algorithms.capabilities rate stores.memory stores.reserved stores.share_size stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
     limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading

@@ -1,0 +1,145 @@
+"""The burst that a server accepts, learned from throttled requests.
+
+Invariant: the burst never exceeds that of the limit; it shrinks only at throttled requests, and
+grows only where it was in use for a while without any.
+
+A request that is throttled although the limit was kept means that the server accepts a smaller
+burst than the limit (a small bucket) or none at all (even spacing, a sliding counter). At each such
+event the burst is halved, down to one token: requests are then evenly spaced. If even that is
+throttled, the spacing is too short for the jitter of the network, and is widened by steps.
+"""
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["LearnedBurst"]
+
+#: Steps by which the spacing can be widened.
+MOST_STEPS = 2
+# Seconds for which a burst is in use before it doubles: at first, unless a single token takes longer,
+# and after throttled requests. Each time that a larger burst fails, the wait for the next one
+# doubles, up to an hour.
+_OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
+
+
+@dataclass(slots=True)
+class LearnedBurst:
+    """Multiplicative decrease, and doubling after a while.
+
+    Args:
+        most: The burst of the limit, in tokens.
+        interval: Seconds of a token at the rate of the limit.
+
+    >>> burst = LearnedBurst(most=20.0, interval=0.05)
+    >>> burst.throttled(now=1.1, sent_at=1.0)
+    True
+    >>> burst.throttled(now=1.2, sent_at=1.0)  # sent before the change: the same event
+    False
+    >>> burst.size
+    10.0
+    """
+
+    most: float
+    interval: float
+    #: The burst now, in tokens.
+    size: float = math.inf
+    #: Steps by which the spacing is widened.
+    steps: int = 0
+    #: Seconds without throttled requests after which it grows.
+    wait: float = 0.0
+    # When it was changed last, and when it was first in use since. Requests sent up to the last cut
+    # belong to an event that counted.
+    _changed_at: float = -math.inf
+    _used_at: float = math.inf
+    _cut_at: float = -math.inf
+    # Requests that were admitted since it was changed, while it was in use.
+    _admitted: int = 0
+    # Whether it has grown since the last cut.
+    _grew: bool = False
+
+    def __post_init__(self) -> None:
+        self.size = min(self.size, self.most)
+        if not self.wait and self.interval <= _OPENING:
+            self.wait = _OPENING
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the burst is smaller than that of the limit, or the spacing widened."""
+        return self.size < self.most or self.steps > 0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether requests are evenly spaced."""
+        return self.size <= 1.0
+
+    @property
+    def was_throttled(self) -> bool:
+        """Whether a request was throttled."""
+        return self.wait > _OPENING
+
+    def begin_small(self) -> None:
+        """Begin with one token, and double it while it is in use and no request is throttled."""
+        self.size = min(1.0, self.most)
+
+    def with_limit(self, most: float, interval: float) -> "LearnedBurst":
+        """Return what was learned, for another limit."""
+        size = math.inf if self.size >= self.most else self.size
+        wait = self.wait if self.was_throttled else 0.0
+        return LearnedBurst(most, interval, size, self.steps, wait)
+
+    def restart(self) -> None:
+        """Forget all timestamps: there is another clock."""
+        self._changed_at = self._cut_at = -math.inf
+        self._used_at = math.inf
+
+    def succeeded(self, now: float, sent_at: float) -> bool:
+        """Record a request that was not throttled, while the whole burst was in use.
+
+        Args:
+            now: When its response arrived.
+            sent_at: When it was sent.
+
+        Returns:
+            Whether the burst grew, or the spacing shrank.
+        """
+        if not self.is_bounded or sent_at < self._changed_at:
+            return False
+        self._used_at = min(self._used_at, now)
+        self._admitted += 1
+        # It grew by half of its size: those tokens may have been used at once.
+        if 2 * self._admitted < self.size or now - self._used_at < self.wait:
+            return False
+        if self.steps:
+            self.steps -= 1
+        else:
+            self.size = min(2.0 * self.size, self.most)
+        self._changed(now)
+        self._grew = True
+        return True
+
+    def throttled(self, now: float, sent_at: float) -> bool:
+        """Record a throttled request.
+
+        Args:
+            now: When its response arrived.
+            sent_at: When it was sent.
+
+        Returns:
+            Whether the burst shrank, or the spacing grew.
+        """
+        if sent_at <= self._cut_at:
+            return False
+        self._cut_at = now
+        self._changed(now)
+        self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
+        self._grew = False
+        if not self.is_even:
+            self.size = max(1.0, self.size // 2.0)
+        elif self.steps < MOST_STEPS:
+            self.steps += 1
+        else:
+            return False
+        return True
+
+    def _changed(self, now: float) -> None:
+        self._changed_at, self._used_at, self._admitted = now, math.inf, 0

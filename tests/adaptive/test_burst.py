@@ -1,0 +1,184 @@
+"""The learned burst: halved at throttled requests, doubled where it was in use without any."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiothrottle.adaptive.burst import LearnedBurst
+from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
+from aiothrottle.algorithms.bounded_burst import BoundedBurst
+from tests.asking import admit, inherit
+
+
+def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
+    """Use the burst all the time, ten times a second; return its sizes."""
+    sizes = [burst.size]
+    for tenth in range(round(10 * begin), round(10 * end)):
+        if burst.succeeded(tenth / 10 + 0.05, tenth / 10):
+            sizes.append(burst.size)
+    return sizes
+
+
+def test_burst_is_that_of_the_limit_at_first() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    assert burst.size == 20.0
+    assert not burst.is_bounded
+    assert not burst.was_throttled
+    assert use(burst, 0.0, 10.0) == [20.0]
+
+
+def test_each_event_halves_then_widens_the_spacing() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    learned = [
+        (burst.throttled(at + 0.1, at), burst.size, burst.steps) for at in map(float, range(8))
+    ]
+    assert learned == [
+        *((True, size, 0) for size in (10.0, 5.0, 2.0, 1.0)),
+        *((True, 1.0, steps) for steps in (1, 2)),
+        *((False, 1.0, 2) for _ in range(2)),
+    ]
+    assert burst.is_even
+    assert burst.is_bounded
+
+
+def test_requests_in_flight_belong_to_the_same_event() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    assert burst.throttled(1.1, 1.0)
+    assert not burst.throttled(1.2, 1.1)
+    assert burst.throttled(1.2, 1.11)
+    assert burst.size == 5.0
+
+
+def test_growth_does_not_excuse_requests_sent_before() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    burst.begin_small()
+    burst.succeeded(0.1, 0.0)
+    assert burst.succeeded(0.4, 0.3)
+    assert burst.throttled(0.45, 0.35)
+    assert burst.size == 1.0
+
+
+def test_small_beginning_opens_within_three_seconds() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    burst.begin_small()
+    assert use(burst, 0.0, 3.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
+    assert not burst.is_bounded
+
+
+def test_slow_rate_opens_as_fast_as_requests_are_admitted() -> None:
+    burst = LearnedBurst(5000.0, 0.72)
+    burst.begin_small()
+    grew: list[bool] = []
+    for at in range(8):
+        grew.append(burst.succeeded(at + 0.5, at))
+    assert grew == [True, True, False, True, False, False, False, True]
+
+
+def test_unused_burst_does_not_grow() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    burst.begin_small()
+    assert not burst.succeeded(100.0, 99.9), "used for the first time"
+    assert burst.succeeded(100.3, 100.2)
+
+
+def test_larger_burst_is_tried_after_a_minute_then_rarely() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    now, waits = 0.0, list[float]()
+    burst.throttled(now + 0.1, now)
+    for _ in range(8):
+        begin = now
+        while not burst.succeeded(now + 0.1, now):
+            now += 1.0
+        waits.append(now - begin)
+        now += 1.0
+        assert burst.throttled(now + 0.1, now)
+    assert waits == pytest.approx([60, 120, 240, 480, 960, 1920, 3600, 3600], abs=2.0)
+
+
+def test_events_in_a_row_do_not_prolong_the_wait() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    for at in range(6):
+        burst.throttled(at + 0.1, at)
+    assert burst.wait == 60.0
+    assert not burst.succeeded(6.0, 5.5)
+    assert burst.succeeded(66.0, 65.5)
+    assert (burst.size, burst.steps) == (1.0, 1), "first the spacing, then the burst"
+
+
+def test_other_limit_keeps_a_learned_burst() -> None:
+    open_ = LearnedBurst(20.0, 0.05)
+    assert open_.with_limit(50.0, 0.02).size == 50.0
+    open_.throttled(1.0, 0.5)
+    assert open_.with_limit(50.0, 0.02).size == 10.0
+    small = open_.with_limit(5.0, 0.2)
+    assert (small.size, small.was_throttled) == (5.0, True)
+    assert small.with_limit(50.0, 0.02).size == 50.0
+
+
+@given(
+    st.floats(1.0, 1e6),
+    st.floats(1e-6, 1e6),
+    st.lists(st.tuples(st.booleans(), st.floats(0.0, 1e4), st.floats(0.0, 10.0)), max_size=60),
+)
+def test_any_reports_keep_the_burst_within_its_bounds(
+    most: float, interval: float, reports: list[tuple[bool, float, float]]
+) -> None:
+    burst = LearnedBurst(most, interval)
+    burst.begin_small()
+    for throttled, now, age in reports:
+        before = (burst.size, burst.steps)
+        changed = (burst.throttled if throttled else burst.succeeded)(now, now - age)
+        assert changed == (before != (burst.size, burst.steps))
+        assert 1.0 <= burst.size <= most
+        assert burst.steps in {0, 1, 2}
+
+
+# ---- the algorithm -------------------------------------------------------------------------------
+
+
+def test_burst_of_one_is_evenly_spaced_without_tolerance() -> None:
+    bucket = BoundedBurst("10/s", 1)
+    state = bucket.start()
+    assert admit(bucket, state, 0.0, 1)
+    assert bucket.delay(state, 0.0, 1) == pytest.approx(0.1)
+    assert not admit(bucket, state, 0.099, 1)
+    assert admit(bucket, state, 0.11, 1)  # late, and so is the next one
+    assert bucket.delay(state, 0.11, 1) == pytest.approx(0.1)
+
+
+def test_heavy_cost_delays_the_requests_behind_it() -> None:
+    bucket = BoundedBurst("10/s", 2)
+    assert bucket.capacity == math.inf
+    state = bucket.start()
+    assert admit(bucket, state, 0.0, 50)
+    assert bucket.delay(state, 0.0, 1) == pytest.approx(4.9)
+
+
+def test_smaller_burst_forgives_what_the_server_accepted() -> None:
+    window, bucket = SlidingWindowLog("1000/h"), BoundedBurst("1000/h", 500)
+    log = window.start()
+    window.take(log, 0.0, 900)
+    state = inherit(bucket, window, log, 1.0)
+    assert bucket.delay(state, 1.0, 1) == pytest.approx(3.6)
+    smaller = BoundedBurst("1000/h", 250)
+    assert smaller.delay(inherit(smaller, bucket, state, 1.0), 1.0, 1) == pytest.approx(3.6)
+    larger = BoundedBurst("1000/h", 1000)
+    assert larger.remaining(inherit(larger, bucket, state, 1.0), 1.0) == math.inf
+    assert larger.used(inherit(larger, bucket, state, 1.0), 1.0) == pytest.approx(500)
+
+
+def test_debt_of_a_heavy_cost_stays_a_debt() -> None:
+    bucket, smaller = BoundedBurst("10/s", 4), BoundedBurst("10/s", 2)
+    state = bucket.start()
+    bucket.take(state, 0.0, 20)
+    assert bucket.delay(state, 0.0, 1) == pytest.approx(1.7)
+    assert smaller.delay(inherit(smaller, bucket, state, 0.0), 0.0, 1) == pytest.approx(1.7)
+
+
+def test_unused_bucket_inherits_nothing() -> None:
+    bucket = BoundedBurst("10/s", 2)
+    fresh = inherit(bucket, TokenBucket("10/s"), TokenBucket("10/s").start(), 5.0)
+    assert bucket.delay(fresh, 5.0, 1) == 0.0
+    assert repr(bucket) == "BoundedBurst(rate=Rate(limit=10.0, period=1.0), burst=2)"
