@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from real_servers.server import Server
-
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
+from real_servers.server import Server
 
 __all__ = ["CLIENTS", "Client", "clients_of"]
 

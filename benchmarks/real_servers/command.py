@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 
 from measure import Rows, machine, table
-from real_servers import envoy, haproxy, nginx, traefik
+
+from real_servers import apache, envoy, haproxy, nginx, node_apps, python_apps, traefik, varnish
 from real_servers.clients import CLIENTS, clients_of
-from real_servers.install import Unavailable
+from real_servers.install import InstallError
 from real_servers.server import Server
 from real_servers.trial import SETTLED, Trial, run_trial
 
@@ -17,6 +18,10 @@ SERVERS: Sequence[Server] = [
     *haproxy.SERVERS,
     *envoy.SERVERS,
     *traefik.SERVERS,
+    *varnish.SERVERS,
+    *apache.SERVERS,
+    *node_apps.SERVERS,
+    *python_apps.SERVERS,
 ]
 
 
@@ -36,7 +41,7 @@ def main(description: str | None) -> None:
                 continue
             try:
                 trial = run_trial(server, client, options.seconds)
-            except Unavailable as error:
+            except InstallError as error:
                 print(f"**** SKIPPED {server.name}: {error} ****", flush=True)
                 rows.append([server.name, "skipped", *[""] * 6])
                 break

@@ -40,7 +40,10 @@ http_connection_manager.v3.HttpConnectionManager
               "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.\
 LocalRateLimit
               stat_prefix: limited
-              token_bucket: {{ max_tokens: {burst}, tokens_per_fill: {burst}, fill_interval: {fill}s }}
+              token_bucket:
+                max_tokens: {burst}
+                tokens_per_fill: {burst}
+                fill_interval: {fill}s
               enable_x_ratelimit_headers: {headers}
               filter_enabled: {{ default_value: {{ numerator: 100 }} }}
               filter_enforced: {{ default_value: {{ numerator: 100 }} }}

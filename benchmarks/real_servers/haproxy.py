@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from real_servers.install import debian
+from real_servers.install import debian, libraries
 from real_servers.server import Answer, Command, Place, Server
 
 __all__ = ["SERVERS"]
@@ -30,9 +30,8 @@ frontend limited
 def _commands(place: Place, status: int = 429) -> Sequence[Command]:
     root = debian("haproxy")
     conf = place.write("haproxy.cfg", _CONF.format(port=place.port, status=status))
-    libraries = ":".join(str(it) for it in root.glob("usr/lib/*-linux-gnu*"))
     argv = [str(root / "usr/sbin/haproxy"), "-db", "-f", conf]
-    return [Command(argv, {"LD_LIBRARY_PATH": libraries}, logs=True)]
+    return [Command(argv, libraries(root), logs=True)]
 
 
 def _parse(line: str) -> Answer:

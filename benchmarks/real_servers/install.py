@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Unavailable", "debian", "npm", "wheels"]
+__all__ = ["InstallError", "debian", "libraries", "npm", "wheels"]
 
 _PATIENCE = 300.0  # seconds of one installation
 
 
-class Unavailable(Exception):
+class InstallError(Exception):
     """A server that cannot be installed on this machine; the text says why."""
 
 
@@ -27,16 +27,22 @@ def debian(*packages: str) -> Path:
     """Return a folder with the packages' files, as they would stand below the root folder.
 
     Raises:
-        Unavailable: There is no apt-get, or it cannot download them.
+        InstallError: There is no apt-get, or it cannot download them.
     """
     return _installed("debian", packages)
+
+
+def libraries(root: Path) -> dict[str, str]:
+    """Return the environment in which a program of `debian` finds its libraries."""
+    folders = [str(it) for it in sorted(root.glob("usr/lib/*-linux-gnu*"))]
+    return {"LD_LIBRARY_PATH": ":".join(folders)}
 
 
 def wheels(*packages: str) -> Path:
     """Return a virtual environment with packages of PyPI.
 
     Raises:
-        Unavailable: They cannot be installed.
+        InstallError: They cannot be installed.
     """
     return _installed("wheels", packages)
 
@@ -45,7 +51,7 @@ def npm(*packages: str) -> Path:
     """Return a folder with node_modules.
 
     Raises:
-        Unavailable: There is no npm, or they cannot be installed.
+        InstallError: There is no npm, or they cannot be installed.
     """
     return _installed("npm", packages)
 
@@ -117,9 +123,9 @@ def _run(place: Path, command: Sequence[str]) -> None:
             check=False,
         )
     except FileNotFoundError:
-        raise Unavailable(f"no {command[0]} here") from None
+        raise InstallError(f"no {command[0]} here") from None
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} did not end within {_PATIENCE:g} s") from None
+        raise InstallError(f"{command[0]} did not end within {_PATIENCE:g} s") from None
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines() or ["no message"]
-        raise Unavailable(f"{command[0]} failed: {lines[-1]}")
+        raise InstallError(f"{command[0]} failed: {lines[-1]}")

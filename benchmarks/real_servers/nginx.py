@@ -1,10 +1,10 @@
-"""nginx: `limit_req`, a leaky bucket, and `limit_conn`, which counts what is in flight."""
+"""nginx: `limit_req` without delay, a leaky bucket, and `limit_conn`, which counts slots."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from real_servers.backend import LATENCY, backend
-from real_servers.install import debian
+from real_servers.install import debian, libraries
 from real_servers.server import Command, Place, Server
 
 __all__ = ["SERVERS"]
@@ -48,7 +48,7 @@ def _commands(limit: str, place: Place, *, slow: bool = False) -> Sequence[Comma
         temporary=" ".join(f"{it}_temp_path {place.folder}/{it};" for it in _TEMPORARY),
     )
     argv = [str(root / "usr/sbin/nginx"), "-p", str(place.folder)]
-    return [Command([*argv, "-c", place.write("nginx.conf", conf)]), *behind]
+    return [Command([*argv, "-c", place.write("nginx.conf", conf)], libraries(root)), *behind]
 
 
 def _limited(limit: str, *, slow: bool = False) -> Callable[[Place], Sequence[Command]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 # The modules are imported by the package's name, and measure.py stands beside the package.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from real_servers.command import main  # noqa: E402 - from the folder above
+from real_servers.command import main
 
 if __name__ == "__main__":
     main(__doc__)

@@ -106,7 +106,7 @@ def watch(server: Server, drive: Callable[[str], Result]) -> tuple[Result, list[
         What `drive` returned, and the answers since its call.
 
     Raises:
-        Unavailable: The server cannot be installed.
+        InstallError: The server cannot be installed.
         RuntimeError: The server does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="aiothrottle-") as folder:

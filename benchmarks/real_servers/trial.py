@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
-from real_servers.clients import Client
-from real_servers.server import Answer, Server, watch
 
 from aiothrottle.aiohttp import ThrottledSession
+from real_servers.clients import Client
+from real_servers.server import Answer, Server, watch
 
 __all__ = ["SETTLED", "Trial", "run_trial"]
 
@@ -36,7 +36,7 @@ def run_trial(server: Server, client: Client, seconds: float) -> Trial:
     """Run a trial against a server that is started for it.
 
     Raises:
-        Unavailable: The server cannot be installed.
+        InstallError: The server cannot be installed.
         RuntimeError: The server does not answer.
     """
     failures, answers = watch(server, lambda url: asyncio.run(_send(server, client, url, seconds)))
