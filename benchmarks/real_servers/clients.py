@@ -1,22 +1,46 @@
-"""The clients of the table: each makes the limiter that a user would write for such a server."""
+"""The clients of the table: what a user writes between the parentheses of a `ThrottledSession`.
 
-from collections.abc import Callable, Mapping
+They are texts, so that the page shows what ran, and nothing else.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
-from real_servers.server import Server
+from aiothrottle import (
+    AdaptiveConcurrency,
+    AdaptiveRate,
+    LeakyBucket,
+    RateLimiter,
+    SlidingWindowCounter,
+    TokenBucket,
+)
+from aiothrottle.aiohttp import Retry, ThrottledSession
+from real_servers.server import KNOWN, Server
 
-__all__ = ["CLIENTS", "Client", "clients_of"]
+__all__ = ["CLIENTS", "Client", "clients_of", "session_of"]
 
-SLOTS = 8
+_NAMES = {
+    it.__name__: it
+    for it in (
+        AdaptiveConcurrency,
+        AdaptiveRate,
+        LeakyBucket,
+        RateLimiter,
+        Retry,
+        SlidingWindowCounter,
+        ThrottledSession,
+        TokenBucket,
+    )
+}
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its heading in the table, and its limiter for a server."""
+    """A client: its name and heading, what it gives to the session, and where it makes sense."""
 
+    name: str
     heading: str
-    limiter: Callable[[Server], RateLimiter]
+    line: str
     suits: Callable[[Server], bool]
 
 
@@ -24,38 +48,45 @@ def _limits_rate(server: Server) -> bool:
     return server.slots is None
 
 
-def _adaptive_rate(server: Server) -> RateLimiter:
-    return RateLimiter(AdaptiveRate(5 * server.limit, 1, 1000), concurrency_limit=SLOTS)
+def _limits_slots(server: Server) -> bool:
+    return server.slots is not None
 
 
-CLIENTS: Mapping[str, Client] = {
-    "known": Client(
-        "known limit",
-        lambda server: RateLimiter(server.limit, concurrency_limit=SLOTS),
+CLIENTS = [
+    Client("known", "the known limit", KNOWN, _limits_rate),
+    Client(
+        "adaptive",
+        "`AdaptiveRate`",
+        'RateLimiter(AdaptiveRate("100/s", 1, 1000), concurrency_limit=8)',
         _limits_rate,
     ),
-    "adaptive": Client("AdaptiveRate", _adaptive_rate, _limits_rate),
-    "retry-after": Client(
-        "no rate limit", lambda _: RateLimiter(concurrency_limit=SLOTS), _limits_rate
-    ),
-    "server": Client(
-        'rate_limit="server"',
-        lambda _: RateLimiter("server", concurrency_limit=SLOTS),
+    Client("retry-after", "no rate limit", "RateLimiter(concurrency_limit=8)", _limits_rate),
+    Client(
+        "server",
+        '`"server"`',
+        'RateLimiter("server", concurrency_limit=8)',
         lambda server: server.reports,
     ),
-    "slots": Client(
-        "known slots",
-        lambda server: RateLimiter(concurrency_limit=server.slots),
-        lambda server: server.slots is not None,
+    Client("slots", "known slots", "RateLimiter(concurrency_limit=8)", _limits_slots),
+    Client(
+        "adaptive-slots",
+        "`AdaptiveConcurrency`",
+        "RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 64))",
+        _limits_slots,
     ),
-    "adaptive-slots": Client(
-        "AdaptiveConcurrency",
-        lambda _: RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 64)),
-        lambda server: server.slots is not None,
-    ),
-}
+]
 
 
-def clients_of(server: Server) -> dict[str, Client]:
-    """Return the clients that make sense in front of a server, by name."""
-    return {name: client for name, client in CLIENTS.items() if client.suits(server)}
+def clients_of(server: Server) -> list[Client]:
+    """Return the clients that make sense in front of a server, with the one that it wants."""
+    clients = [client for client in CLIENTS if client.suits(server)]
+    if all(client.line != server.line for client in clients):
+        clients.append(Client("advised", "advised", server.line, _limits_rate))
+    return clients
+
+
+def session_of(line: str) -> ThrottledSession:
+    """Return the session of a line."""
+    session = eval(f"ThrottledSession({line})", dict(_NAMES))  # noqa: S307 - ours
+    assert isinstance(session, ThrottledSession)
+    return session

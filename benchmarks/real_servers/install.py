@@ -39,7 +39,7 @@ def libraries(root: Path) -> dict[str, str]:
 
 
 def wheels(*packages: str) -> Path:
-    """Return a virtual environment with packages of PyPI.
+    """Return a folder with a virtual environment, "env", that has the packages.
 
     Raises:
         InstallError: They cannot be installed.

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Answer", "Command", "Place", "Server", "free_port", "watch"]
+__all__ = ["KNOWN", "Answer", "Command", "Place", "Server", "free_port", "watch"]
+
+#: The arguments of a session for a server with 20 requests a second.
+KNOWN = 'RateLimiter("20/s", concurrency_limit=8)'
 
 Result = TypeVar("Result")
 
@@ -85,6 +88,8 @@ class Server:
     latency: float = 0.0
     #: Whether its responses report the quota.
     reports: bool = False
+    #: The arguments of the session that docs/your-server.md advises.
+    line: str = KNOWN
 
     @property
     def family(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from aiothrottle.aiohttp import ThrottledSession
-from real_servers.clients import Client
+from real_servers.clients import session_of
 from real_servers.server import Answer, Server, watch
 
 __all__ = ["SETTLED", "Trial", "run_trial"]
@@ -32,14 +32,14 @@ class Trial:
     requests: int
 
 
-def run_trial(server: Server, client: Client, seconds: float) -> Trial:
-    """Run a trial against a server that is started for it.
+def run_trial(server: Server, line: str, seconds: float) -> Trial:
+    """Run a trial of a session with such arguments, against a server that is started for it.
 
     Raises:
         InstallError: The server cannot be installed.
         RuntimeError: The server does not answer.
     """
-    failures, answers = watch(server, lambda url: asyncio.run(_send(server, client, url, seconds)))
+    failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds)))
     if not answers:
         raise RuntimeError(f"{server.name} logged no request")
     begun = answers[0].at
@@ -64,7 +64,7 @@ def _throttled(answers: Sequence[Answer]) -> float:
     return 1 - _admitted(answers) / len(answers) if answers else 0.0
 
 
-async def _send(server: Server, client: Client, url: str, seconds: float) -> int:
+async def _send(line: str, url: str, seconds: float) -> int:
     failures = 0
 
     async def work(session: ThrottledSession) -> None:
@@ -77,7 +77,7 @@ async def _send(server: Server, client: Client, url: str, seconds: float) -> int
             except (aiohttp.ClientError, TimeoutError):
                 failures += 1
 
-    async with ThrottledSession(client.limiter(server)) as session:
+    async with session_of(line) as session:
         workers = [asyncio.create_task(work(session)) for _ in range(WORKERS)]
         # A worker ends only by an error that is neither the server's nor the network's.
         done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
