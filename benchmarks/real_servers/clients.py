@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from aiothrottle import (
     AdaptiveConcurrency,
     AdaptiveRate,
-    LeakyBucket,
     RateLimiter,
-    SlidingWindowCounter,
-    TokenBucket,
 )
 from aiothrottle.aiohttp import Retry, ThrottledSession
-from real_servers.server import KNOWN, Server
+from real_servers.server import KNOWN, SLOTS, Server
 
 __all__ = ["CLIENTS", "Client", "clients_of", "session_of"]
 
@@ -24,12 +21,9 @@ _NAMES = {
     for it in (
         AdaptiveConcurrency,
         AdaptiveRate,
-        LeakyBucket,
         RateLimiter,
         Retry,
-        SlidingWindowCounter,
         ThrottledSession,
-        TokenBucket,
     )
 }
 
@@ -53,24 +47,24 @@ def _limits_slots(server: Server) -> bool:
 
 
 CLIENTS = [
-    Client("known", "the known limit", KNOWN, _limits_rate),
+    Client("known", "known limit", KNOWN, _limits_rate),
     Client(
         "adaptive",
-        "`AdaptiveRate`",
+        "adaptive",
         'RateLimiter(AdaptiveRate("100/s", 1, 1000), concurrency_limit=8)',
         _limits_rate,
     ),
-    Client("retry-after", "no rate limit", "RateLimiter(concurrency_limit=8)", _limits_rate),
+    Client("retry-after", "no rate limit", SLOTS, _limits_rate),
     Client(
         "server",
         '`"server"`',
         'RateLimiter("server", concurrency_limit=8)',
         lambda server: server.reports,
     ),
-    Client("slots", "known slots", "RateLimiter(concurrency_limit=8)", _limits_slots),
+    Client("slots", "known limit", SLOTS, _limits_slots),
     Client(
         "adaptive-slots",
-        "`AdaptiveConcurrency`",
+        "adaptive",
         "RateLimiter(concurrency_limit=AdaptiveConcurrency(4, 1, 64))",
         _limits_slots,
     ),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from real_servers.install import wheels
-from real_servers.server import Command, Place, Server
+from real_servers.server import BURST_5, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -68,6 +68,11 @@ def _commands(burst: int, place: Place, *, headers: bool = False) -> Sequence[Co
 
 SERVERS = [
     Server("Envoy bucket of 20", partial(_commands, 20)),
-    Server("Envoy bucket of 5", partial(_commands, 5)),
-    Server("Envoy bucket of 5, headers", partial(_commands, 5, headers=True), reports=True),
+    Server("Envoy bucket of 5", partial(_commands, 5), line=BURST_5),
+    Server(
+        "Envoy bucket of 5, headers",
+        partial(_commands, 5, headers=True),
+        reports=True,
+        line=BURST_5,
+    ),
 ]

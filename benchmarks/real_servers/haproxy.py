@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from real_servers.install import debian, libraries
-from real_servers.server import Answer, Command, Place, Server
+from real_servers.server import BURST_5, Answer, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -39,4 +39,4 @@ def _parse(line: str) -> Answer:
     return Answer(float(milliseconds) / 1000, int(status))
 
 
-SERVERS = [Server("HAProxy http_req_rate(1s)", _commands, _parse)]
+SERVERS = [Server("HAProxy http_req_rate(1s)", _commands, _parse, line=BURST_5)]

@@ -1,11 +1,11 @@
 """nginx: `limit_req` without delay, a leaky bucket, and `limit_conn`, which counts slots."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from real_servers.backend import LATENCY, backend
 from real_servers.install import debian, libraries
-from real_servers.server import Command, Place, Server
+from real_servers.server import BURST_5, KNOWN, NO_BURST, SLOTS, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -51,28 +51,20 @@ def _commands(limit: str, place: Place, *, slow: bool = False) -> Sequence[Comma
     return [Command([*argv, "-c", place.write("nginx.conf", conf)], libraries(root)), *behind]
 
 
-def _limited(limit: str, *, slow: bool = False) -> Callable[[Place], Sequence[Command]]:
-    return partial(_commands, limit, slow=slow)
+def _rate(name: str, limit: str, line: str = KNOWN) -> Server:
+    return Server(name, partial(_commands, f"limit_req zone=rate {limit}"), line=line)
+
+
+def _slots(name: str, limit: str) -> Server:
+    commands = partial(_commands, f"limit_conn slots 8; {limit}", slow=True)
+    return Server(name, commands, slots=8, latency=LATENCY, line=SLOTS)
 
 
 SERVERS = [
-    Server(
-        "nginx burst=20, 429",
-        _limited("limit_req zone=rate burst=20 nodelay; limit_req_status 429;"),
-    ),
-    Server("nginx burst=20, 503", _limited("limit_req zone=rate burst=20 nodelay;")),
-    Server("nginx burst=5", _limited("limit_req zone=rate burst=5 nodelay; limit_req_status 429;")),
-    Server("nginx no burst", _limited("limit_req zone=rate; limit_req_status 429;")),
-    Server(
-        "nginx limit_conn, 429",
-        _limited("limit_conn slots 8; limit_conn_status 429;", slow=True),
-        slots=8,
-        latency=LATENCY,
-    ),
-    Server(
-        "nginx limit_conn, 503",
-        _limited("limit_conn slots 8;", slow=True),
-        slots=8,
-        latency=LATENCY,
-    ),
+    _rate("nginx burst=20, 429", "burst=20 nodelay; limit_req_status 429;"),
+    _rate("nginx burst=20, 503", "burst=20 nodelay;"),
+    _rate("nginx burst=5", "burst=5 nodelay; limit_req_status 429;", BURST_5),
+    _rate("nginx no burst", "; limit_req_status 429;", NO_BURST),
+    _slots("nginx limit_conn, 429", "limit_conn_status 429;"),
+    _slots("nginx limit_conn, 503", ""),
 ]

@@ -33,7 +33,7 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
             continue
         before = results.get(name)
         kept = before if isinstance(before, dict) else {}
-        results[name] = kept | {line: asdict(trial) for line, trial in trials.items()}
+        results[name] = kept | {line: _rounded(trial) for line, trial in trials.items()}
     results = {it.name: results[it.name] for it in servers if it.name in results}
     _FILE.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     terms = (
@@ -44,6 +44,10 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
     parts = [terms, markdown(_advised(known, results), texts=2)]
     parts += ["### Each client at each server", markdown(_compared(known, results))]
     put_into(PAGE, "real_servers/run.py", "\n\n".join(parts))
+
+
+def _rounded(trial: Trial) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in asdict(trial).items()}
 
 
 def _advised(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:
@@ -60,7 +64,7 @@ def _advised(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:
 
 
 def _compared(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:
-    headings = {client.heading: client for client in CLIENTS}
+    headings = dict.fromkeys(client.heading for client in CLIENTS)
     rows: Rows = [["server", *headings]]
     for server in servers:
         trials = results[server.name]

@@ -15,10 +15,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = ["KNOWN", "Answer", "Command", "Place", "Server", "free_port", "watch"]
+__all__ = [
+    "BURST_5",
+    "KNOWN",
+    "NO_BURST",
+    "SLOTS",
+    "Answer",
+    "Command",
+    "Place",
+    "Server",
+    "free_port",
+    "watch",
+]
 
-#: The arguments of a session for a server with 20 requests a second.
+#: The arguments of a session for a server with 20 requests a second, and with fewer in a burst.
 KNOWN = 'RateLimiter("20/s", concurrency_limit=8)'
+BURST_5 = 'RateLimiter("20/s", burst=5, concurrency_limit=8)'
+NO_BURST = 'RateLimiter("20/s", burst=1, concurrency_limit=8)'
+#: And for a server with 8 slots.
+SLOTS = "RateLimiter(concurrency_limit=8)"
 
 Result = TypeVar("Result")
 

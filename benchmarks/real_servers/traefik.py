@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 
 from real_servers.install import wheels
-from real_servers.server import Answer, Command, Place, Server
+from real_servers.server import BURST_5, Answer, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -46,5 +46,5 @@ def _parse(line: str) -> Answer:
 
 SERVERS = [
     Server("Traefik burst 20", partial(_commands, 20), _parse),
-    Server("Traefik burst 5", partial(_commands, 5), _parse),
+    Server("Traefik burst 5", partial(_commands, 5), _parse, line=BURST_5),
 ]
