@@ -148,15 +148,14 @@ def watch(server: Server, drive: Callable[[str], Result]) -> tuple[Result, list[
 
 @contextmanager
 def _process(command: Command, place: Place) -> Generator[None]:
-    output = place.log if command.logs else place.output
-    with output.open("ab") as file:
+    with place.output.open("ab") as output, place.log.open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - ours
             command.argv,
             cwd=place.folder,
             env={**os.environ, **command.env},
             stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=place.output.open("ab"),
+            stdout=log if command.logs else output,
+            stderr=output,
         )
     try:
         yield

@@ -14,7 +14,7 @@ from aiothrottle.aiohttp import ThrottledSession
 from real_servers.clients import session_of
 from real_servers.server import Answer, Server, watch
 
-__all__ = ["SETTLED", "Trial", "run_trial"]
+__all__ = ["SETTLED", "Trial", "run_trial", "trial_of"]
 
 WORKERS = 24
 SETTLED = 10.0  # seconds after which a client should have adapted
@@ -40,17 +40,23 @@ def run_trial(server: Server, line: str, seconds: float) -> Trial:
         RuntimeError: The server does not answer.
     """
     failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds)))
+    return trial_of(server, answers, failures, seconds)
+
+
+def trial_of(server: Server, answers: Sequence[Answer], failures: int, seconds: float) -> Trial:
+    """Count the answers of a server, from the first one on."""
     if not answers:
         raise RuntimeError(f"{server.name} logged no request")
-    begun = answers[0].at
+    begun = min(it.at for it in answers)
     answers = [it for it in answers if it.at < begun + seconds]
     later = [it for it in answers if it.at >= begun + SETTLED]
     limit = server.limit if server.slots is None else server.slots / server.latency
+    rest = seconds - SETTLED
     return Trial(
         _throttled(answers),
         _throttled(later),
         _admitted(answers) / (limit * seconds),
-        _admitted(later) / (limit * max(seconds - SETTLED, 1e-9)),
+        _admitted(later) / (limit * rest) if rest > 0 else 0.0,
         failures,
         len(answers),
     )
