@@ -39,6 +39,7 @@ Result = TypeVar("Result")
 
 _PATIENCE = 30.0  # seconds until a server answers
 _REST = 1.5  # seconds after the first answer, in which the limit is restored
+_LOGGED = 0.2  # seconds: a response is logged after it was sent
 _FIRST = frozenset("0123456789{")  # of a line that is about a request
 
 
@@ -140,6 +141,7 @@ def watch(server: Server, drive: Callable[[str], Result]) -> tuple[Result, list[
             time.sleep(_REST)
             begun = time.time()
             result = drive(url)
+            time.sleep(_LOGGED)
         # Only now: some servers write what is left of the log when they end.
         lines = place.log.read_text(encoding="utf-8", errors="replace").splitlines()
         answers = [server.parse(line) for line in lines if line[:1] in _FIRST]
