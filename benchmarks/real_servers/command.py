@@ -1,6 +1,8 @@
 """The command: which servers and clients, the trials one after the other, and the tables."""
 
 import argparse
+import signal
+import sys
 from collections.abc import Sequence
 
 from measure import Rows, machine, table
@@ -43,6 +45,8 @@ def main(description: str | None) -> None:
     if options.list or not servers:
         print("\n".join(it.name for it in SERVERS))
         return
+    # So that the servers are stopped too if this process is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(machine())
     found: dict[str, dict[str, Trial] | str] = {}
     rows: Rows = [list(_HEAD)]

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 import aiothrottle
+from aiothrottle.cli import main
 from aiothrottle.headers import parse_rate_limit
 from tests.servers import need
 
@@ -68,6 +69,22 @@ def test_advised_line_causes_no_final_failure(server: "Server") -> None:
     assert trial.failures == 0
     assert trial.throttled <= 0.2
     assert trial.used >= 0.3
+
+
+@pytest.mark.parametrize("server", ["nginx burst=5"], indirect=True)
+def test_printed_limiter_holds_in_front_of_nginx(
+    server: "Server", capsys: pytest.CaptureFixture[str]
+) -> None:
+    from real_servers.server import watch
+    from real_servers.trial import run_trial
+
+    assert watch(server, lambda url: main(["probe", url, "--yes", "--find-limit"]))[0] == 0
+    printed = capsys.readouterr().out
+    assert "It admitted 6 requests in " in printed
+    trial = run_trial(server, printed.splitlines()[-1].strip(), 3.0)
+    assert trial.failures == 0
+    assert trial.throttled <= 0.05
+    assert trial.used >= 0.4
 
 
 async def first_headers(url: str) -> Mapping[str, str]:
