@@ -4,6 +4,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 from measure import Rows, machine, table
 
@@ -46,9 +48,8 @@ def main(description: str | None) -> None:
         print("\n".join(it.name for it in SERVERS))
         return
     # So that the servers are stopped too if this process is.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _end)
     print(machine())
-    found: dict[str, dict[str, Trial] | str] = {}
     rows: Rows = [list(_HEAD)]
     for server in servers:
         clients = clients_of(server)
@@ -58,13 +59,17 @@ def main(description: str | None) -> None:
         except InstallError as error:
             print(f"**** SKIPPED {server.name}: {error} ****", flush=True)
             rows.append([server.name, "skipped", *[""] * (len(_HEAD) - 2)])
-            found[server.name] = str(error)
+            found: dict[str, Trial] | str = str(error)
         else:
             rows += [[server.name, it.name, *_cells(trials[it.line])] for it in chosen]
-            found[server.name] = trials
+            found = trials
+        if options.write:  # at once: the whole run takes half an hour
+            write(SERVERS, {server.name: found}, options.seconds)
     print(f"\n{table(rows)}")
-    if options.write:
-        write(SERVERS, found, options.seconds)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _run(server: Server, clients: Sequence[Client], seconds: float) -> dict[str, Trial]:

@@ -26,13 +26,16 @@ _FILE = Path(__file__).with_name("results.json")
 
 def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
     """Add results to those of the file, and write the tables of the page anew."""
-    results = json.loads(_FILE.read_text(encoding="utf-8")) if _FILE.exists() else {}
+    results: dict[str, Any] = {}
+    if _FILE.exists():
+        results = json.loads(_FILE.read_text(encoding="utf-8"))
     for name, trials in found.items():
         if isinstance(trials, str):
             results[name] = trials
             continue
-        before = results.get(name)
-        kept = before if isinstance(before, dict) else {}
+        kept: Any = results.get(name)
+        if isinstance(kept, str) or kept is None:  # it was skipped, or is new
+            kept = {}
         results[name] = kept | {line: _rounded(trial) for line, trial in trials.items()}
     results = {it.name: results[it.name] for it in servers if it.name in results}
     _FILE.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

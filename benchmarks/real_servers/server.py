@@ -3,7 +3,9 @@
 A server runs only inside `watch`: when that returns, its processes have ended.
 """
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import tempfile
@@ -40,6 +42,7 @@ Result = TypeVar("Result")
 _PATIENCE = 30.0  # seconds until a server answers
 _REST = 1.5  # seconds after the first answer, in which the limit is restored
 _LOGGED = 0.2  # seconds: a response is logged after it was sent
+_PORTS = 20_000, 32_000  # below those of outgoing connections
 _FIRST = frozenset("0123456789{")  # of a line that is about a request
 
 
@@ -114,10 +117,12 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port of loopback that nobody uses, and that no client gets by chance."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def watch(server: Server, drive: Callable[[str], Result]) -> tuple[Result, list[Answer]]:

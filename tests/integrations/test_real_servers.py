@@ -7,6 +7,7 @@ benchmarks/real_servers.
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,13 +33,12 @@ pytestmark = [
 ]
 
 FOLDER = Path(aiothrottle.__file__).parent.parent / "benchmarks"
-QUICK = ("nginx burst=5", "nginx no burst", "express-rate-limit legacy", "slowapi")
+QUICK = ("nginx burst=5", "express-rate-limit legacy", "slowapi")
 
 
 # A header of each dialect, and who sends it.
 DIALECTS = {
     "express-rate-limit legacy": "X-RateLimit-Remaining",
-    "express-rate-limit draft-8": "RateLimit",
     "slowapi": "X-RateLimit-Remaining",
 }
 
@@ -48,7 +48,7 @@ def server(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Server":
     """A server of the benchmark, by its name, installed."""
-    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
     from real_servers.command import SERVERS
     from real_servers.install import InstallError
     from real_servers.server import Place

@@ -125,7 +125,9 @@ class Search:
         if clean and self._goes_on:
             measured = (await self._pace(throttled, _COUNTED)).rate
         for rate in candidates(clean, throttled, measured):
-            for advice in advices(rate, burst.admitted - 1):
+            # Beyond what was measured it is likely too fast: tried once, and without a burst.
+            likely = rate <= measured * (1 + _ERROR) or not measured
+            for advice in advices(rate, burst.admitted - 1 if likely else 1):
                 seconds = _try_seconds(advice.per_second, measured, burst.admitted)
                 if seconds > _LONGEST_TRY:
                     continue  # it would not be noticed that the rate is too high
@@ -220,12 +222,12 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
     >>> candidates(13.4, 21.5, 0.4)[:6]
     [20.0, 18.0, 13.0, 11.0, 9.6, 8.2]
     >>> candidates(25.6, 41.0, 20.3)[:6]
-    [40.0, 38.0, 34.0, 25.0, 21.0, 20.0]
+    [40.0, 34.0, 25.0, 21.0, 20.0, 19.0]
     """
     found: set[float] = set()
     if clean:
         most = min(throttled, clean * _GROWTH)
-        found |= {_roundest(clean, most), 0.95 * most, _SLOWER * most}
+        found |= {_roundest(clean, most), _SLOWER * most}
         found |= {clean * _SLOWER**it for it in range(_FALLBACKS)}
     if measured:
         found.add(_roundest(measured * (1 - _ERROR), measured * (1 + _ERROR)))
