@@ -1,13 +1,15 @@
 """Derives the limiter for a server from its reported or observed limits. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from aiothrottle.headers import Policy, ServerLimits
+from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
 
-__all__ = ["Sighting", "limiter_line", "reported", "seen", "usual_guard"]
+__all__ = ["Advice", "Sighting", "readable_rate", "reported", "seen", "usual_guard"]
 
 # Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
@@ -16,6 +18,8 @@ _NAMES = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
 _ROUNDING = 1.0
 # Seconds that the network may have added to a measured period.
 _NETWORK = 0.1
+# A whole limit that is smaller says too little.
+_LEAST_LIMIT = 5
 _REQUESTS = frozenset({None, "requests", "request"})
 
 
@@ -28,12 +32,55 @@ class Sighting:
         seconds: From the first request to the throttled one.
         retry_after: The wait of the throttled response in seconds.
         refused: Whether a request was throttled.
+        sent: Requests of the search, without the first one.
     """
 
     admitted: int
     seconds: float
     retry_after: float | None
     refused: bool
+    sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The arguments of a limiter: what is printed is what was tried.
+
+    Attributes:
+        rates: Its rates.
+        burst: Its burst; None: the whole limit.
+    """
+
+    rates: tuple[Rate, ...]
+    burst: int | None = None
+
+    @property
+    def per_second(self) -> float:
+        """Requests per second that it sends in the long run."""
+        guard = usual_guard(self.rates)
+        return min(rate.limit / (rate.period + guard) for rate in self.rates)
+
+    def limiter(self, concurrency_limit: int) -> RateLimiter:
+        """Make the limiter."""
+        return RateLimiter(
+            list(self.rates),
+            burst=self.burst,
+            guard=usual_guard(self.rates),
+            concurrency_limit=concurrency_limit,
+        )
+
+    def line(self) -> str:
+        """Return the Python expression of the limiter.
+
+        >>> Advice((Rate(10), Rate(500, 60))).line()
+        'RateLimiter(["10/s", "500/min"], guard=0.05)'
+        >>> Advice((Rate(20),), burst=1).line()
+        'RateLimiter("20/s", burst=1, guard=0.05)'
+        """
+        words = [f'"{_words(rate)}"' for rate in dict.fromkeys(self.rates)]
+        limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+        burst = "" if self.burst is None else f"burst={self.burst}, "
+        return f"RateLimiter({limits}, {burst}guard={number(usual_guard(self.rates), 6)})"
 
 
 def usual_guard(rates: Iterable[Rate]) -> float:
@@ -41,8 +88,12 @@ def usual_guard(rates: Iterable[Rate]) -> float:
     return min([0.05, *(0.05 * rate.period for rate in rates)])
 
 
-def reported(limits: ServerLimits) -> Iterator[Rate]:
-    """Yield the rates of requests that the server reports; a missing window is estimated.
+def reported(limits: ServerLimits, *, estimated: bool = True) -> Iterator[Rate]:
+    """Yield the rates of requests that the server reports.
+
+    Args:
+        limits: The limits in its response.
+        estimated: Whether a missing window is estimated by its end, or the rate left out.
 
     >>> list(reported(ServerLimits(limit=60, remaining=59, reset_after=3540.0)))
     [Rate(limit=60, period=3600.0)]
@@ -54,7 +105,7 @@ def reported(limits: ServerLimits) -> Iterator[Rate]:
     )
     for policy in policies:
         rate = _rate_of(policy)
-        if rate is not None:
+        if rate is not None and (estimated or policy.window):
             yield rate
 
 
@@ -78,15 +129,14 @@ def seen(sighting: Sighting) -> Rate | None:
     return Rate(sighting.admitted, max(usual, default=longest))
 
 
-def limiter_line(rates: Sequence[Rate]) -> str:
-    """Return the Python expression of the limiter.
+def readable_rate(rate: float) -> Rate:
+    """Return a rate of requests per second with a whole limit, if need be per minute or hour.
 
-    >>> limiter_line([Rate(10), Rate(500, 60)])
-    'RateLimiter(["10/s", "500/min"], guard=0.05)'
+    >>> readable_rate(20.0), readable_rate(0.32), readable_rate(0.01)
+    (Rate(limit=20, period=1.0), Rate(limit=19, period=60.0), Rate(limit=36, period=3600.0))
     """
-    words = [f'"{_words(rate)}"' for rate in dict.fromkeys(rates)]
-    limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
-    return f"RateLimiter({limits}, guard={number(usual_guard(rates), 6)})"
+    period = next((it for it in (1.0, 60.0) if rate * it >= _LEAST_LIMIT), 3600.0)
+    return Rate(max(math.floor(rate * period + 1e-6), 1), period)
 
 
 def _rate_of(policy: Policy) -> Rate | None:

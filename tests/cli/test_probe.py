@@ -1,6 +1,8 @@
 """`aiothrottle probe`: its notice, its requests, and its results."""
 
 import io
+import itertools
+import re
 import sys
 
 import pytest
@@ -8,7 +10,13 @@ from aiohttp import web
 
 from aiothrottle import Rate
 from aiothrottle.cli import main
-from aiothrottle.cli.suggestion import Sighting, limiter_line, reported, seen, usual_guard
+from aiothrottle.cli.suggestion import (
+    Advice,
+    Sighting,
+    reported,
+    seen,
+    usual_guard,
+)
 from aiothrottle.headers import Policy, ServerLimits
 from tests.background import background
 from tests.serving import Handler
@@ -76,16 +84,53 @@ def test_user_is_asked_for_consent(
     assert ("Nothing was sent." in messages) is not sent
 
 
-def test_limit_is_found_within_max_requests(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.slow
+def test_printed_limiter_was_tried_at_the_server(capsys: pytest.CaptureFixture[str]) -> None:
     with background("20/s") as server:
         assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
-        assert server.audit.refused == 1
+        assert server.audit.sent <= 1001
     printed, messages = capsys.readouterr()
-    assert "up to 100 more, one after the other" in messages
+    assert "up to 1000 more, one after the other" in messages
     assert "It admitted 20 requests in " in printed
-    assert printed.endswith('RateLimiter("20/s", guard=0.05)\n')
+    assert "With the limiter below it throttled none of " in printed
+    found = re.search(r'RateLimiter\("(\d+)/s", ', printed.splitlines()[-1])
+    assert found is not None
+    assert 15 <= int(found[1]) <= 20
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_bare_403_and_503_throttle_if_the_page_was_admitted(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = itertools.chain([200] * 5, itertools.repeat(status))
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=next(answers))
+
+    with background(handler=handle) as server:
+        options = ["--find-limit", "--max-requests", "5"]
+        assert main(["probe", str(server.url), "--yes", *options]) == 0
+        assert server.audit.sent == 6
+    printed = capsys.readouterr().out
+    assert "It admitted 5 requests in " in printed
+    assert "then throttled one, without a Retry-After." in printed
+    assert "give more --max-requests" in printed
+
+
+def test_page_that_is_always_forbidden_is_not_throttled(capsys: pytest.CaptureFixture[str]) -> None:
+    with background(handler=saying(403)) as server:
+        options = ["--find-limit", "--max-requests", "5"]
+        assert main(["probe", str(server.url), "--yes", *options]) == 0
+    assert "It throttled none of 6 requests" in capsys.readouterr().out
+
+
+def test_server_that_asks_for_a_long_wait_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with background("5/min") as server:
+        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
+        assert server.audit.sent == 6
+    printed = capsys.readouterr().out
+    assert "The rate was not searched, as that wait is too long." in printed
+    assert printed.endswith('RateLimiter("5/min", guard=0.05)\n')
 
 
 def test_limit_that_is_not_found_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +232,8 @@ def test_invalid_options_are_rejected(
 )
 def test_reported_limit_of_requests_is_a_rate(limits: ServerLimits, rates: list[Rate]) -> None:
     assert list(reported(limits)) == rates
+    certain = rates if limits.window or limits.policies else []
+    assert list(reported(limits, estimated=False)) == certain
 
 
 @pytest.mark.parametrize(
@@ -211,11 +258,19 @@ def test_observed_limit_with_retry_after_is_a_rate(sighting: Sighting, rate: Rat
         assert found.period == pytest.approx(rate.period)
 
 
-def test_suggested_line_is_python_that_makes_a_limiter() -> None:
+@pytest.mark.parametrize(
+    "advice",
+    [
+        Advice((Rate(10),)),
+        Advice((Rate(10),), burst=1),
+        Advice((Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5)), burst=2),
+    ],
+)
+def test_suggested_line_is_python_that_makes_a_limiter(advice: Advice) -> None:
     from aiothrottle import RateLimiter
 
-    for rates in ([Rate(10)], [Rate(10), Rate(500, 60), Rate(3, 0.25), Rate(7, 1234.5)]):
-        assert isinstance(eval(limiter_line(rates), {"RateLimiter": RateLimiter}), RateLimiter)
+    assert isinstance(eval(advice.line(), {"RateLimiter": RateLimiter}), RateLimiter)
+    assert isinstance(advice.limiter(8), RateLimiter)
 
 
 def test_guard_costs_at_most_a_twentieth() -> None:

@@ -159,7 +159,8 @@ TABLE = """
     cli.arguments | cli.picture rate rate_text                               |
     cli.terminal |                                                           |
     cli.picture  | rate                                                      | matplotlib
-    cli.suggestion | headers rate                                            |
+    cli.suggestion | headers limiter rate                                    |
+    cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
     cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
     cli.demo.run | aiohttp limiter rate testing cli.*                        | asyncio time aiohttp yarl
     cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |

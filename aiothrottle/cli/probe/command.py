@@ -12,8 +12,16 @@ from yarl import URL
 from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
 from aiothrottle.cli.fetch.addresses import read_address
-from aiothrottle.cli.probe.requests import Answer, Inquiry, ask, find_limit, opened
-from aiothrottle.cli.suggestion import Sighting, limiter_line, reported, seen
+from aiothrottle.cli.probe.requests import (
+    Answer,
+    Inquiry,
+    ask,
+    find_burst,
+    is_throttled,
+    opened,
+)
+from aiothrottle.cli.probe.search import LONGEST_WAIT, Reply, Search, Tried
+from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen
 from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
@@ -33,14 +41,15 @@ examples:
 """
 
 _MOST = 10_000
-_USUAL = 100
+_USUAL = 1_000
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Add the arguments and their help."""
     parser.description = (
         "Send one request, and print the limits that the response reports; with --find-limit, "
-        "send more until one is throttled. Nothing is sent before you agree."
+        "send more until some are throttled, search the rate that the server admits in the long "
+        "run, and try the limiter for it. Nothing is sent before you agree."
     )
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -52,7 +61,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--find-limit",
         action="store_true",
-        help="send requests until one is throttled, or until --max-requests",
+        help="search the limit with at most --max-requests requests; takes up to some minutes",
     )
     parser.add_argument(
         "--max-requests",
@@ -144,8 +153,8 @@ def _intention(inquiry: Inquiry, *, find: bool) -> str:
         return f"{one}."
     pace = "one after the other" if inquiry.at_once == 1 else f"{inquiry.at_once} at once"
     return (
-        f"{one},\nand then up to {inquiry.most} more, {pace}, as fast as it responds, "
-        "until one is throttled."
+        f"{one},\nand then up to {inquiry.most} more, {pace}: as fast as it responds, "
+        "until one is throttled;\nthen ever faster; and then with the limiter that it prints."
     )
 
 
@@ -162,26 +171,49 @@ async def _probe(inquiry: Inquiry, *, find: bool) -> int:
         try:
             answer = await ask(inquiry, session)
             _print(_announcement(inquiry, answer))
-            rates = list(reported(answer.limits))
+            rates = tuple(reported(answer.limits))
+            advice = Advice(rates) if rates else None
             if find and not answer.limits.throttled:
-                sighting = await find_limit(inquiry, session, began_at)
-                _print(_seen(sighting))
-                rates += _new(seen(sighting), rates)
+                burst = await find_burst(inquiry, session, began_at, answer.status)
+                _print(_seen(burst))
+                if burst.refused:
+                    tried = await _search(inquiry, session, burst, answer)
+                    _print(_tried(tried, burst))
+                    advice = _better(tried, burst, rates)
         except (aiohttp.ClientError, OSError, ValueError, ExceptionGroup) as error:
             if isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             problem = "no response in time" if isinstance(error, TimeoutError) else str(error)
             print(f"aiothrottle probe: {printable(without_credentials(problem))}", file=sys.stderr)
             return 1
-    _print(_conclusion(rates))
+    _print(_conclusion(advice))
     return 0
 
 
-def _new(rate: Rate | None, rates: list[Rate]) -> list[Rate]:
-    """Return the observed rate, unless a reported one explains it."""
-    if rate is None or any(rate.limit / rate.period >= r.limit / r.period for r in rates):
-        return []
-    return [rate]
+async def _search(
+    inquiry: Inquiry, session: aiohttp.ClientSession, burst: Sighting, first: Answer
+) -> Tried | None:
+    async def send() -> Reply:
+        answer = await ask(inquiry, session)
+        return Reply(is_throttled(answer, first.status), answer.limits.retry_after)
+
+    search = Search(
+        send,
+        most=inquiry.most - burst.sent,
+        at_once=inquiry.at_once,
+        reported=tuple(reported(first.limits, estimated=False)),
+    )
+    return await search.run(burst)
+
+
+def _better(tried: Tried | None, burst: Sighting, rates: tuple[Rate, ...]) -> Advice | None:
+    """Return what was tried with success; otherwise what is reported, and what the burst shows."""
+    if tried is not None and tried.passed:
+        return tried.advice
+    rate = seen(burst)
+    if rate is not None and all(rate.limit / rate.period < r.limit / r.period for r in rates):
+        rates += (rate,)
+    return Advice(rates) if rates else None
 
 
 def _print(lines: Iterator[str]) -> None:
@@ -236,11 +268,23 @@ def _seen(sighting: Sighting) -> Iterator[str]:
         yield f"It admitted {many}, then throttled one, with a Retry-After of {wait} s."
 
 
-def _conclusion(rates: list[Rate]) -> Iterator[str]:
+def _tried(tried: Tried | None, burst: Sighting) -> Iterator[str]:
+    if tried is not None and tried.passed:
+        yield (
+            f"With the limiter below it throttled none of {tried.sent} requests "
+            f"in {tried.seconds:.1f} s."
+        )
+    elif (burst.retry_after or 0.0) > LONGEST_WAIT:
+        yield "The rate was not searched, as that wait is too long."
+    else:
+        yield "No rate was found that it does not throttle: give more --max-requests."
+
+
+def _conclusion(advice: Advice | None) -> Iterator[str]:
     yield ""
-    if rates:
+    if advice is not None:
         yield "Use:"
-        yield f"  {limiter_line(rates)}"
+        yield f"  {advice.line()}"
     else:
         yield "No limit is known. Start slowly, and read the server's documentation:"
         yield '  RateLimiter("1/s", concurrency_limit=1)'

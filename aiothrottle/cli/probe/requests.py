@@ -13,8 +13,10 @@ from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.cli.suggestion import Sighting
 from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
 
-__all__ = ["Answer", "Inquiry", "ask", "find_limit", "opened"]
+__all__ = ["Answer", "Inquiry", "ask", "find_burst", "is_throttled", "opened"]
 
+# With which servers throttle.
+_REFUSALS = frozenset({403, 420, 429, 503, 529})
 # Limits in the body of an error are at its beginning.
 _LONGEST_BODY = 1 << 16
 
@@ -81,13 +83,27 @@ async def ask(inquiry: Inquiry, session: aiohttp.ClientSession) -> Answer:
         return Answer(response.status, limits, response.headers.get("Location"))
 
 
-async def find_limit(inquiry: Inquiry, session: aiohttp.ClientSession, began_at: float) -> Sighting:
+def is_throttled(answer: Answer, usual: int) -> bool:
+    """Return whether a response is that of a throttled request.
+
+    Args:
+        answer: The response.
+        usual: The status of the first request. nginx, Apache and Django throttle with 503 or 403,
+            which mean it if the same request was answered otherwise before.
+    """
+    return answer.limits.throttled or (answer.status in _REFUSALS and answer.status != usual)
+
+
+async def find_burst(
+    inquiry: Inquiry, session: aiohttp.ClientSession, began_at: float, usual: int
+) -> Sighting:
     """Send requests until one is throttled, or `inquiry.most` are sent. Raises the errors of `ask`.
 
     Args:
         inquiry: The probe, whose first request was sent and admitted.
         session: The session of the probe.
         began_at: The time of the first request, by `time.monotonic`.
+        usual: The status of the first request.
     """
     sent = 0
     while sent < inquiry.most:
@@ -95,11 +111,11 @@ async def find_limit(inquiry: Inquiry, session: aiohttp.ClientSession, began_at:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(ask(inquiry, session)) for _ in range(batch)]
         sent += batch
-        answers = [task.result().limits for task in tasks]
-        refusals = [limits for limits in answers if limits.throttled]
+        answers = [task.result() for task in tasks]
+        refusals = [answer.limits for answer in answers if is_throttled(answer, usual)]
         if refusals:
             waits = [limits.retry_after for limits in refusals if limits.retry_after is not None]
             admitted = 1 + sent - len(refusals)
             seconds = time.monotonic() - began_at
-            return Sighting(admitted, seconds, max(waits, default=None), refused=True)
-    return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False)
+            return Sighting(admitted, seconds, max(waits, default=None), refused=True, sent=sent)
+    return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False, sent=sent)

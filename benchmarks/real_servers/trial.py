@@ -1,0 +1,95 @@
+"""One trial: a client sends requests to a server for some seconds; the server's log is the result.
+
+What counts as throttled or admitted is what the server logged. The client only counts the errors
+that it got back in the end.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from aiothrottle.aiohttp import ThrottledSession
+from real_servers.clients import session_of
+from real_servers.server import Answer, Server, watch
+
+__all__ = ["SETTLED", "Trial", "run_trial", "trial_of"]
+
+WORKERS = 24
+SETTLED = 10.0  # seconds after which a client should have adapted
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of a trial: shares of 1, and the number of errors that the caller got."""
+
+    throttled: float
+    throttled_later: float
+    used: float
+    used_later: float
+    failures: int
+    requests: int
+
+
+def run_trial(server: Server, line: str, seconds: float) -> Trial:
+    """Run a trial of a session with such arguments, against a server that is started for it.
+
+    Raises:
+        InstallError: The server cannot be installed.
+        RuntimeError: The server does not answer.
+    """
+    failures, answers = watch(server, lambda url: asyncio.run(_send(line, url, seconds)))
+    return trial_of(server, answers, failures, seconds)
+
+
+def trial_of(server: Server, answers: Sequence[Answer], failures: int, seconds: float) -> Trial:
+    """Count the answers of a server, from the first one on."""
+    if not answers:
+        raise RuntimeError(f"{server.name} logged no request")
+    begun = min(it.at for it in answers)
+    answers = [it for it in answers if it.at < begun + seconds]
+    later = [it for it in answers if it.at >= begun + SETTLED]
+    limit = server.limit if server.slots is None else server.slots / server.latency
+    rest = seconds - SETTLED
+    return Trial(
+        _throttled(answers),
+        _throttled(later),
+        _admitted(answers) / (limit * seconds),
+        _admitted(later) / (limit * rest) if rest > 0 else 0.0,
+        failures,
+        len(answers),
+    )
+
+
+def _admitted(answers: Sequence[Answer]) -> int:
+    return sum(it.status < 400 for it in answers)
+
+
+def _throttled(answers: Sequence[Answer]) -> float:
+    return 1 - _admitted(answers) / len(answers) if answers else 0.0
+
+
+async def _send(line: str, url: str, seconds: float) -> int:
+    failures = 0
+
+    async def work(session: ThrottledSession) -> None:
+        nonlocal failures
+        while True:
+            try:
+                async with session.get(url) as response:
+                    await response.read()
+                    failures += response.status >= 400
+            except (aiohttp.ClientError, TimeoutError):
+                failures += 1
+
+    async with session_of(line) as session:
+        workers = [asyncio.create_task(work(session)) for _ in range(WORKERS)]
+        # A worker ends only by an error that is neither the server's nor the network's.
+        done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        for worker in done:
+            worker.result()
+    return failures
