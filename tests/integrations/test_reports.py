@@ -43,7 +43,7 @@ async def empty_429(_: web.Request) -> web.Response:
     return web.Response(status=429)
 
 
-async def crowd(at: Scene) -> list[asyncio.Task[Any]]:
+async def waiting(at: Scene) -> list[asyncio.Task[Any]]:
     """Be throttled once, and start tasks that wait until the pause is over."""
     assert (await at.send()).status == 429
     return [at.start() for _ in range(WORKERS)]
@@ -55,7 +55,7 @@ async def test_others_follow_the_answer_to_the_first(integration: Integration, s
     gate = Gate(status)
     limiter = RateLimiter(1000)
     async with integration.serve(empty_429, gate, limiter=limiter, **ONCE) as at:
-        tasks = await crowd(at)
+        tasks = await waiting(at)
         await until(lambda: len(at.seen) == 2)
         await asyncio.sleep(0.02)
         assert len(at.seen) == 2
@@ -88,7 +88,7 @@ async def test_cut_connection_passes_the_role_on(integration: Integration) -> No
     gate = Gate()
     limiter = RateLimiter(1000)
     async with integration.serve(answer(429), hang_up, gate, limiter=limiter, **ONCE) as at:
-        tasks = await crowd(at)
+        tasks = await waiting(at)
         await until(lambda: len(at.seen) == 3)
         await asyncio.sleep(0.02)
         assert len(at.seen) == 3  # one in its place
@@ -102,7 +102,7 @@ async def test_cancelled_request_passes_the_role_on(integration: Integration) ->
     gate = Gate()
     limiter = RateLimiter(1000)
     async with integration.serve(answer(429), never, gate, limiter=limiter, **ONCE) as at:
-        tasks = await crowd(at)
+        tasks = await waiting(at)
         await until(lambda: len(at.seen) == 2)
         tasks[0].cancel()
         await until(lambda: len(at.seen) == 3)
