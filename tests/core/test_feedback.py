@@ -32,7 +32,7 @@ def tuned_guard(*, most: float = 10.0, of_children: bool = False) -> GuardContro
 def throttle(
     feedback: Feedback, now: float, sent_at: float, *, own: bool = True
 ) -> tuple[Change, ...]:
-    return feedback.throttled(now, sent_at, 1.0, own=own)
+    return feedback.throttled(now, sent_at, 1.0, used=10.0, own=own)
 
 
 def succeed(
