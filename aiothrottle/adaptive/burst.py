@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 __all__ = ["LearnedBurst"]
 
-#: Steps by which the spacing can be widened.
-MOST_STEPS = 2
-# Seconds for which a burst is in use before it doubles: at first, and after throttled requests. Each
-# time that a larger burst fails, the wait for the next one doubles, up to an hour.
+# Steps by which the spacing can be widened.
+_MOST_STEPS = 2
+# Seconds for which a burst is in use before it doubles: at first, and after throttled requests.
+# Each time that a larger burst fails, the wait for the next one doubles, up to an hour.
 _OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
-# Seconds of a token, from which on even spacing costs more than throttled requests do.
+# Seconds of a token, above which even spacing costs more than throttled requests do.
 _SLOW = 2.0
 
 
@@ -146,7 +146,7 @@ class LearnedBurst:
         self._grew = False
         if can_shrink:
             self.size = max(1.0, self.size // 2.0)
-        elif self.steps < MOST_STEPS:
+        elif self.steps < _MOST_STEPS:
             self.steps += 1
         else:
             return False

@@ -14,11 +14,9 @@ from tests.asking import admit, inherit
 
 def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
     """Use the burst all the time, ten times a second; return its sizes."""
-    sizes = [burst.size]
-    for tenth in range(round(10 * begin), round(10 * end)):
-        if burst.succeeded(tenth / 10 + 0.05, tenth / 10):
-            sizes.append(burst.size)
-    return sizes
+    tenths = range(round(10 * begin), round(10 * end))
+    grown = (burst.size for at in tenths if burst.succeeded(at / 10 + 0.05, at / 10))
+    return [burst.size, *grown]
 
 
 def test_burst_is_that_of_the_limit_at_first() -> None:

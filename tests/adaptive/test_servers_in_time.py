@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aiothrottle import RateLimiter, events
+from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing.audit import greatest_count
 from tests.adaptive.servers_in_time import (
     Bucket,
@@ -86,6 +87,8 @@ def test_welcome_bursts_open_after_a_few() -> None:
     assert adapted == [2.0, 4.0, 8.0, 16.0, 20.0]
     assert limiters[0].statistics().burst == 20.0
     assert "BoundedBurst" not in repr(limiters[0])
+    ThrottledTransport(limiters[0])  # a second session
+    assert limiters[0].statistics().burst == 20.0
     # 20 at once, as fast as 8 slots allow.
     assert greatest_count((at for at in record.admitted if at > 20.0), 0.1) == 20
 
