@@ -198,5 +198,6 @@ def run(
             await asyncio.gather(*workers_, return_exceptions=True)
         return network.record
 
+    random.seed(seed)  # of the jitter of pauses
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.3 + seed / 7)) as runner:
         return runner.run(main())

@@ -99,7 +99,7 @@ def test_429s_return_smaller_bursts_then_longer_guards() -> None:
     assert changes[0] == (Change("burst", 5.0, 10.0),)
     assert changes[1] == (Change("burst", 2.0, 5.0),)
     guards = [change for each in changes for change in each if change.what == "guard"]
-    assert [change.value for change in guards] == pytest.approx([0.025, 1 / 9, 1 / 6])
+    assert [change.value for change in guards] == pytest.approx([0.025, 1 / 14, 1.5 / 14])
     assert changes[2][1] == Change("burst", 1.0, 2.0)
     assert changes[5:] == [(), ()]
     assert guard.held == guards[-1].value
@@ -122,7 +122,7 @@ def test_child_429s_count_for_the_burst_if_asked(of_children: bool, changes: int
 def test_burst_in_use_returns_a_larger_burst() -> None:
     guard = tuned_guard()
     guard.begin_small()
-    assert guard.held == pytest.approx(1 / 9)
+    assert guard.held == pytest.approx(1 / 14)
     guard.succeeded(0.1, 0.0)
     (change,) = guard.succeeded(0.4, 0.3)
     assert change == Change("burst", 2.0, 1.0)

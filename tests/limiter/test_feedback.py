@@ -363,7 +363,7 @@ async def test_429s_at_even_spacing_extend_the_guard() -> None:
         async with limiter.throttle() as permit:
             await asyncio.sleep(0.1)
             permit.report_throttled(1.0)
-    guard = limiter.statistics().guard
+    guard = limiter.statistics().guard or 0.0
     assert guard == pytest.approx(1 / 14 * 1.5**2)
     assert f"period={1 + guard!r}" in repr(limiter)
     adapted = [event for event in seen if isinstance(event, events.Adapted)]
