@@ -91,16 +91,19 @@ class SelfTuningGuard:
         return self._follow()
 
     def begin_long(self) -> None:
-        """Begin with the longest guard, until the spread is known."""
-        self.seconds = self._most
+        """Begin with the longest guard of all, until the spread is known.
+
+        The first request opens a connection, and arrives later than those after it.
+        """
+        self.seconds = self._most * _WIDER**2
 
     def _follow(self) -> bool:
         times, wanted = self._times, self.seconds
         if times.count >= 2:
             wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
             step = self.period * _STEP
-            wanted = math.ceil(wanted / step - _ROUNDING) * step
-        wanted = max(self._least, min(wanted, self._most))
+            wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
+        wanted = max(self._least, wanted)
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

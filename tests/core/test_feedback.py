@@ -122,7 +122,7 @@ def test_child_429s_count_for_the_burst_if_asked(of_children: bool, changes: int
 def test_burst_in_use_returns_a_larger_burst() -> None:
     guard = tuned_guard()
     guard.begin_small()
-    assert guard.held == pytest.approx(1 / 14)
+    assert guard.held == pytest.approx(2.25 / 14)
     guard.succeeded(0.1, 0.0)
     (change,) = guard.succeeded(0.4, 0.3)
     assert change == Change("burst", 2.0, 1.0)
