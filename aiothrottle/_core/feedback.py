@@ -118,8 +118,8 @@ class GuardControl:
 
     def begin_small(self) -> None:
         """Begin with a burst of one token, well spaced until the spread is known."""
-        if self.burst.most > 1.0:
-            self.burst.begin_small()
+        self.burst.begin_small()
+        if self.burst.is_bounded:
             self._space()
             self.measured.begin_long()
             self.held = self.measured.seconds
@@ -133,10 +133,10 @@ class GuardControl:
         before = self.burst.size
         return self._changes(before) if self.burst.succeeded(now, sent_at) else ()
 
-    def throttled(self, now: float, sent_at: float) -> tuple[Change, ...]:
-        """Record a throttled request."""
+    def throttled(self, now: float, sent_at: float, used: float) -> tuple[Change, ...]:
+        """Record a throttled request, while so many tokens count under the limit."""
         before = self.burst.size
-        return self._changes(before) if self.burst.throttled(now, sent_at) else ()
+        return self._changes(before) if self.burst.throttled(now, sent_at, used) else ()
 
     def follow(self) -> tuple[Change, ...]:
         """Adopt the measured guard."""
@@ -246,7 +246,7 @@ class Feedback:
         return changes
 
     def throttled(
-        self, now: float, sent_at: float, pause: float, *, own: bool
+        self, now: float, sent_at: float, pause: float, *, used: float, own: bool
     ) -> tuple[Change, ...]:
         """Record a 429, after which the limiter pauses for `pause` seconds.
 
@@ -254,6 +254,7 @@ class Feedback:
             now: The time.
             sent_at: When the request was sent.
             pause: Seconds.
+            used: Tokens that count under the limit.
             own: Whether the request is of this limiter, not of a limiter below.
 
         Returns:
@@ -270,7 +271,7 @@ class Feedback:
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += self._slots_change(before)
         if self.guard is not None and (own or self.guard.of_children):
-            changes += self.guard.throttled(now, sent_at)
+            changes += self.guard.throttled(now, sent_at, used)
         return changes
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:

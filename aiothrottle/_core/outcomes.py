@@ -12,6 +12,7 @@ from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle.adaptive.pace import Pace
 from aiothrottle.algorithms import Unlimited
 from aiothrottle.algorithms.all_of import parts_of
+from aiothrottle.algorithms.capabilities import used
 from aiothrottle.texts import duration
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) 
         own=own,
     )
     guard = feedback.guard
-    if guard is not None and guard.burst.is_bounded and (own or guard.of_children):
+    if guard is not None and guard.burst.may_grow and (own or guard.of_children):
         instant = engine.now()
         bounded, state = parts_of(*engine.bucket.own)[-1]
         # A burst that is not used up teaches it nothing.
@@ -234,8 +235,9 @@ def _limits_only_slots(engine: Host, feedback: Feedback) -> bool:
 def _learn(engine: Host, age: float, pause: float, *, own: bool) -> None:
     """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
-        now = engine.bucket.clock()
-        changes = engine.feedback.throttled(now, now - age, pause, own=own)
+        now = engine.now()
+        tokens = used(*engine.bucket.own, now)
+        changes = engine.feedback.throttled(now, now - age, pause, used=tokens, own=own)
         if changes:
             apply(engine, changes)
 

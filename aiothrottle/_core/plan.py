@@ -167,9 +167,8 @@ def make_plan(
         learned = before.guard.burst.with_limit(most, interval)
     else:
         measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
-    control = GuardControl(
-        measured, learned, make, intervals=fastest.in_whole_tokens.limit, of_children=asked
-    )
+    intervals = max(1.0, period / interval)
+    control = GuardControl(measured, learned, make, intervals=intervals, of_children=asked)
     if begin_small and not (before and before.guard):
         control.begin_small()
     return Plan(control.build(), guard=control)

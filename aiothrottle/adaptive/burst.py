@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 __all__ = ["LearnedBurst"]
 
-#: Steps by which the spacing can be widened.
-MOST_STEPS = 2
-# Seconds for which a burst is in use before it doubles: at first, unless a single token takes longer,
-# and after throttled requests. Each time that a larger burst fails, the wait for the next one
-# doubles, up to an hour.
+# Steps by which the spacing can be widened.
+_MOST_STEPS = 2
+# Seconds for which a burst is in use before it doubles: at first, and after throttled requests.
+# Each time that a larger burst fails, the wait for the next one doubles, up to an hour.
 _OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
+# Seconds of a token, above which even spacing costs more than throttled requests do.
+_SLOW = 2.0
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class LearnedBurst:
     #: Steps by which the spacing is widened.
     steps: int = 0
     #: Seconds without throttled requests after which it grows.
-    wait: float = 0.0
+    wait: float = _OPENING
     # When it was changed last, and when it was first in use since. Requests sent up to the last cut
     # belong to an event that counted.
     _changed_at: float = -math.inf
@@ -59,13 +60,16 @@ class LearnedBurst:
 
     def __post_init__(self) -> None:
         self.size = min(self.size, self.most)
-        if not self.wait and self.interval <= _OPENING:
-            self.wait = _OPENING
 
     @property
     def is_bounded(self) -> bool:
+        """Whether the burst is smaller than that of the limit."""
+        return self.size < self.most
+
+    @property
+    def may_grow(self) -> bool:
         """Whether the burst is smaller than that of the limit, or the spacing widened."""
-        return self.size < self.most or self.steps > 0
+        return self.is_bounded or self.steps > 0
 
     @property
     def is_even(self) -> bool:
@@ -78,14 +82,14 @@ class LearnedBurst:
         return self.wait > _OPENING
 
     def begin_small(self) -> None:
-        """Begin with one token, and double it while it is in use and no request is throttled."""
-        self.size = min(1.0, self.most)
+        """Begin with one token, where that costs a part of a second."""
+        if self.interval <= _OPENING:
+            self.size = 1.0
 
     def with_limit(self, most: float, interval: float) -> "LearnedBurst":
         """Return what was learned, for another limit."""
         size = math.inf if self.size >= self.most else self.size
-        wait = self.wait if self.was_throttled else 0.0
-        return LearnedBurst(most, interval, size, self.steps, wait)
+        return LearnedBurst(most, interval, size, self.steps, self.wait)
 
     def restart(self) -> None:
         """Forget all timestamps: there is another clock."""
@@ -102,12 +106,13 @@ class LearnedBurst:
         Returns:
             Whether the burst grew, or the spacing shrank.
         """
-        if not self.is_bounded or sent_at < self._changed_at:
+        if not self.may_grow or sent_at < self._changed_at:
             return False
         self._used_at = min(self._used_at, now)
         self._admitted += 1
         # It grew by half of its size: those tokens may have been used at once.
-        if 2 * self._admitted < self.size or now - self._used_at < self.wait:
+        is_proved = self.steps > 0 or 2 * self._admitted >= self.size
+        if not is_proved or now - self._used_at < self.wait:
             return False
         if self.steps:
             self.steps -= 1
@@ -117,25 +122,31 @@ class LearnedBurst:
         self._grew = True
         return True
 
-    def throttled(self, now: float, sent_at: float) -> bool:
+    def throttled(self, now: float, sent_at: float, used: float = math.inf) -> bool:
         """Record a throttled request.
 
         Args:
             now: When its response arrived.
             sent_at: When it was sent.
+            used: Tokens that count under the limit, with those of this request.
 
         Returns:
             Whether the burst shrank, or the spacing grew.
         """
         if sent_at <= self._cut_at:
             return False
+        can_shrink = not self.is_even and self.interval <= _SLOW
+        if can_shrink and not self.is_bounded:
+            if used <= 1.0:
+                return False  # a single request is no burst
+            self.size = min(self.size, used)
         self._cut_at = now
         self._changed(now)
         self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
         self._grew = False
-        if not self.is_even:
+        if can_shrink:
             self.size = max(1.0, self.size // 2.0)
-        elif self.steps < MOST_STEPS:
+        elif self.steps < _MOST_STEPS:
             self.steps += 1
         else:
             return False

@@ -15,6 +15,8 @@ _FEW = 3.0
 # some responses. So the guard costs at most a tenth of the limit; where that is not enough, so many
 # times as much for each step by which it is widened: a seventh, then a fifth.
 _LONGEST, _LONGEST_SECONDS, _WIDER = 1 / 9, 1.0, 1.5
+# The same where requests are evenly spaced: there each late timer costs a part of the limit too.
+_LONGEST_EVEN = 1 / 14
 # A guard that is so much too long is not worth a change; nor is one that is a microsecond too
 # short: it is a whole number of these steps, in parts of the period.
 _WORTH, _STEP, _ROUNDING = 0.1, 0.001, 1e-9
@@ -81,23 +83,27 @@ class SelfTuningGuard:
             steps: 0, or 1 or 2 where a shorter guard was not enough: then it is at least as long as
                 the longest of one step less.
         """
-        longest = min(_LONGEST * self.period, _LONGEST_SECONDS * intervals)
+        part = _LONGEST if intervals == 1.0 else _LONGEST_EVEN
+        longest = min(part * self.period, _LONGEST_SECONDS * intervals)
         self._intervals = intervals
         self._least = longest * _WIDER ** (steps - 1) if steps else 0.0
         self._most = longest * _WIDER**steps
         return self._follow()
 
     def begin_long(self) -> None:
-        """Begin with the longest guard, until the spread is known."""
-        self.seconds = self._most
+        """Begin with the longest guard of all, until the spread is known.
+
+        The first request opens a connection, and arrives later than those after it.
+        """
+        self.seconds = self._most * _WIDER**2
 
     def _follow(self) -> bool:
         times, wanted = self._times, self.seconds
         if times.count >= 2:
             wanted = self._intervals * times.spread * (1.0 + _FEW / times.count)
             step = self.period * _STEP
-            wanted = math.ceil(wanted / step - _ROUNDING) * step
-        wanted = max(self._least, min(wanted, self._most))
+            wanted = min(math.ceil(wanted / step - _ROUNDING) * step, self._most)
+        wanted = max(self._least, wanted)
         if self.seconds * (1.0 - _WORTH) <= wanted <= self.seconds:
             return False
         self.seconds = wanted

@@ -1,6 +1,6 @@
 """Servers with small bursts, as pure functions of time, and a session before them in virtual time.
 
-Each is modelled on its documentation and on what it was seen to do: see `benchmarks/real_servers`.
+Each is modelled on the documentation of its server.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ def run(
     workers: int = 24,
     limiter: Callable[[], RateLimiter] = lambda: RateLimiter("20/s", concurrency_limit=8),
     every: float = 0.0,
-    watch: Callable[[RateLimiter], object] = lambda limiter: None,
+    watch: Callable[[RateLimiter], object] = lambda _: None,
 ) -> Record:
     """Let workers of a session send requests; return what the server saw.
 
@@ -198,5 +198,6 @@ def run(
             await asyncio.gather(*workers_, return_exceptions=True)
         return network.record
 
+    random.seed(seed)  # of the jitter of pauses
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start=1000.3 + seed / 7)) as runner:
         return runner.run(main())

@@ -14,11 +14,9 @@ from tests.asking import admit, inherit
 
 def use(burst: LearnedBurst, begin: float, end: float) -> list[float]:
     """Use the burst all the time, ten times a second; return its sizes."""
-    sizes = [burst.size]
-    for tenth in range(round(10 * begin), round(10 * end)):
-        if burst.succeeded(tenth / 10 + 0.05, tenth / 10):
-            sizes.append(burst.size)
-    return sizes
+    tenths = range(round(10 * begin), round(10 * end))
+    grown = (burst.size for at in tenths if burst.succeeded(at / 10 + 0.05, at / 10))
+    return [burst.size, *grown]
 
 
 def test_burst_is_that_of_the_limit_at_first() -> None:
@@ -67,13 +65,28 @@ def test_small_beginning_opens_within_three_seconds() -> None:
     assert not burst.is_bounded
 
 
-def test_slow_rate_opens_as_fast_as_requests_are_admitted() -> None:
-    burst = LearnedBurst(5000.0, 0.72)
+def test_single_throttled_request_is_no_burst() -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    assert not burst.throttled(1.1, 1.0, used=1.0)
+    assert burst.throttled(1.2, 1.1, used=8.0)
+    assert burst.size == 4.0, "half of the burst that was in use"
+    assert burst.throttled(1.3, 1.21, used=1.0)
+    assert burst.size == 2.0
+
+
+def test_slow_rate_begins_with_the_whole_burst() -> None:
+    burst = LearnedBurst(20.0, 0.5)
     burst.begin_small()
-    grew: list[bool] = []
-    for at in range(8):
-        grew.append(burst.succeeded(at + 0.5, at))
-    assert grew == [True, True, False, True, False, False, False, True]
+    assert burst.size == 20.0
+
+
+def test_very_slow_rate_is_never_evenly_spaced() -> None:
+    burst = LearnedBurst(100.0, 36.0)
+    assert [burst.throttled(at + 0.1, at) for at in range(3)] == [True, True, False]
+    assert (burst.size, burst.steps, burst.is_bounded) == (100.0, 2, False)
+    assert not burst.succeeded(3.0, 2.5)
+    assert burst.succeeded(64.0, 63.0)
+    assert burst.steps == 1
 
 
 def test_unused_burst_does_not_grow() -> None:

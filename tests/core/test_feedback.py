@@ -39,7 +39,7 @@ def tuned_guard(*, most: float = 10.0, of_children: bool = False) -> GuardContro
 def throttle(
     feedback: Feedback, now: float, sent_at: float, *, own: bool = True
 ) -> tuple[Change, ...]:
-    return feedback.throttled(now, sent_at, 1.0, own=own)
+    return feedback.throttled(now, sent_at, 1.0, used=10.0, own=own)
 
 
 def succeed(
@@ -106,7 +106,7 @@ def test_429s_return_smaller_bursts_then_longer_guards() -> None:
     assert changes[0] == (Change("burst", 5.0, 10.0),)
     assert changes[1] == (Change("burst", 2.0, 5.0),)
     guards = [change for each in changes for change in each if change.what == "guard"]
-    assert [change.value for change in guards] == pytest.approx([0.025, 1 / 9, 1 / 6])
+    assert [change.value for change in guards] == pytest.approx([0.025, 1 / 14, 1.5 / 14])
     assert changes[2][1] == Change("burst", 1.0, 2.0)
     assert changes[5:] == [(), ()]
     assert guard.held == guards[-1].value
@@ -129,7 +129,7 @@ def test_child_429s_count_for_the_burst_if_asked(of_children: bool, changes: int
 def test_burst_in_use_returns_a_larger_burst() -> None:
     guard = tuned_guard()
     guard.begin_small()
-    assert guard.held == pytest.approx(1 / 9)
+    assert guard.held == pytest.approx(2.25 / 14)
     guard.succeeded(0.1, 0.0)
     (change,) = guard.succeeded(0.4, 0.3)
     assert change == Change("burst", 2.0, 1.0)

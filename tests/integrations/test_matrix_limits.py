@@ -419,7 +419,7 @@ async def test_key_is_a_function_of_method_and_url(integration: Integration) -> 
         asked.append((method, url))
         return str(url.path).split("/")[1]
 
-    limiter = KeyedRateLimiter("10/s", overrides={"search": {"rate_limit": "1/h"}})
+    limiter = KeyedRateLimiter("10/s", overrides={"search": {"rate_limit": "1/h"}}, guard=0.0)
     async with integration.serve(answer(), limiter=limiter, key=key) as at:
         await at.send("search/a")
         await at.send("users", "POST")

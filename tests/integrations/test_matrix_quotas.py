@@ -43,7 +43,7 @@ YEAR = 365 * 86400.0
 async def test_throttled_response_pauses_the_limiter(
     integration: Integration, headers: Callable[[], dict[str, str]], seconds: float
 ) -> None:
-    limiter = RateLimiter(100, concurrency_limit=2)
+    limiter = RateLimiter(100, concurrency_limit=2, guard=0.0)
     retry = Retry(pause_jitter=0)
     async with integration.serve(answer(429, **headers()), limiter=limiter, retry=retry) as at:
         at.start()
@@ -192,10 +192,10 @@ async def test_quota_counts_no_longer_than_a_pause(integration: Integration) -> 
 
 @every(LIMITS)
 async def test_following_limiter_takes_the_reported_rate(integration: Integration) -> None:
-    limiter = RateLimiter("server", concurrency_limit=10)
+    limiter = RateLimiter("server", concurrency_limit=10, guard=0.0)
     policy = answer(RateLimit_Policy='"a";q=50;w=10, "b";q=1000;w=3600')
     await send_once(integration, limiter, policy)
-    expected = RateLimiter(["50/10s", "1000/h"])
+    expected = RateLimiter(["50/10s", "1000/h"], guard=0.0)
     assert limiter._engine.bucket.algorithm == expected._engine.bucket.algorithm
     assert limiter._engine.semaphore.limit == 10
 

@@ -213,7 +213,7 @@ async def test_short_pause_after_another_is_emitted() -> None:
 
 @virtual
 async def test_pause_is_emitted_with_its_reason() -> None:
-    limiter = RateLimiter(1000, guard=0.0)
+    limiter = RateLimiter(1000)
     permit = await limiter.acquire()
     seen = observed(limiter)
     limiter.pause(2.0)
@@ -248,7 +248,7 @@ async def test_many_429s_at_once_make_one_pause_event(
 
 @virtual
 async def test_429_without_a_duration_has_its_own_reason() -> None:
-    limiter = RateLimiter(1000, guard=0.0)
+    limiter = RateLimiter(1000)
     permit = await limiter.acquire()
     seen = observed(limiter)
     permit.report_throttled()

@@ -395,16 +395,17 @@ async def test_429s_at_even_spacing_extend_the_guard() -> None:
     limiter.observe(seen.append)
     for took in (0.1, 0.6):
         await send(limiter, took=took)
-    assert limiter.statistics().guard == pytest.approx(1 / 9)
+    assert limiter.statistics().guard == pytest.approx(1 / 14)
     for _ in range(3):
         async with limiter.throttle() as permit:
             await asyncio.sleep(0.1)
             permit.report_throttled(1.0)
-    assert limiter.statistics().guard == 0.25
-    assert f"period={1.25!r}" in repr(limiter)
+    guard = limiter.statistics().guard or 0.0
+    assert guard == pytest.approx(1 / 14 * 1.5**2)
+    assert f"period={1 + guard!r}" in repr(limiter)
     adapted = [event for event in seen if isinstance(event, events.Adapted)]
     assert [event.what for event in adapted] == ["guard", "guard", "guard"]
-    assert [event.value for event in adapted] == pytest.approx([1 / 9, 1 / 6, 1 / 4])
+    assert [event.value for event in adapted] == pytest.approx([1 / 14, 1.5 / 14, 2.25 / 14])
 
 
 @virtual
@@ -660,3 +661,89 @@ async def test_transport_reports_outcomes() -> None:
     rate = limiter.statistics().rate_limit
     assert rate is not None
     assert rate < 100
+
+
+# ---- the learned burst ---------------------------------------------------------------------------
+
+
+async def throttle_all(limiter: RateLimiter, requests: int) -> None:
+    permits = [await limiter.acquire() for _ in range(requests)]
+    await asyncio.sleep(0.01)
+    for permit in permits:
+        permit.report_throttled(0.1)
+        permit.release()
+    await asyncio.sleep(0.2)
+
+
+@virtual
+async def test_throttled_burst_spaces_the_next_requests() -> None:
+    limiter = RateLimiter("10/s")
+    seen: list[events.Event] = []
+    limiter.observe(seen.append)
+    await throttle_all(limiter, 4)
+    assert limiter.statistics().burst == 2.0
+    assert events.Adapted(None, "burst", 2.0, 10.0) in seen
+    assert "BoundedBurst" in repr(limiter)
+    began_at = asyncio.get_running_loop().time()
+    for _ in range(6):
+        async with limiter.throttle():
+            pass
+    # Two at once, as the pause has drained the bucket; then a tenth of a second for each.
+    waited = asyncio.get_running_loop().time() - began_at
+    assert waited == pytest.approx(0.4)
+
+
+@virtual
+async def test_learned_burst_forgets_no_spent_token() -> None:
+    limiter = RateLimiter("10/s")
+    await throttle_all(limiter, 7)
+    assert (await limiter.peek()).limit == 10
+    for _ in range(3):
+        async with limiter.throttle():
+            pass
+    assert (await limiter.peek()).retry_after > 0.5, "the window is full, of ten in a second"
+
+
+@virtual
+async def test_learned_burst_is_kept_for_another_rate() -> None:
+    limiter = RateLimiter("10/s")
+    await throttle_all(limiter, 4)
+    limiter.update(rate_limit="20/s")
+    assert limiter.statistics().burst == 2.0
+    limiter.update(rate_limit=None)
+    assert limiter.statistics().burst is None
+
+
+@virtual
+async def test_heavy_cost_passes_a_small_burst() -> None:
+    limiter = RateLimiter("10/s")
+    for _ in range(3):
+        await throttle_all(limiter, 4)
+    assert limiter.statistics().burst == 1.0
+    async with limiter.throttle(10):
+        pass
+
+
+@virtual
+async def test_single_throttled_request_keeps_the_burst() -> None:
+    limiter = RateLimiter("10/s")
+    await throttle_all(limiter, 1)
+    assert limiter.statistics().burst == 10.0
+
+
+def test_limiter_of_a_session_begins_with_a_small_burst() -> None:
+    limiter = RateLimiter("10/s")
+    ThrottledTransport(limiter)
+    assert limiter.statistics().burst == 1.0
+    slow, given = RateLimiter("2/s"), RateLimiter("10/s", guard=0.0)
+    for other in (slow, given):
+        ThrottledTransport(other)
+    assert (slow.statistics().burst, given.statistics().burst) == (2.0, None)
+    keyed = KeyedRateLimiter("10/s")
+    early = keyed["early"]
+    ThrottledTransport(keyed)
+    assert [limit.statistics().burst for limit in (early, keyed["late"])] == [1.0, 1.0]
+    followed = RateLimiter("server")
+    ThrottledTransport(followed)
+    followed.follow("10/s")
+    assert followed.statistics().burst == 1.0

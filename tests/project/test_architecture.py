@@ -78,7 +78,7 @@ TABLE = """
     _core.starter | _core.wait_queue                                         |
     _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency  |
     _core.entry  | _core.* errors                                            | asyncio
-    _core.outcomes | _core.* adaptive.* algorithms algorithms.all_of events rate |
+    _core.outcomes | _core.* adaptive.* algorithms algorithms.all_of algorithms.capabilities events rate |
     _core.trying | _core.* errors events                                     |
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
