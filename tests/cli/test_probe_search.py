@@ -95,6 +95,7 @@ class World:
         pytest.param(Free(TokenBucket(20, 1, 1)), 20.0, 0.85, id="no-burst"),
         pytest.param(Free(TokenBucket(2, 1, 40)), 2.0, 0.85, id="bucket-far-above-the-rate"),
         pytest.param(Free(FixedWindow(20, 1, 0.3)), 20.0, 0.85, id="fixed-window"),
+        pytest.param(Free(FixedWindow(3, 1)), 3.0, 0.75, id="slow-fixed-window"),
         pytest.param(Free(SlidingWindowLog(20, 1)), 20.0, 0.9, id="sliding-window"),
         pytest.param(Free(SlidingWindowLog(100, 10)), 10.0, 0.6, id="ten-seconds"),
         pytest.param(Counter(20), 20.0, 0.7, id="counts-throttled-requests-too"),

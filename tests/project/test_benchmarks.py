@@ -30,3 +30,39 @@ def test_store_share_is_counted_during_full_demand() -> None:
         check=True,
     )
     assert json.loads(ended.stdout) == [90, 90], "20 per second of both, over 9 seconds"
+
+
+@pytest.fixture
+def real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not FOLDER.is_dir():
+        pytest.skip("the benchmarks are not there: a built package")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
+
+
+@pytest.mark.usefixtures("real_servers")
+async def test_every_line_of_your_server_makes_a_session() -> None:
+    from real_servers.clients import clients_of, session_of
+    from real_servers.command import SERVERS
+
+    lines = {client.line for server in SERVERS for client in clients_of(server)}
+    assert {server.line for server in SERVERS} <= lines
+    for line in lines:
+        await session_of(line).close()
+    page = (FOLDER.parent / "docs" / "your-server.md").read_text(encoding="utf-8")
+    assert [it.line for it in SERVERS if it.line not in page] == []
+
+
+@pytest.mark.usefixtures("real_servers")
+def test_throttled_and_used_shares_are_counted_from_the_log() -> None:
+    from real_servers.server import Answer, Server
+    from real_servers.trial import trial_of
+
+    server = Server("a server", lambda _: [], limit=2.0)
+    log = [Answer(100.0 + 0.5 * i, 429 if i in {1, 25} else 200) for i in range(100)]
+    trial = trial_of(server, log, failures=3, seconds=15.0)
+    assert trial.requests == 30
+    assert trial.throttled == pytest.approx(2 / 30)
+    assert trial.throttled_later == pytest.approx(1 / 10)
+    assert trial.used == pytest.approx(28 / 30)
+    assert trial.used_later == pytest.approx(9 / 10)
+    assert trial.failures == 3

@@ -28,11 +28,11 @@ _REST = 2.0
 # The steps of ever faster requests: the growth, and the least seconds and requests of a step.
 # A pace below the slowest is not searched any further.
 _GROWTH, _STEP_SECONDS, _STEP_REQUESTS, _SLOWEST = 1.6, 1.0, 3, 0.1
-# Seconds in which the admitted requests are counted: whole windows of a second.
-_COUNTED = 3.0
+# The admitted requests are counted for so many seconds, or requests: whole windows of a second.
+_COUNTED_SECONDS, _COUNTED_REQUESTS = 3, 60
 # A try takes so many seconds, or so many requests, or what a bucket of the observed size needs to
 # overflow so many times; and so many seconds at the most.
-_TRY_SECONDS, _TRY_REQUESTS, _OVERFLOWS, _LONGEST_TRY = 4.0, 12, 1.5, 20.0
+_TRY_SECONDS, _TRY_REQUESTS, _OVERFLOWS, _LONGEST_TRY = 4.0, 30, 1.5, 30.0
 # By that part a measured rate may be wrong.
 _ERROR = 0.06
 # By that factor the next try is slower, so many times, if nothing better is known.
@@ -123,7 +123,8 @@ class Search:
         clean, throttled = await self._climb(burst)
         measured = 0.0
         if clean and self._goes_on:
-            measured = (await self._pace(throttled, _COUNTED)).rate
+            seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / throttled))
+            measured = (await self._pace(throttled, seconds)).rate
         for rate in candidates(clean, throttled, measured):
             # Beyond what was measured it is likely too fast: tried once, and without a burst.
             likely = rate <= measured * (1 + _ERROR) or not measured
@@ -152,7 +153,7 @@ class Search:
 
     async def _climb(self, burst: Sighting) -> tuple[float, float]:
         """Return the fastest even pace that was not throttled (0.0: none), and the one that was."""
-        pace = burst.admitted / (burst.seconds + self._wait) / 2
+        pace = burst.admitted / (burst.seconds + self._wait)
         clean, throttled = 0.0, math.inf
         while self._goes_on and throttled == math.inf:
             await asyncio.sleep(1 / pace)  # since the last request of the step before
@@ -222,7 +223,7 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
     >>> candidates(13.4, 21.5, 0.4)[:6]
     [20.0, 18.0, 13.0, 11.0, 9.6, 8.2]
     >>> candidates(25.6, 41.0, 20.3)[:6]
-    [40.0, 34.0, 25.0, 21.0, 20.0, 19.0]
+    [40.0, 34.0, 25.0, 20.0, 19.0, 18.0]
     """
     found: set[float] = set()
     if clean:
@@ -230,15 +231,17 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
         found |= {_roundest(clean, most), _SLOWER * most}
         found |= {clean * _SLOWER**it for it in range(_FALLBACKS)}
     if measured:
-        found.add(_roundest(measured * (1 - _ERROR), measured * (1 + _ERROR)))
-        found |= {0.97 * measured, _SLOWER * measured}
+        most = measured * (1 + _ERROR)
+        likely = _roundest(measured * (1 - _ERROR), most)
+        found = {it for it in found if not likely < _cut(it) <= most}
+        found |= {likely, 0.97 * measured, _SLOWER * measured}
     return sorted({_cut(it) for it in found if it < throttled}, reverse=True)
 
 
 def _try_seconds(rate: float, measured: float, burst: int) -> float:
     """Return how long a try has to be: a bucket that holds the observed burst has to overflow."""
     seconds = max(_TRY_SECONDS, _TRY_REQUESTS / rate)
-    if burst > 1 and rate > measured:
+    if burst > 1 and rate > measured * (1 + _ERROR / 2):
         return max(seconds, _OVERFLOWS * burst / (rate - measured))
     return seconds
 
