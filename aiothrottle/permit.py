@@ -6,9 +6,8 @@ import sys
 import warnings
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
-from aiothrottle import events
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
@@ -24,19 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE",
-    "PauseRule",
     "Permit",
+    "Request",
     "WatchedPermit",
     "acquired",
-    "hold_trial",
-    "infer_rate",
-    "pass_on",
+    "is_first_report",
     "report_answer",
-    "report_failure",
-    "report_pause",
-    "report_quota",
-    "report_retry",
-    "report_suspicion",
+    "request_of",
 ]
 
 #: The default cost. It is compared by identity, so a default cost needs no check.
@@ -44,6 +37,19 @@ ONE = 1.0
 
 # Seconds. A timeout that is as long as the wait must not come first, and timers are no finer.
 _GRACE = 0.001
+
+
+class Request(NamedTuple):
+    """The request of a permit: what a report of its outcome needs to know."""
+
+    #: Where it arrived.
+    entry: "Entry"
+    #: None: it started on credit.
+    waiter: Waiter | None
+    #: When it was sent, by the clock of its limiter; NaN: not yet.
+    sent_at: float
+    #: Whether its permit is held.
+    held: bool
 
 
 class Permit:
@@ -119,9 +125,10 @@ class Permit:
             semaphore = entry.semaphore
             semaphore.taken -= 1
             if semaphore.watched:
+                waiter = getattr(self, "_waiter", None)
                 if exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
-                    self._pass_on()
-                entry.slot_released(getattr(self, "_waiter", None))
+                    entry.pass_on(waiter)
+                entry.slot_released(waiter)
 
     # A type checker rejects a wrong use only if it does not see these methods.
     if not TYPE_CHECKING:
@@ -250,42 +257,15 @@ class Permit:
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
         self._check_acquired("no server can have reported a quota for it")
-        self._report_quota(remaining, reset_after, evenly=evenly)
-
-    def _report_quota(
-        self,
-        remaining: float,
-        reset_after: float,
-        error: float = 0.0,
-        limit: float = math.inf,
-        *,
-        evenly: bool,
-    ) -> None:
-        """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
         outcomes.update_quota(
             self._entry.engine,
             self._sent_at,
             remaining,
             reset_after,
-            error=error,
-            limit=limit,
+            error=0.0,
+            limit=math.inf,
             held=self._held is True,
             evenly=evenly,
-        )
-
-    def _infer_rate(
-        self, limit: float, remaining: float, reset_after: float, error: float, *, throttled: bool
-    ) -> None:
-        """Infer the rate of the server from the quotas that it reports."""
-        engine = self._entry.engine
-        engine.limits.infer(
-            engine,
-            self._sent_at,
-            limit=limit,
-            remaining=remaining,
-            reset_after=reset_after,
-            error=error,
-            throttled=throttled,
         )
 
     def report_success(self) -> None:
@@ -339,7 +319,11 @@ class Permit:
         seconds = None
         if retry_after is not None and retry_after > 0:
             seconds = min(retry_after, LONGEST_PAUSE)
-        self._report_pause(seconds, PauseRule(), from_server=seconds is not None)
+        if self._is_first_report():
+            from_server = seconds is not None
+            outcomes.report_throttled(
+                self._entry, self._sent_at, seconds, PauseRule(), from_server=from_server
+            )
 
     def _report_answer(self) -> None:
         """Report a success, for a caller that reports only once.
@@ -351,62 +335,11 @@ class Permit:
             age = entry.bucket.clock() - self._sent_at
             outcomes.report_success(entry, self.cost, age, held=self._held is True)
 
-    def _report_failure(self, *, answered: bool = False) -> None:
-        """Report a request that failed without being throttled; see `report_failure`."""
-        entry = self._entry
-        if self._is_first_report():
-            age = entry.bucket.clock() - self._sent_at
-            waiter = getattr(self, "_waiter", None)
-            outcomes.report_failure(entry, waiter, age, answered=answered)
-
-    def _pass_on(self) -> None:
-        """Let another request go ahead of the others if this one was to, and was cancelled."""
-        self._entry.pass_on(getattr(self, "_waiter", None))
-
-    def _hold_trial(self) -> None:
-        """Have others wait for the report of this request, not for its release."""
-        outcomes.hold_trial(self._entry, getattr(self, "_waiter", None))
-
-    def _report_pause(self, seconds: float | None, rule: PauseRule, *, from_server: bool) -> bool:
-        """Report a throttled request, with the pause of a retry policy.
-
-        Args:
-            seconds: Duration of the pause. None: it doubles with each pause in a row.
-            rule: How long pauses are.
-            from_server: Whether the server sent the duration.
-
-        Returns:
-            Whether the limiter is now paused for `seconds`.
-        """
-        return self._is_first_report() and outcomes.report_throttled(
-            self._entry, self._sent_at, seconds, rule, from_server=from_server
-        )
-
-    def _report_retry(
-        self,
-        attempt: int,
-        delay: float,
-        *,
-        status: int | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        """Emit `Retried`: the request of this permit is going to be retried.
-
-        Args:
-            attempt: The number of the next attempt; the first one was 1.
-            delay: Seconds until the next attempt.
-            status: Status of the response; None: there was no response.
-            error: Why there was no response; None: there was a response.
-        """
-        engine = self._entry.engine
-        if engine.observers.listeners:
-            engine.observers.emit(events.Retried(engine.key, attempt, delay, status, error))
-
-    def _report_suspicion(self, host: str, statuses: frozenset[int], part: float) -> None:
-        """Emit `ThrottlingSuspected`: these statuses do not count as throttled."""
-        engine = self._entry.engine
-        if engine.observers.listeners:
-            engine.observers.emit(events.ThrottlingSuspected(engine.key, host, statuses, part))
+    def _request(self) -> "Request":
+        """Return what a report of the outcome needs to know of the request."""
+        sent_at = self._sent_at if self._was_acquired else math.nan
+        waiter = getattr(self, "_waiter", None)
+        return Request(self._entry, waiter, sent_at, held=self._held is True)
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
@@ -527,69 +460,7 @@ acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
 )
 #: Reports a success, for a caller that reports only once.
 report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
-#: Lets another request go ahead of the others if this one was to, and was cancelled.
-pass_on: "Callable[[Permit], None]" = Permit._pass_on  # noqa: SLF001
-#: Has the others wait for the report of this request, if they wait for it, not for its release.
-hold_trial: "Callable[[Permit], None]" = Permit._hold_trial  # noqa: SLF001
-
-
-def report_failure(permit: Permit, *, answered: bool = False) -> None:
-    """Report a request that failed without being throttled: a 5xx, or no response.
-
-    An adaptive number of slots learns from it.
-
-    Args:
-        permit: The permit of the request. Only its first report counts.
-        answered: Whether there was a response, by which the server did not throttle.
-    """
-    permit._report_failure(answered=answered)  # noqa: SLF001
-
-
-def report_pause(
-    permit: Permit, seconds: float | None, rule: PauseRule, *, from_server: bool
-) -> bool:
-    """Report a throttled request, with the pause of a retry policy."""
-    return permit._report_pause(seconds, rule, from_server=from_server)  # noqa: SLF001
-
-
-def report_quota(
-    permit: Permit,
-    remaining: float,
-    reset_after: float,
-    error: float,
-    limit: float,
-    *,
-    evenly: bool,
-) -> None:
-    """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
-    permit._report_quota(remaining, reset_after, error, limit, evenly=evenly)  # noqa: SLF001
-
-
-def infer_rate(
-    permit: Permit,
-    limit: float,
-    remaining: float,
-    reset_after: float,
-    error: float,
-    *,
-    throttled: bool,
-) -> None:
-    """Infer the rate of the server from the quotas that it reports."""
-    permit._infer_rate(limit, remaining, reset_after, error, throttled=throttled)  # noqa: SLF001
-
-
-def report_retry(
-    permit: Permit,
-    attempt: int,
-    delay: float,
-    *,
-    status: int | None = None,
-    error: Exception | None = None,
-) -> None:
-    """Emit `Retried`: the request of the permit is going to be retried."""
-    permit._report_retry(attempt, delay, status=status, error=error)  # noqa: SLF001
-
-
-def report_suspicion(permit: Permit, host: str, statuses: frozenset[int], part: float) -> None:
-    """Emit `ThrottlingSuspected` for the limiter of the permit."""
-    permit._report_suspicion(host, statuses, part)  # noqa: SLF001
+#: Returns whether this is the first report of the outcome of its request.
+is_first_report: "Callable[[Permit], bool]" = Permit._is_first_report  # noqa: SLF001
+#: Returns its request: where it arrives and when it was sent.
+request_of: "Callable[[Permit], Request]" = Permit._request  # noqa: SLF001

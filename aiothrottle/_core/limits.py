@@ -110,8 +110,8 @@ class Limits:
         self.rate_unknown: bool = False
         #: Whether they were changed.
         self.are_updated: bool = False
-        # What is known of the windows of a server that reports no rate.
-        self._window: ServerWindow = ServerWindow()
+        # What is known of the windows of a server that reports quotas, but no rate.
+        self._window: ServerWindow | None = None
         # Answers without a report.
         self._answers: int = 0
         #: Whether a learned burst begins with one token, as every outcome is reported.
@@ -248,6 +248,7 @@ class Limits:
             error: Seconds by which the reset may be earlier.
             throttled: Whether the server throttled the request.
         """
+        self._window = self._window or ServerWindow()
         rate, probe_at = self._window.observe(
             engine.bucket.clock(),
             sent_at,

@@ -50,15 +50,8 @@ from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
 from aiothrottle._http.options import Options
 from aiothrottle._http.quotas import ServerQuotas
-from aiothrottle._http.suspicion import Suspicion
-from aiothrottle._http.throttling import OriginThrottling
-from aiothrottle.budget import RetryQuota
-from aiothrottle.errors import ThrottleError
-from aiothrottle.headers import ServerLimits
-from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import (
+from aiothrottle._http.reports import (
     PauseRule,
-    Permit,
     hold_trial,
     pass_on,
     report_answer,
@@ -67,6 +60,13 @@ from aiothrottle.permit import (
     report_retry,
     report_suspicion,
 )
+from aiothrottle._http.suspicion import Suspicion
+from aiothrottle._http.throttling import OriginThrottling
+from aiothrottle.budget import RetryQuota
+from aiothrottle.errors import ThrottleError
+from aiothrottle.headers import ServerLimits
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
 
 __all__ = ["RetryLoop"]
 

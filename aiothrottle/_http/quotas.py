@@ -13,6 +13,7 @@ from functools import partial
 
 from aiothrottle._http.backoff import Backoff
 from aiothrottle._http.options import ServerQuotaUse
+from aiothrottle._http.reports import infer_rate, report_quota
 from aiothrottle.headers import (
     PROFILES,
     Profile,
@@ -24,7 +25,7 @@ from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.parse import parse_response
 from aiothrottle.headers.server_clock import ServerClock
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import Permit, infer_rate, report_quota
+from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
 
 __all__ = ["ServerQuotas"]

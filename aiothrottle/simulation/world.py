@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from aiothrottle._http.reports import PauseRule, report_pause
 from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleError
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.permit import PauseRule, Permit, report_pause
+from aiothrottle.permit import Permit
 from aiothrottle.retry import Retry
 from aiothrottle.simulation.outcome import Arrival, Outcome, fairness, waits_of
 from aiothrottle.simulation.server import ROUNDING, Server, most_admitted

@@ -22,9 +22,9 @@ from aiothrottle import (
 )
 from aiothrottle._core.feedback import Change, PauseRule
 from aiothrottle._core.outcomes import apply
+from aiothrottle._http.reports import report_pause
 from aiothrottle.aiohttp import ThrottledSession, throttled_session
 from aiothrottle.httpx import ThrottledTransport
-from aiothrottle.permit import report_pause
 from aiothrottle.retry import Retry
 from aiothrottle.simulation import Outcome, Server, simulate
 from aiothrottle.stores import MemoryStore

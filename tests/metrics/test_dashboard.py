@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 
 from aiothrottle import AdaptiveRate, KeyedRateLimiter, RateLimiter
+from aiothrottle._http.reports import report_retry
 from aiothrottle.dashboard import connections, serve, server
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.events import StoreDown, StoreUp
-from aiothrottle.permit import report_retry
 from tests.browser import BROWSER, Tab, open_tab
 from tests.virtually import now, virtual
 

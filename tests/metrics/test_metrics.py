@@ -24,11 +24,11 @@ from aiothrottle import (
     ThrottleTimeout,
     TokenBucket,
 )
+from aiothrottle._http.reports import report_retry
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.metrics.gauges import rates
 from aiothrottle.metrics.opentelemetry import OpenTelemetryMetrics
 from aiothrottle.metrics.prometheus import PrometheusMetrics
-from aiothrottle.permit import report_retry
 from aiothrottle.stores import MemoryStore
 from tests.virtually import turns, virtual
 

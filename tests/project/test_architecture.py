@@ -50,7 +50,8 @@ TABLE = """
     _http.suspicion |                                                        |
     _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
     _http.backoff |                                                          |
-    _http.quotas | _http.backoff _http.options headers headers.* limiter permit rate | time
+    _http.quotas | _http.backoff _http.options _http.reports headers headers.* limiter permit rate | time
+    _http.reports | _core.* events permit                                     |
     _http.admission | _http.options keyed limiter                            |
     _http.adapter | permit                                                   |
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio
@@ -149,7 +150,7 @@ TABLE = """
     testing.slots_contract | stores testing.manual_clock testing.store_contract.check | asyncio
     testing.*    | testing.* rate errors           | asyncio random selectors threading time aiohttp yarl
     simulation   | simulation.*                                              |
-    simulation.* | simulation.* testing.* limiter permit retry rate errors   | asyncio random
+    simulation.* | simulation.* testing.* _http.reports limiter permit retry rate errors   | asyncio random
     dashboard    | dashboard.server                                          |
     dashboard.feed | events metrics.gauges keyed metrics.recorder                    |
     dashboard.connections |                                                  | asyncio

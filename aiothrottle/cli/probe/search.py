@@ -123,8 +123,8 @@ class Search:
         clean, throttled = await self._climb(burst)
         measured = 0.0
         if clean and self._goes_on:
-            seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / throttled))
-            measured = (await self._pace(throttled, seconds)).rate
+            counted = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / throttled))
+            measured = (await self._pace(throttled, counted)).rate
         for rate in candidates(clean, throttled, measured):
             # Beyond what was measured it is likely too fast: tried once, and without a burst.
             likely = rate <= measured * (1 + _ERROR) or not measured
