@@ -95,7 +95,7 @@ def test_printed_limiter_was_tried_at_the_server(capsys: pytest.CaptureFixture[s
     assert "With the limiter below it throttled none of " in printed
     found = re.search(r'RateLimiter\("(\d+)/s", ', printed.splitlines()[-1])
     assert found is not None
-    assert 15 <= int(found[1]) <= 20
+    assert 15 <= int(found[1]) <= 21  # the guard makes 20 of 21
 
 
 @pytest.mark.parametrize("status", [403, 503])

@@ -221,7 +221,7 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
             the rate; a server that counts throttled requests too admits next to nothing.
 
     >>> candidates(13.4, 21.5, 0.4)[:6]
-    [20.0, 18.0, 13.0, 11.0, 9.6, 8.2]
+    [20.0, 18.0, 13.0, 11.0, 9.5, 8.0]
     >>> candidates(25.6, 41.0, 20.3)[:6]
     [40.0, 34.0, 25.0, 20.0, 19.0, 18.0]
     """
@@ -233,9 +233,9 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
     if measured:
         most = measured * (1 + _ERROR)
         likely = _roundest(measured * (1 - _ERROR), most)
-        found = {it for it in found if not likely < _cut(it) <= most}
+        found = {it for it in found if not likely < _round(it) <= most}
         found |= {likely, 0.97 * measured, _SLOWER * measured}
-    return sorted({_cut(it) for it in found if it < throttled}, reverse=True)
+    return sorted({_round(it) for it in found if it < throttled}, reverse=True)
 
 
 def _try_seconds(rate: float, measured: float, burst: int) -> float:
@@ -256,6 +256,10 @@ def advices(rate: float, burst: int) -> Iterator[Advice]:
     yield Advice((readable,), 1)
 
 
+def _round(value: float) -> float:
+    return _roundest(value * (1 - _ERROR), value)
+
+
 def _roundest(least: float, most: float) -> float:
     """Return the greatest multiple in a range of the largest possible step 1, 2 or 5 times 10**n.
 
@@ -269,9 +273,3 @@ def _roundest(least: float, most: float) -> float:
             if multiple >= least:
                 return round(multiple, 9)
         step /= 10
-
-
-def _cut(value: float) -> float:
-    """Cut a number to two significant digits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return round(math.floor(value / unit + 1e-6) * unit, 9)
