@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from real_servers.install import debian, libraries
-from real_servers.server import Command, Place, Server
+from real_servers.server import THROTTLES_BY_403, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -43,4 +43,4 @@ def _commands(place: Place) -> Sequence[Command]:
     return [Command(argv, libraries(root))]
 
 
-SERVERS = [Server("Apache mod_evasive", _commands)]
+SERVERS = [Server("Apache mod_evasive", _commands, line=THROTTLES_BY_403)]

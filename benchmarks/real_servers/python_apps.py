@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from real_servers.install import wheels
-from real_servers.server import Command, Place, Server
+from real_servers.server import THROTTLES_BY_403, Command, Place, Server
 
 __all__ = ["SERVERS"]
 
@@ -35,7 +35,7 @@ SERVERS = [
     Server("Flask-Limiter moving window", _app("flask", "moving-window"), reports=True),
     Server("slowapi", _app("slowapi"), reports=True),
     Server("Django REST framework", _app("django", "rest")),
-    Server("django-ratelimit", _app("django", "ratelimit")),
+    Server("django-ratelimit", _app("django", "ratelimit"), line=THROTTLES_BY_403),
     Server("Litestar", _app("litestar"), reports=True),
     Server("Quart-Rate-Limiter", _app("quart"), reports=True),
 ]

@@ -22,6 +22,7 @@ __all__ = [
     "KNOWN",
     "NO_BURST",
     "SLOTS",
+    "THROTTLES_BY_403",
     "Answer",
     "Command",
     "Place",
@@ -34,6 +35,11 @@ __all__ = [
 KNOWN = 'RateLimiter("20/s", concurrency_limit=8)'
 BURST_5 = 'RateLimiter("20/s", burst=5, concurrency_limit=8)'
 NO_BURST = 'RateLimiter("20/s", burst=1, concurrency_limit=8)'
+#: For a server with an unknown limit that answers 403 beyond it.
+THROTTLES_BY_403 = (
+    'RateLimiter(AdaptiveRate("100/s", 1, 1000), concurrency_limit=8), '
+    "retry=Retry(throttled_statuses={403, 429, 503})"
+)
 #: And for a server with 8 slots.
 SLOTS = "RateLimiter(concurrency_limit=8)"
 
