@@ -49,7 +49,8 @@ async def test_every_line_of_your_server_makes_a_session() -> None:
     for line in lines:
         await session_of(line).close()
     page = (FOLDER.parent / "docs" / "your-server.md").read_text(encoding="utf-8")
-    assert [it.line for it in SERVERS if it.line not in page] == []
+    words = "".join(page.split())  # the page may wrap a line
+    assert [it.line for it in SERVERS if "".join(it.line.split()) not in words] == []
 
 
 @pytest.mark.usefixtures("real_servers")
