@@ -8,11 +8,13 @@ Invariant: before any other call of the algorithm, the pending timestamps are fl
 the credit is void. So each method below needs a `now` that was read with `flush`.
 """
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
-from aiothrottle.algorithms.server_quota import ServerQuota
+from aiothrottle.algorithms.per_resource import PerResource
+from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
+from aiothrottle.amounts import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,7 @@ class LocalBucket:
 
     __slots__ = (
         "_can",
+        "_own",
         "_quota",
         "algorithm",
         "clock",
@@ -41,6 +44,10 @@ class LocalBucket:
     )
 
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
+        # The server's quota and its state, once it is reported: then `algorithm` is that of the
+        # limiter, `_own`, and the quota beside it.
+        self._quota: tuple[ServerQuota, ServerQuotaState] | None = None
+        self._own: tuple[Algorithm[Any], Any]
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
         #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -49,10 +56,11 @@ class LocalBucket:
         self.timestamps: list[float] = []
         #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
-        # The server's quota, once it is reported: then `algorithm` is an AllOf of both.
-        self._quota: ServerQuota | None = None
 
     def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
+        if self._quota is not None:
+            self._own = algorithm, state
+            algorithm, state = _beside(algorithm, state, *self._quota)
         self.algorithm: Algorithm[Any] = algorithm
         self.state: Any = state
         self._can: Capabilities = capabilities(algorithm)
@@ -118,29 +126,24 @@ class LocalBucket:
     @property
     def own(self) -> "tuple[Algorithm[Any], Any]":
         """The algorithm and its state, without the server's quota."""
-        if self._quota is None:
-            return self.algorithm, self.state
-        return cast("AllOf", self.algorithm).algorithms[0], self.state[0]
+        return (self.algorithm, self.state) if self._quota is None else self._own
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
         old, state = self.own
-        inherited = inherit(algorithm, old, state, now)
-        if self._quota is None:
-            self._adopt(algorithm, inherited)
-        else:
-            self._adopt(AllOf(algorithm, self._quota), (inherited, self.state[1]))
+        self._adopt(algorithm, inherit(algorithm, old, state, now))
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
-        fresh = algorithm.start()
-        self.state = fresh if self._quota is None else (fresh, self.state[1])
+        self._adopt(algorithm, algorithm.start())
 
     def restart(self, clock: "Callable[[], float]") -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
-        self.state = self.algorithm.start()
+        if self._quota is not None:
+            self._quota = self._quota[0], self._quota[0].start()
+        self.reset()
 
     # ---- the server's quota ----------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class LocalBucket:
         in_flight: int,
         evenly: bool,
     ) -> None:
-        """Keep to the quota that the server reported, besides the limiter's own algorithm.
+        """Keep to the quota of requests that the server reported, besides the own algorithm.
 
         Args:
             now: The time.
@@ -166,17 +169,36 @@ class LocalBucket:
                 decides.
         """
         if self._quota is None:
-            self._quota = ServerQuota(evenly=evenly)
-            self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
+            quota = ServerQuota(evenly=evenly)
+            own = self.own
+            self._quota = quota, quota.start()
+            self._adopt(*own)
             remaining -= in_flight
-        self._quota.update(self.state[1], now, remaining, reset_after, sent_at)
+        quota, state = self._quota
+        quota.update(state, now, remaining, reset_after, sent_at)
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Return the seconds until the server's quota admits the cost."""
-        return 0.0 if self._quota is None else self._quota.delay(self.state[1], now, cost)
+        if self._quota is None:
+            return 0.0
+        quota, state = self._quota
+        return quota.delay(state, now, cost.real)
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the tokens that the server has left; None: not known."""
-        if self._quota is None or self._quota.reset_after(self.state[1], now) == 0.0:
+        if self._quota is None:
             return None
-        return self._quota.remaining(self.state[1], now)
+        quota, state = self._quota
+        return quota.remaining(state, now) if quota.reset_after(state, now) else None
+
+
+def _beside(
+    algorithm: "Algorithm[Any]",
+    state: Any,  # noqa: ANN401 - its state
+    quota: ServerQuota,
+    quota_state: ServerQuotaState,
+) -> "tuple[Algorithm[Any], Any]":
+    """Return the algorithm and its state with the quota of requests beside it."""
+    if isinstance(algorithm, PerResource):
+        return algorithm.beside((REQUESTS, quota)), (*state, quota_state)
+    return AllOf(algorithm, quota), (state, quota_state)

@@ -1,7 +1,7 @@
 """The plan of a limiter: rate, burst, algorithm and guard, checked and made into one algorithm."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -12,6 +12,7 @@ from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
     LeakyBucket,
+    PerResource,
     SlidingWindowCounter,
     SlidingWindowLog,
     SupportsRate,
@@ -30,6 +31,7 @@ __all__ = [
     "AUTO",
     "AlgorithmChoice",
     "AlgorithmLike",
+    "Burst",
     "ConcurrencyLimit",
     "Guard",
     "Plan",
@@ -38,14 +40,18 @@ __all__ = [
     "check_shareable",
     "make_plan",
     "misplaced",
+    "names_of",
     "number_of",
     "slots_of",
 ]
 
 AlgorithmLike: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]
-AlgorithmChoice: TypeAlias = tuple[float | None, AlgorithmLike | None, Guard | None]
-RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
+Burst: TypeAlias = float | Mapping[str, float]
+AlgorithmChoice: TypeAlias = tuple[Burst | None, AlgorithmLike | None, Guard | None]
+# One rate, or several that all hold.
+_Rates: TypeAlias = RateLike | Sequence[RateLike]
+RateLimit: TypeAlias = _Rates | Mapping[str, _Rates] | AdaptiveRate
 ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that is measured.
@@ -76,14 +82,14 @@ class _Recipe:
     memory.
     """
 
-    rate_limit: RateLike | Sequence[RateLike] | None
-    burst: float | None
+    rate_limit: _Rates | Mapping[str, _Rates] | None
+    burst: Burst | None
     algorithm: AlgorithmLike | None
 
     def __call__(self, guard: float) -> Algorithm[Any]:
         """Make the algorithm."""
         rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
-        check_algorithm(burst, algorithm, guard)
+        check_algorithm(burst, algorithm, guard, names_of(rate_limit))
         if rate_limit is None:
             if guard or burst is not None:
                 raise ValueError("guard and burst say how a rate_limit is used: give one")
@@ -93,17 +99,44 @@ class _Recipe:
                 raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
             algorithm.start()  # raises if it lacks a rate
             return algorithm
-        rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
-        algorithms = [_apply(algorithm, rate) for rate in rates]
-        if burst is not None:
-            fastest = max(rates, key=lambda rate: rate.limit / rate.period)
-            if burst > fastest.in_whole_tokens.limit:
-                raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
-            pace = TokenBucket(fastest, burst=burst)
-            algorithms = (
-                [pace] if algorithm is TokenBucket and len(algorithms) == 1 else [*algorithms, pace]
-            )
+        if isinstance(rate_limit, Mapping):
+            return PerResource(*_parts(rate_limit, burst, algorithm, guard))
+        algorithms = _algorithms(rate_limit, cast("float | None", burst), algorithm, guard)
         return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
+
+
+def _algorithms(
+    rate_limit: _Rates, burst: float | None, algorithm: AlgorithmLike | None, guard: float
+) -> list[Algorithm[Any]]:
+    """Make an algorithm of each rate, and one of the burst."""
+    rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
+    algorithms = [_apply(algorithm, rate) for rate in rates]
+    if burst is not None:
+        fastest = max(rates, key=lambda rate: rate.limit / rate.period)
+        if burst > fastest.in_whole_tokens.limit:
+            raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
+        pace = TokenBucket(fastest, burst=burst)
+        if algorithm is TokenBucket and len(algorithms) == 1:
+            return [pace]
+        algorithms.append(pace)
+    return algorithms
+
+
+def _parts(
+    rate_limit: Mapping[str, _Rates],
+    burst: Burst | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+) -> Iterator[tuple[str, Algorithm[Any]]]:
+    """Make the algorithms of each resource, with its name."""
+    bursts: Mapping[str, float] = burst if isinstance(burst, Mapping) else {}
+    for name, rates in rate_limit.items():
+        try:
+            made = _algorithms(rates, bursts.get(name), algorithm, guard)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the resource {name!r}: {error}") from error
+        for each in made:
+            yield name, each
 
 
 def make_plan(
@@ -139,19 +172,22 @@ def make_plan(
     asked = guard == AUTO
     if isinstance(rate_limit, tuple):
         raise no_tuple(rate_limit)
+    # As it is now: it is read again for each guard.
     if isinstance(rate_limit, list):
-        rate_limit = tuple(rate_limit)  # as it is now: it is read again for each guard
+        rate_limit = tuple(rate_limit)
+    elif isinstance(rate_limit, Mapping):
+        rate_limit = _frozen(rate_limit)
     if guard is None:
         if rate_limit is None or not _may_stretch(algorithm):
             guard = 0.0
         else:
-            guard = _shared_guard(_rates(rate_limit)) if shared else AUTO
+            guard = _shared_guard(_all_rates(rate_limit)) if shared else AUTO
     make = _Recipe(rate_limit, burst, algorithm)
     if guard != AUTO:
         return Plan(make(guard))
     if rate_limit is None:
         raise ValueError("guard says how a rate_limit is used: give one")
-    period = min(rate.period for rate in _rates(rate_limit))
+    period = min(rate.period for rate in _all_rates(rate_limit))
     known = before and before.guard
     measured = known.measured.with_period(period) if known else SelfTuningGuard(period)
     control = GuardControl(measured, make, of_children=asked)
@@ -188,7 +224,41 @@ def check_shareable(plan: Plan) -> None:
         )
 
 
-def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
+def names_of(rate_limit: object) -> tuple[str, ...]:
+    """Return the names of the resources of a rate limit; none if it is for all costs alike."""
+    return tuple(cast("Mapping[str, object]", rate_limit)) if isinstance(rate_limit, Mapping) else ()
+
+
+def _frozen(rate_limit: Mapping[str, _Rates]) -> Mapping[str, _Rates]:
+    """Check the names of the resources, and return a copy that nobody changes."""
+    if not rate_limit:
+        raise ValueError(
+            "rate_limit is an empty mapping; write a rate for each resource, such as "
+            "{'requests': '500/min', 'tokens': '200000/min'}, or None for no limit"
+        )
+    frozen: dict[str, _Rates] = {}
+    for name, rates in rate_limit.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
+        if isinstance(rates, tuple):
+            raise no_tuple(cast("tuple[object, ...]", rates))
+        frozen[name] = tuple(rates) if isinstance(rates, list) else rates
+    return frozen
+
+
+def _all_rates(rate_limit: _Rates | Mapping[str, _Rates]) -> list[Rate]:
+    if not isinstance(rate_limit, Mapping):
+        return _rates(rate_limit)
+    found: list[Rate] = []
+    for name, rates in rate_limit.items():
+        try:
+            found += _rates(rates)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the resource {name!r}: {error}") from error
+    return found
+
+
+def _rates(rate_limit: _Rates) -> list[Rate]:
     if isinstance(rate_limit, list | tuple):
         if not rate_limit:
             raise ValueError("rate_limit is an empty list; write a rate, or None for no limit")
@@ -229,12 +299,29 @@ def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
     return concurrency_limit
 
 
-def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard: float) -> None:
-    """Raise if a burst, an algorithm or a guard is invalid for any rate."""
+def check_algorithm(
+    burst: Burst | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+    resources: Sequence[str] = (),
+) -> None:
+    """Raise if a burst, an algorithm or a guard is invalid for any rate of these resources."""
     if not isinstance(guard, int | float):
         raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
     check_number("guard", guard, "seconds")
-    check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
+    if not resources:
+        check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
+    elif not isinstance(burst, Mapping | None):
+        raise TypeError(
+            f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
+            f"got {shown(burst)}"
+        )
+    for name, tokens in (burst or {}).items() if isinstance(burst, Mapping) else ():
+        if name not in resources:
+            raise ValueError(
+                f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
+            )
+        check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
     if algorithm is not None:
         check_members(algorithm)
 

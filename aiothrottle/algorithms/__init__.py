@@ -4,6 +4,7 @@ from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.cooldown import Cooldown
 from aiothrottle.algorithms.fixed_window import FixedWindow
 from aiothrottle.algorithms.leaky_bucket import LeakyBucket
+from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.protocol import (
     Algorithm,
     SupportsBatches,
@@ -25,6 +26,7 @@ __all__ = [
     "Cooldown",
     "FixedWindow",
     "LeakyBucket",
+    "PerResource",
     "SlidingWindowCounter",
     "SlidingWindowLog",
     "SupportsBatches",
