@@ -11,7 +11,7 @@ Invariant: an `Amounts` is never changed, and neither is its mapping.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from aiothrottle.checks import check_number
 from aiothrottle.redact import shown
@@ -52,7 +52,7 @@ class Amounts(float):
     #: limit, others have no limit.
     by_name: Mapping[str, float]
 
-    def __new__(cls, named: Mapping[str, float]) -> "Amounts":
+    def __new__(cls, named: Mapping[str, float]) -> Self:
         """Make the amounts of a mapping that has `REQUESTS`."""
         self = super().__new__(cls, named[REQUESTS])
         self.by_name = named
@@ -161,6 +161,8 @@ def excess(cost: float, most: float) -> str | None:
     >>> excess(Amounts({"requests": 1.0, "tokens": 7.0}), Amounts({"requests": 1.0, "tokens": 5.0}))
     'tokens'
     """
+    if not isinstance(most, Amounts):
+        return REQUESTS if cost > most else None
     tokens = by_name(cost)
     for name, limit in by_name(most).items():
         if tokens.get(name, 0.0) > limit:

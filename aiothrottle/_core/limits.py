@@ -3,7 +3,7 @@
 Invariant: a change is checked as a whole before any part of it is applied.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -18,6 +18,7 @@ from aiothrottle._core.plan import (
     check_algorithm,
     check_shareable,
     make_plan,
+    names_of,
     number_of,
     slots_of,
 )
@@ -71,13 +72,22 @@ class Host(Protocol):
 class Limits:
     """What the user asked for, and what the server has reported."""
 
-    __slots__ = ("_choice", "_concurrency_limit", "are_updated", "rate_unknown", "server_rates")
+    __slots__ = (
+        "_choice",
+        "_concurrency_limit",
+        "_resources",
+        "are_updated",
+        "rate_unknown",
+        "server_rates",
+    )
 
     def __init__(
         self,
         choice: AlgorithmChoice = (None, None, None),
         concurrency_limit: ConcurrencyLimit | None = None,
+        resources: Sequence[str] = (),
     ) -> None:
+        self._resources: frozenset[str] = frozenset(resources)
         # Kept for `update`, which changes the rate alone.
         self._choice: AlgorithmChoice = choice
         self._concurrency_limit: ConcurrencyLimit | None = concurrency_limit
@@ -107,7 +117,7 @@ class Limits:
         burst, algorithm, guard = self._choice
         check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
         # Any rate of the server must make a valid algorithm: reject wrong arguments now.
-        make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
+        make_plan(Rate(1), (None if burst is None else 1.0, algorithm, guard))
         self.server_rates, self.rate_unknown = (), True
 
     def update(
@@ -122,6 +132,8 @@ class Limits:
             TypeError, ValueError: A limit is wrong; nothing is changed.
         """
         plan: Plan | None = None
+        if rate_limit is not None and rate_limit is not UNCHANGED:
+            self._check_resources(names_of(rate_limit))
         if rate_limit is None and isinstance(self._choice[1], type | None):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
@@ -155,6 +167,15 @@ class Limits:
         engine.feedback = feedback if feedback.is_needed else None
         self._resize(engine)
 
+    def _check_resources(self, names: Sequence[str]) -> None:
+        """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
+        if self._resources != frozenset(names):
+            has = ", ".join(sorted(self._resources)) or "no resources"
+            raise ValueError(
+                f"this limiter has {has}, and the new rate_limit {', '.join(names) or 'none'}: "
+                "give a rate for each of the same resources, or make a new limiter"
+            )
+
     def follow(self, engine: Host, rates: Sequence[RateLike]) -> None:
         """Keep to the rates that the server has reported.
 
@@ -166,6 +187,7 @@ class Limits:
             burst, algorithm, guard = self._choice
             if burst is not None:  # a small limit of the server must not raise an error
                 fastest = max(reported, key=lambda rate: rate.limit / rate.period)
+                assert not isinstance(burst, Mapping)  # the server reports no resources
                 burst = min(burst, fastest.in_whole_tokens.limit)
             plan = make_plan(list(reported), (burst, algorithm, guard), before=engine.feedback)
             engine.use(plan.algorithm)

@@ -226,7 +226,9 @@ def check_shareable(plan: Plan) -> None:
 
 def names_of(rate_limit: object) -> tuple[str, ...]:
     """Return the names of the resources of a rate limit; none if it is for all costs alike."""
-    return tuple(cast("Mapping[str, object]", rate_limit)) if isinstance(rate_limit, Mapping) else ()
+    return (
+        tuple(cast("Mapping[str, object]", rate_limit)) if isinstance(rate_limit, Mapping) else ()
+    )
 
 
 def _frozen(rate_limit: Mapping[str, _Rates]) -> Mapping[str, _Rates]:
@@ -309,21 +311,26 @@ def check_algorithm(
     if not isinstance(guard, int | float):
         raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
     check_number("guard", guard, "seconds")
-    if not resources:
+    if burst is not None and resources:
+        _check_bursts(burst, resources)
+    else:
         check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
-    elif not isinstance(burst, Mapping | None):
+    if algorithm is not None:
+        check_members(algorithm)
+
+
+def _check_bursts(burst: Burst, resources: Sequence[str]) -> None:
+    if not isinstance(burst, Mapping):
         raise TypeError(
             f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
             f"got {shown(burst)}"
         )
-    for name, tokens in (burst or {}).items() if isinstance(burst, Mapping) else ():
+    for name, tokens in burst.items():
         if name not in resources:
             raise ValueError(
                 f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
             )
         check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
-    if algorithm is not None:
-        check_members(algorithm)
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:
