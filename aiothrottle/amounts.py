@@ -28,6 +28,7 @@ __all__ = [
     "covers",
     "excess",
     "least",
+    "nothing",
     "positive",
     "read_cost",
     "total",
@@ -186,6 +187,11 @@ def least(first: float, second: float) -> float:
             limits[name] = min(limit, limits.get(name, math.inf))
         return Amounts(limits)
     return min(first, second)
+
+
+def nothing(limit: float) -> float:
+    """Return zero of each resource that the limit has."""
+    return Amounts(dict.fromkeys(limit.by_name, 0.0)) if isinstance(limit, Amounts) else 0.0
 
 
 def common(first: float, second: float) -> float:

@@ -486,7 +486,11 @@ def test_mapping_needs_a_limiter_with_resources() -> None:
         ({"rate_limit": {"a": None}}, TypeError, "the resource 'a': None is not a rate"),
         ({"rate_limit": {"a": []}}, ValueError, "the resource 'a': rate_limit is an empty list"),
         ({"rate_limit": {"a": (1, 2)}}, TypeError, "a rate is not a tuple"),
-        ({"rate_limit": {"a": AdaptiveRate(1, 1, 2)}}, TypeError, "the resource 'a': .*is not a rate"),
+        (
+            {"rate_limit": {"a": AdaptiveRate(1, 1, 2)}},
+            TypeError,
+            "the resource 'a': .*is not a rate",
+        ),
         ({"rate_limit": BOTH, "burst": 2}, TypeError, "burst must be a mapping of the resources"),
         ({"rate_limit": BOTH, "burst": {"b": 2}}, ValueError, "burst may have the resources"),
         ({"rate_limit": BOTH, "burst": {"tokens": 0}}, ValueError, "the burst of 'tokens' must"),
@@ -494,9 +498,7 @@ def test_mapping_needs_a_limiter_with_resources() -> None:
         ({"rate_limit": "3/s", "burst": {"tokens": 2}}, TypeError, "burst must be a finite number"),
     ],
 )
-def test_wrong_resources_raise(
-    arguments: Unchecked, error: type[Exception], message: str
-) -> None:
+def test_wrong_resources_raise(arguments: Unchecked, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         RateLimiter(**arguments)
 
