@@ -62,6 +62,11 @@ class PerResource:
         return self._all.max_wait
 
     @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources, `REQUESTS` first: it is one although it may have no limit."""
+        return tuple(dict.fromkeys((REQUESTS, *self.names)))
+
+    @property
     def by_resource(self) -> dict[str, AllOf]:
         """The algorithms of each resource."""
         return {
@@ -183,9 +188,9 @@ class PerResource:
 
     def _limits(self, tokens: Sequence[float]) -> float:
         """Return the least of each resource; requests without a limit are infinite."""
-        limits = {REQUESTS: math.inf}
+        limits = dict.fromkeys(self.resources, math.inf)
         for name, limit in zip(self.names, tokens, strict=True):
-            limits[name] = min(limit, limits.get(name, math.inf))
+            limits[name] = min(limit, limits[name])
         return Amounts(limits)
 
     def _places(self) -> dict[str, list[int]]:

@@ -158,9 +158,17 @@ end
 
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
 -- while all of them are 1; a log without entries is kept as 0. `last` returns the latest instant of
--- the record.
+-- the record, at which every log has taken tokens; a log of one resource has none, but its own
+-- latest instant behind the sum.
 local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   local algorithm = {size = 1, kind = 2, most = limit}
+  local has_own_last = not last
+  if has_own_last then
+    algorithm.size = 2
+    state[at + 1] = state[at + 1] or -huge
+    if not is_time(state[at + 1]) then damage() end
+    last = function() return state[at + 1] end
+  end
   -- Where the record was cleared there may still be its log: the first `take` empties that.
   local length = state[at] and length_of(log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
@@ -180,7 +188,10 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     return instant, cost
   end
 
-  function algorithm.keep(numbers) numbers[#numbers + 1] = length == 0 and 0 or state[at] end
+  function algorithm.keep(numbers)
+    numbers[#numbers + 1] = length == 0 and 0 or state[at]
+    if has_own_last then numbers[#numbers + 1] = last() end
+  end
 
   local function used() return state[at] < 0 and length or state[at] end
 
@@ -260,6 +271,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   function algorithm.take(now, cost)
     forget(now)
     local instant = max(now, last())  -- the list is in order
+    if has_own_last then state[at + 1] = instant end
     if instant ~= newest or not packed then
       newest, packed = instant, struct.pack('<d', instant)
     end
