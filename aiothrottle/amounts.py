@@ -123,7 +123,7 @@ def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> floa
     >>> read_cost({"tokens": 1500}, ("requests", "tokens"))
     Amounts({'requests': 1.0, 'tokens': 1500.0})
     """
-    if not isinstance(cost, Mapping):
+    if not isinstance(cost, (dict, Mapping)):  # a check for a protocol is slow: mostly it is a dict
         raise TypeError(
             f"a cost must be a mapping of the resources {', '.join(resources)} to tokens, such as "
             f"{{{resources[-1]!r}: 2}}, got {shown(cost)}"
@@ -134,7 +134,7 @@ def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> floa
             raise ValueError(
                 f"a cost may have the resources {', '.join(resources)}, got {shown(name)}"
             )
-        check_number(f"the cost in {name!r}", tokens, "tokens")
+        check_number("a cost", tokens, name)
         named[name] = float(tokens)
     return amounts(named)
 

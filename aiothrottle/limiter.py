@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast
+from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.build import Sharing, make_entry
@@ -26,7 +26,7 @@ from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import Cost, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
-from aiothrottle.errors import entered_before, no_copy, too_high
+from aiothrottle.errors import CostTooHigh, entered_before, no_copy, too_high
 from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
 from aiothrottle.rate import RateLike
 from aiothrottle.redact import shown
@@ -222,7 +222,7 @@ class RateLimiter:
 
     async def record(self, cost: Cost = ONE) -> None:
         """Take tokens for a request that was sent already; this may make a debt."""
-        await self._entry.record(self._tokens(cost))
+        await self._entry.record(self._check_cost(cost))
 
     def throttled(
         self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
@@ -409,21 +409,26 @@ class RateLimiter:
 
     def _check(self, cost: Cost, priority: float = 0, timeout: float | None = None) -> float:
         """Check the arguments of a permit. Returns the cost for the engine."""
-        tokens = self._tokens(cost)
-        if error := too_high(tokens, self._entry.capacity, key=self._engine.key):
-            raise error
+        tokens = self._check_cost(cost)
+        if self._engine.resources:
+            if error := too_high(tokens, self._entry.capacity, key=self._engine.key):
+                raise error
+        elif tokens > self._entry.capacity:  # as in `too_high`, without the calls
+            raise CostTooHigh(tokens, self._entry.capacity, key=self._engine.key)
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
             check_number("timeout", timeout, "seconds")
         return tokens
 
-    def _tokens(self, cost: Cost) -> float:
-        """Check a cost, and convert it for the engine."""
+    def _check_cost(self, cost: Any) -> float:  # noqa: ANN401 - a `Cost`, until it is checked
+        """Check a cost. Returns it for the engine."""
+        tokens: float = cost
         if self._engine.resources and cost is not ONE:
-            return read_cost(cost, self._engine.resources)
-        check_number("a cost", cost, "tokens")
-        return cast("float", cost)
+            tokens = read_cost(cost, self._engine.resources)
+        else:
+            check_number("a cost", cost, "tokens")
+        return tokens
 
     def _bind_if_running(self) -> None:
         try:

@@ -38,6 +38,7 @@ class PerResource:
     # What has nothing to do with costs is the same as with a single resource.
     _all: AllOf = field(repr=False, compare=False)
     _can: tuple[Capabilities, ...] = field(repr=False, compare=False)
+    _capacity: Amounts = field(repr=False, compare=False)
 
     def __init__(self, *parts: tuple[str, Algorithm[Any]]) -> None:
         names, algorithms = zip(*parts, strict=True)
@@ -46,6 +47,7 @@ class PerResource:
         set_field(self, "algorithms", algorithms)
         set_field(self, "_all", AllOf(*algorithms))
         set_field(self, "_can", tuple(map(capabilities, algorithms)))
+        set_field(self, "_capacity", self._limits([each.capacity for each in algorithms]))
 
     def __repr__(self) -> str:
         parts = map("{}: {!r}".format, self.names, self.algorithms)
@@ -54,7 +56,7 @@ class PerResource:
     @property
     def capacity(self) -> float:
         """The greatest cost of each resource."""
-        return self._limits([algorithm.capacity for algorithm in self.algorithms])
+        return self._capacity
 
     @property
     def max_wait(self) -> float:
@@ -88,7 +90,7 @@ class PerResource:
 
     def delay_behind(self, state: tuple[Any, ...], now: float, cost: float, ahead: float) -> float:
         """Seconds until all of them admit their part of the cost after the `ahead` tokens."""
-        wanted, before = by_name(cost), by_name(ahead)
+        wanted, before = by_name(cost), by_name(ahead) if ahead else {}
         delay = 0.0
         for name, algorithm, can, part in self._parts(state):
             tokens, first = wanted.get(name, 0.0), before.get(name, 0.0)
@@ -186,7 +188,7 @@ class PerResource:
     ) -> Iterator[tuple[str, Algorithm[Any], Capabilities, Any]]:
         return zip(self.names, self.algorithms, self._can, state, strict=True)
 
-    def _limits(self, tokens: Sequence[float]) -> float:
+    def _limits(self, tokens: Sequence[float]) -> Amounts:
         """Return the least of each resource; requests without a limit are infinite."""
         limits = dict.fromkeys(self.resources, math.inf)
         for name, limit in zip(self.names, tokens, strict=True):
