@@ -11,7 +11,7 @@ Invariant: an `Amounts` is never changed, and neither is its mapping.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, cast
 
 from aiothrottle.checks import check_number
 from aiothrottle.redact import shown
@@ -129,7 +129,7 @@ def read_cost(cost: object, resources: Sequence[str], base: float = 1.0) -> floa
             f"{{{resources[-1]!r}: 2}}, got {shown(cost)}"
         )
     named = dict(by_name(base))
-    for name, tokens in cost.items():
+    for name, tokens in cast("Mapping[str, float]", cost).items():
         if name not in resources:
             raise ValueError(
                 f"a cost may have the resources {', '.join(resources)}, got {shown(name)}"

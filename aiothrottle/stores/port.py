@@ -48,15 +48,16 @@ def numbers_of(algorithm: Algorithm[Any]) -> list[float] | None:
     resources. There each algorithm begins with the place of its resource, from 1 on.
     """
     numbers: list[float] = [float(type(algorithm) is AllOf)]
-    parts: Sequence[tuple[tuple[float, ...], Algorithm[Any]]] = [((), algorithm)]
+    parts: Sequence[Algorithm[Any]] = (algorithm,)
+    places: Sequence[tuple[float, ...]] = ((),)
     if type(algorithm) is AllOf:
-        parts = [((), part) for part in algorithm.algorithms]
+        parts = algorithm.algorithms
+        places = [()] * len(parts)
     elif type(algorithm) is PerResource:
-        resources = algorithm.resources
+        parts, resources = algorithm.algorithms, algorithm.resources
         numbers = [1.0 + len(resources)]
         places = [(1.0 + resources.index(name),) for name in algorithm.names]
-        parts = list(zip(places, algorithm.algorithms, strict=True))
-    for place, part in parts:
+    for place, part in zip(places, parts, strict=True):
         if type(part) is Unlimited:
             continue
         kind = _KINDS.get(type(part))

@@ -533,11 +533,13 @@ class Visit(NamedTuple):
     refund: int
 
 
+def planned_visit(arrives: int, tokens: int, requests: int, stays: int, part: int) -> Visit:
+    return Visit(arrives, tokens, requests, stays, tokens * part // 4)
+
+
 VISITS = st.lists(
     st.builds(
-        lambda arrives, tokens, requests, stays, part: Visit(
-            arrives, tokens, requests, stays, tokens * part // 4
-        ),
+        planned_visit,
         *(st.integers(0, 12), st.integers(0, 6), st.integers(0, 2)),
         *(st.integers(0, 9), st.integers(0, 4)),
     ),
