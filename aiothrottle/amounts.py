@@ -71,7 +71,7 @@ class Amounts(float):
         return self + -1.0 * other
 
     def __rsub__(self, other: float) -> "Amounts":
-        return -1.0 * self + other
+        return self * -1.0 + other
 
     def __mul__(self, factor: float) -> "Amounts":
         return Amounts({name: tokens * factor for name, tokens in self.by_name.items()})

@@ -1,7 +1,7 @@
 """Several resources at once: of each, a cost has to fit under all of its limits."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -90,7 +90,8 @@ class PerResource:
 
     def delay_behind(self, state: tuple[Any, ...], now: float, cost: float, ahead: float) -> float:
         """Seconds until all of them admit their part of the cost after the `ahead` tokens."""
-        wanted, before = by_name(cost), by_name(ahead) if ahead else {}
+        wanted = by_name(cost)
+        before: Mapping[str, float] = by_name(ahead) if ahead else {}
         delay = 0.0
         for name, algorithm, can, part in self._parts(state):
             tokens, first = wanted.get(name, 0.0), before.get(name, 0.0)
