@@ -76,11 +76,11 @@ def make_entry(
     if parent is not None and parent.engine.store_up is not None:
         raise ValueError("a limiter with a store cannot be a parent")
     _check(sharing, concurrency_limit, parent)
-    if sharing.prefetch is not None and names_of(rate_limit):
-        raise ValueError("prefetch is for limiters without resources: give none")
     if choice[2] is None and isinstance(sharing.store, MemoryStore):
         choice = (*choice[:2], 0.0)  # in one process no answer is late
-    resources = names_of(rate_limit)
+    resources = names_of(rate_limit, choice[1])
+    if resources and sharing.prefetch is not None:
+        raise ValueError("prefetch is for limiters without resources: give none")
     above = () if parent is None else parent.engine.resources
     if above and not resources and not (rate_limit is None and choice[1] is None):
         raise ValueError(

@@ -224,11 +224,11 @@ def check_shareable(plan: Plan) -> None:
         )
 
 
-def names_of(rate_limit: object) -> tuple[str, ...]:
-    """Return the names of the resources of a rate limit; none if it is for all costs alike."""
-    return (
-        tuple(cast("Mapping[str, object]", rate_limit)) if isinstance(rate_limit, Mapping) else ()
-    )
+def names_of(rate_limit: object, algorithm: AlgorithmLike | None = None) -> tuple[str, ...]:
+    """Return the names of the resources of a limiter; none if its costs are numbers."""
+    if isinstance(rate_limit, Mapping):
+        return tuple(cast("Mapping[str, object]", rate_limit))
+    return tuple(dict.fromkeys(algorithm.names)) if isinstance(algorithm, PerResource) else ()
 
 
 def _frozen(rate_limit: Mapping[str, _Rates]) -> Mapping[str, _Rates]:

@@ -18,10 +18,14 @@ class PerResource:
     """Each algorithm takes the tokens of its resource from the cost: all of them take, or none.
 
     A cost is an `Amounts`, or a number of `REQUESTS`. A resource of which a request needs nothing
-    does not delay it, but for the requests ahead of it: nobody overtakes.
+    does not delay it, but for the requests ahead of it, which it never overtakes.
 
     Args:
         parts: Algorithms, each with the name of its resource. A resource may have several.
+
+    Raises:
+        TypeError: One of them is not an algorithm.
+        ValueError: There is none.
 
     >>> from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
     >>> both = PerResource(
@@ -41,7 +45,8 @@ class PerResource:
     _capacity: Amounts = field(repr=False, compare=False)
 
     def __init__(self, *parts: tuple[str, Algorithm[Any]]) -> None:
-        names, algorithms = zip(*parts, strict=True)
+        names = tuple(name for name, _ in parts)
+        algorithms = tuple(algorithm for _, algorithm in parts)
         set_field = object.__setattr__  # frozen
         set_field(self, "names", names)
         set_field(self, "algorithms", algorithms)

@@ -26,7 +26,9 @@ from aiothrottle import (
     SlidingWindowLog,
     ThrottleTimeout,
     TokenBucket,
+    WaitUntil,
 )
+from aiothrottle.algorithms import PerResource
 from aiothrottle.events import Event, Granted
 from aiothrottle.resource import Resource
 from tests.virtually import counts, now, turns, virtual, visit, visits
@@ -148,6 +150,22 @@ async def test_every_algorithm_counts_its_resource(algorithm: Unchecked, starts:
     limiter = RateLimiter({"requests": "100/s", "tokens": "10/s"}, algorithm=algorithm, guard=0)
     tasks = visits(limiter, 4, {"tokens": 5})
     assert await asyncio.gather(*tasks) == pytest.approx(starts, abs=0.02)
+
+
+@virtual
+async def test_algorithm_may_be_given_by_resource() -> None:
+    tokens = TokenBucket("10/s", burst=5)
+    pace = WaitUntil(interval=0.25, raise_after=1, limit=2)
+    limiter = RateLimiter(algorithm=PerResource(("requests", pace), ("tokens", tokens)))
+    tasks = [*visits(limiter, 3, {"tokens": 4}), *visits(limiter, 1)]
+    assert await asyncio.gather(*tasks) == pytest.approx([0, 0.3, 0.7, 0.95])
+    waiting = visits(limiter, 4, {"tokens": 1})
+    await turns()
+    with pytest.raises(ThrottleTimeout):
+        await visit(limiter, {"tokens": 1})
+    await asyncio.gather(*waiting)
+    with pytest.raises(ValueError, match="the new rate_limit none"):
+        limiter.update(rate_limit="3/s")
 
 
 @virtual
@@ -503,6 +521,11 @@ def test_wrong_resources_raise(arguments: Unchecked, error: type[Exception], mes
         RateLimiter(**arguments)
 
 
+def test_resources_need_an_algorithm() -> None:
+    with pytest.raises(ValueError, match="needs one algorithm or more"):
+        PerResource()
+
+
 def test_later_change_of_the_mapping_has_no_effect() -> None:
     rates: dict[str, Unchecked] = {"requests": "3/s", "tokens": ["10/s"]}
     limiter = RateLimiter(rates)
@@ -597,5 +620,35 @@ def test_starts_are_those_of_the_oracle(planned: list[Visit]) -> None:
         assert starts == expected(planned)
         await asyncio.sleep(2)
         assert await remaining(limiter) == {"requests": 3, "tokens": 8}
+
+    run()
+
+
+@given(VISITS, st.lists(st.integers(0, 8), max_size=5))
+def test_only_granted_requests_have_taken(planned: list[Visit], cancelled: list[int]) -> None:
+    @virtual
+    async def run() -> None:
+        limiter = RateLimiter({"requests": "3/h", "tokens": "20/h"}, concurrency_limit=2)
+        taken = {"requests": 0, "tokens": 0}
+
+        async def one(each: Visit) -> None:
+            cost = {"tokens": each.tokens, "requests": each.requests}
+            async with limiter.throttle(cost) as permit:
+                taken["requests"] += each.requests
+                taken["tokens"] += each.tokens - each.refund
+                permit.settle({"tokens": each.tokens - each.refund})
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(one(each)) for each in planned]
+        for place in cancelled:
+            await asyncio.sleep(0)
+            tasks[place % len(tasks)].cancel()
+        await asyncio.sleep(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert counts(limiter) == (0, 0)
+        left = {"requests": 3 - taken["requests"], "tokens": 20 - taken["tokens"]}
+        assert await remaining(limiter) == left
 
     run()

@@ -261,6 +261,27 @@ async def test_fallback_serves_while_the_store_fails(
 
 
 @virtual
+async def test_fallback_serves_where_requests_have_no_limit() -> None:
+    server = Server()
+    limiter = limiter_on(
+        Client(server), {"tokens": "100/min"}, on_store_error="local", local_share=0.5
+    )
+    await visit(limiter, {"tokens": 10})
+    server.mode = "refuses"
+    tasks = visits(limiter, 50)
+    assert all(start < 1 for start in await asyncio.gather(*tasks))
+    assert await visit(limiter, {"tokens": 45}) < 1
+    (waiting,) = visits(limiter, 1, {"tokens": 10})
+    await asyncio.sleep(10)
+    assert not waiting.done()
+    server.mode = "up"
+    assert await waiting < 20
+    await asyncio.sleep(0.1)
+    assert await remaining(limiter) == {"tokens": 35}
+    await limiter.aclose()
+
+
+@virtual
 async def test_failing_store_raises_for_all_waiters() -> None:
     server = Server()
     limiter = limiter_on(Client(server))

@@ -169,7 +169,9 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     if not is_time(state[at + 1]) then damage() end
     last = function() return state[at + 1] end
   end
-  -- Where the record was cleared there may still be its log: the first `take` empties that.
+  -- Where the record was cleared there may still be its log: the first `take` empties that, or of
+  -- one resource, which not every request takes, the first write.
+  local is_stale = has_own_last and not state[at]
   local length = state[at] and length_of(log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
   -- The entries that are still to be written, all at once: they count in `length`.
@@ -195,7 +197,13 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
 
   local function used() return state[at] < 0 and length or state[at] end
 
+  local function empty()
+    call('DEL', log)
+    length, oldest, newest, state[at], unwritten, is_stale = 0, nil, nil, -1, 0, false
+  end
+
   function algorithm.write(milliseconds)
+    if is_stale then empty() end
     if unwritten > 0 then
       call('RPUSH', log, unpack(entries, 1, unwritten))
       unwritten = 0
@@ -206,11 +214,6 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   local function instant_at(place)
     if place >= length - unwritten then algorithm.write() end
     return (entry_of(call('LINDEX', log, place)))
-  end
-
-  local function empty()
-    call('DEL', log)
-    length, oldest, newest, state[at], unwritten = 0, nil, nil, -1, 0
   end
 
   -- How many of the first entries have left the window, and the instant of the first that has not

@@ -199,6 +199,14 @@ async def several_resources_are_all_taken_or_none(make: Make, clock: ManualClock
     await raises(ValueError, store.record("key", both, amounts({"tokens": math.nan})))
     other = PerResource(("requests", SlidingWindowLog("4/s")), ("bytes", TokenBucket("10/s")))
     await raises(ValueError, store.peek("key", other))
+    # A record that was cleared begins anew, also of a resource that the next request needs not.
+    await store.clear("key")
+    windows = PerResource(("requests", SlidingWindowLog("4/s")), ("tokens", SlidingWindowLog(9)))
+    await store.record("key", windows, heavy)
+    await store.clear("key")
+    for remaining in (3.0, 2.0):
+        answer = await store.record("key", windows, light)
+        assert answer.remaining == Amounts({"requests": remaining, "tokens": 9.0}), answer
 
 
 @listed_in(DECISIONS)
