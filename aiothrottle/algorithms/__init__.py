@@ -19,10 +19,12 @@ from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 from aiothrottle.algorithms.token_bucket import TokenBucket
 from aiothrottle.algorithms.unlimited import Unlimited
 from aiothrottle.algorithms.wait_until import WaitUntil
+from aiothrottle.amounts import Amounts, amounts
 
 __all__ = [
     "Algorithm",
     "AllOf",
+    "Amounts",
     "Cooldown",
     "FixedWindow",
     "LeakyBucket",
@@ -38,4 +40,5 @@ __all__ = [
     "TokenBucket",
     "Unlimited",
     "WaitUntil",
+    "amounts",
 ]

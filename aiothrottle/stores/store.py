@@ -67,7 +67,8 @@ class Answer:
 class Store(ABC):
     """Keeps the states that many limiters share. Each method is atomic.
 
-    A cost is a number, or `Amounts` if the algorithm is a `PerResource`; then so is what remains.
+    A cost is a number. Of a `PerResource` it may be `Amounts` (`aiothrottle.algorithms.amounts`
+    makes them), and what remains always is.
 
     One key is for one algorithm. Limiters that share a key should have equal limits: otherwise
     each is held to its own limit when it asks, by the tokens that all of them have spent; but

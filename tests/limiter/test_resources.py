@@ -174,6 +174,36 @@ async def test_burst_is_given_by_resource() -> None:
     assert await asyncio.gather(*visits(limiter, 3, {"tokens": 5})) == pytest.approx([0, 0.5, 1])
 
 
+@virtual
+async def test_guard_stretches_each_period() -> None:
+    limiter = RateLimiter({"requests": "100/s", "tokens": ["10/s", "20/min"]}, guard=0.5)
+    assert await asyncio.gather(*visits(limiter, 3, {"tokens": 10})) == [0, 1.5, 60.5]
+
+
+@virtual
+async def test_measured_guard_keeps_what_was_taken() -> None:
+    limiter = RateLimiter({"requests": "1000/s", "tokens": "1000/s"})
+    for place in range(100):
+        async with limiter.throttle({"tokens": 5}) as permit:
+            await asyncio.sleep(0.001 + 0.004 * (place % 2))
+            permit.report_success()
+    stats = limiter.statistics()
+    assert stats.guard is not None
+    assert stats.guard > 0
+    assert stats.resources == {"requests": Resource(1000, 900), "tokens": Resource(1000, 500)}
+
+
+@virtual
+async def test_default_cost_is_granted_on_credit() -> None:
+    limiter = RateLimiter(BOTH)
+    await visit(limiter, {"tokens": 1})
+    bucket = limiter._engine.bucket
+    assert bucket.credit == 2
+    await visit(limiter)
+    assert bucket.credit == 1
+    assert await remaining(limiter) == {"requests": 1, "tokens": 9}
+
+
 # --- Settlement ---
 
 
