@@ -278,6 +278,7 @@ class RateLimiter:
     ) -> None:
         """Change the limits, also for the present waiters. Spent tokens stay spent.
 
+        A limiter with resources needs rates for the same resources, or None for no rate limit.
         Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
         whose cost is above the new limit gets `CostTooHigh`.
 

@@ -11,7 +11,7 @@ from aiothrottle import events
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import JITTER, LONGEST_PAUSE
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.amounts import Cost, as_costs, read_cost
+from aiothrottle.amounts import Amounts, Cost, as_costs, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
 from aiothrottle.texts import number
@@ -397,8 +397,11 @@ class Permit:
             state = "not acquired"
         elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
             state = "waiting"
-        cost = ", ".join(f"{number(each)} {name}" for name, each in self.costs.items())
-        return f"<Permit of {cost or number(self.cost)}, {state}>"
+        tokens = self._tokens
+        cost = number(tokens)
+        if isinstance(tokens, Amounts):
+            cost = ", ".join(f"{number(each)} {name}" for name, each in tokens.by_name.items())
+        return f"<Permit of {cost}, {state}>"
 
 
 class WatchedPermit(Permit):
