@@ -22,7 +22,8 @@ from aiothrottle.amounts import (
 
 NAMES: tuple[str, ...] = ("requests", "tokens", "bytes")
 NUMBERS = st.integers(-8, 8).map(float)
-COSTS = NUMBERS | st.dictionaries(st.sampled_from(NAMES), NUMBERS).map(amounts)
+NAMED: st.SearchStrategy[dict[str, float]] = st.dictionaries(st.sampled_from([*NAMES]), NUMBERS)
+COSTS = NUMBERS | NAMED.map(amounts)
 
 HEAVY = Amounts({"requests": 1.0, "tokens": 5.0})
 
