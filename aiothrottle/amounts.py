@@ -65,7 +65,8 @@ class Amounts(float):
             tokens[name] = tokens.get(name, 0.0) + more
         return Amounts(tokens)
 
-    __radd__ = __add__
+    def __radd__(self, other: float) -> "Amounts":
+        return self + other
 
     def __sub__(self, other: float) -> "Amounts":
         return self + -1.0 * other
@@ -76,7 +77,8 @@ class Amounts(float):
     def __mul__(self, factor: float) -> "Amounts":
         return Amounts({name: tokens * factor for name, tokens in self.by_name.items()})
 
-    __rmul__ = __mul__
+    def __rmul__(self, factor: float) -> "Amounts":
+        return self * factor
 
     def __truediv__(self, divisor: float) -> "Amounts":
         return Amounts({name: tokens / divisor for name, tokens in self.by_name.items()})
