@@ -15,7 +15,7 @@ from aiothrottle.algorithms.all_of import AllOf, parts_of
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
-from aiothrottle.amounts import REQUESTS
+from aiothrottle.amounts import REQUESTS, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,11 @@ class LocalBucket:
 
     def remaining(self, now: float) -> float:
         """Return the tokens that may be taken now."""
-        return self.algorithm.remaining(self.state, now)
+        if self._quota is None:
+            return self.algorithm.remaining(self.state, now)
+        own, state = self._own
+        quota, of_server = self._quota  # of requests alone: other resources keep what they have
+        return least(own.remaining(state, now), quota.remaining(of_server, now))
 
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""

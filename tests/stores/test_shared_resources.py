@@ -126,6 +126,17 @@ async def test_requests_that_do_not_wait_name_each_resource() -> None:
 
 
 @virtual
+async def test_quota_of_the_server_leaves_other_resources() -> None:
+    limiter = limiter_on(Watched())
+    async with limiter.throttle({"tokens": 30}) as permit:
+        permit.update_quota(5, reset_after=60)
+    assert await visit(limiter, {"tokens": 10}) == 0
+    stats = limiter.statistics()
+    assert stats.resources == {"requests": Resource(20, 4), "tokens": Resource(100, 60)}
+    assert (type(stats.quota_remaining), stats.quota_remaining) == (float, 4)
+
+
+@virtual
 async def test_known_wait_rejects_at_once() -> None:
     limiter = limiter_on(Watched(), {"requests": "20/s", "tokens": "100/min"})
     await visit(limiter, {"tokens": 90})
