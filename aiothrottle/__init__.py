@@ -25,6 +25,7 @@ from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
+from aiothrottle.resource import Resource
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
@@ -45,6 +46,7 @@ __all__ = [
     "Rate",
     "RateLimiter",
     "RequestDropped",
+    "Resource",
     "SharedConcurrency",
     "SlidingWindowCounter",
     "SlidingWindowLog",

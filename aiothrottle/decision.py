@@ -1,7 +1,10 @@
 """A decision: the answer of `try_acquire` and `peek`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from aiothrottle.resource import Resource
 
 if TYPE_CHECKING:
     from aiothrottle.permit import Permit
@@ -20,7 +23,8 @@ class Decision:
 
     #: Whether the request may start now.
     allowed: bool
-    #: The greatest cost that the limit can ever admit, in tokens.
+    #: The greatest cost that the limit can ever admit, in tokens. Of a limiter with resources,
+    #: here and in `remaining` those of ``requests``, infinity if these have no limit.
     limit: float
     #: Tokens that are free now, without those that this request took.
     remaining: float
@@ -31,6 +35,8 @@ class Decision:
     reset_after: float
     #: The permit, where `try_acquire` granted one. With a concurrency limit, release it.
     permit: "Permit | None" = None
+    #: The limit of each resource, and what is free; empty for a limiter without resources.
+    resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -9,6 +9,7 @@ Wrong arguments raise plain `ValueError` and `TypeError`.
 from collections.abc import Hashable
 from typing import Any
 
+from aiothrottle.amounts import Amounts, by_name, excess
 from aiothrottle.texts import duration, number
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "in_another_thread",
     "no_copy",
     "reason_of",
+    "too_high",
     "twin",
 ]
 
@@ -59,11 +61,17 @@ class CostTooHigh(ThrottleError, ValueError):
     cost: float
     #: The greatest cost that the limit can ever admit, in tokens.
     limit: float
+    #: The resource that both are of; None: the limiter has no resources.
+    resource: str | None
 
-    def __init__(self, cost: float, limit: float, *, key: Hashable = None) -> None:
-        super().__init__(f"cost must be at most {number(limit)} tokens, got {number(cost)}")
+    def __init__(
+        self, cost: float, limit: float, *, resource: str | None = None, key: Hashable = None
+    ) -> None:
+        of = f"{number(limit)} tokens" if resource is None else f"{number(limit)} of {resource!r}"
+        super().__init__(f"cost must be at most {of}, got {number(cost)}")
         self.cost = cost
         self.limit = limit
+        self.resource = resource
         self.key = key
 
 
@@ -221,6 +229,16 @@ def reason_of(error: BaseException, outer: BaseException | None = None) -> str:
 
 def _name_of(error: BaseException) -> str:
     return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+
+
+def too_high(cost: float, limit: float, *, key: Hashable) -> CostTooHigh | None:
+    """Return the error of a cost that is above the limit, of any resource; None if it fits."""
+    resource = excess(cost, limit)
+    if resource is None:
+        return None
+    most = by_name(limit)[resource]
+    named = resource if isinstance(limit, Amounts) else None
+    return CostTooHigh(by_name(cost)[resource], most, resource=named, key=key)
 
 
 def twin(error: Exception, key: Hashable) -> Exception:

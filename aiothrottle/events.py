@@ -17,8 +17,8 @@ observers makes no events.
 """
 
 import logging
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from aiothrottle.rate import Rate
@@ -59,10 +59,12 @@ class Granted:
     """The limiter granted a request."""
 
     key: Hashable
-    #: Tokens.
+    #: Tokens; of a limiter with resources, those of ``requests``.
     cost: float
     #: Seconds that the request waited; 0.0 if it was granted at once.
     waited: float
+    #: Tokens of each resource; empty for a limiter without resources.
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(slots=True)

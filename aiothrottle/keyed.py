@@ -15,6 +15,7 @@ from aiothrottle._core.entry import Entry
 from aiothrottle._core.limits import UNCHANGED, Unchanged
 from aiothrottle._core.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle._core.threads import check_thread
+from aiothrottle.amounts import Cost
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import RateLimiter, entry_of, limiter_around
@@ -127,7 +128,7 @@ class KeyedRateLimiter:
     def throttle(
         self,
         key: Hashable,
-        cost: float = ONE,
+        cost: Cost = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -138,7 +139,7 @@ class KeyedRateLimiter:
     async def acquire(
         self,
         key: Hashable,
-        cost: float = ONE,
+        cost: Cost = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,
@@ -146,15 +147,15 @@ class KeyedRateLimiter:
         """`RateLimiter.acquire` of that key."""
         return await self[key].acquire(cost, priority=priority, timeout=timeout)
 
-    async def try_acquire(self, key: Hashable, cost: float = ONE) -> Decision:
+    async def try_acquire(self, key: Hashable, cost: Cost = ONE) -> Decision:
         """`RateLimiter.try_acquire` of that key."""
         return await self[key].try_acquire(cost)
 
-    async def peek(self, key: Hashable, cost: float = ONE) -> Decision:
+    async def peek(self, key: Hashable, cost: Cost = ONE) -> Decision:
         """`RateLimiter.peek` of that key."""
         return await self[key].peek(cost)
 
-    async def record(self, key: Hashable, cost: float = ONE) -> None:
+    async def record(self, key: Hashable, cost: Cost = ONE) -> None:
         """`RateLimiter.record` of that key."""
         await self[key].record(cost)
 
@@ -179,7 +180,7 @@ class KeyedRateLimiter:
     def throttled(
         self,
         key: Hashable,
-        cost: float = ONE,
+        cost: Cost = ONE,
         *,
         priority: float = 0,
         timeout: float | None = None,

@@ -13,15 +13,24 @@ from aiothrottle._core.build import Sharing, make_entry
 from aiothrottle._core.entry import Entry
 from aiothrottle._core.limits import UNCHANGED, Unchanged
 from aiothrottle._core.outcomes import adopt_rate, pause_for
-from aiothrottle._core.plan import AlgorithmLike, ConcurrencyLimit, Guard, RateLimit, misplaced
+from aiothrottle._core.plan import (
+    AlgorithmLike,
+    Burst,
+    ConcurrencyLimit,
+    Guard,
+    RateLimit,
+    misplaced,
+)
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.amounts import Cost, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
-from aiothrottle.errors import CostTooHigh, entered_before, no_copy
+from aiothrottle.errors import CostTooHigh, entered_before, no_copy, too_high
 from aiothrottle.permit import ONE, Permit, WatchedPermit, acquired
 from aiothrottle.rate import RateLike, as_rate
 from aiothrottle.redact import shown
+from aiothrottle.resource import resources_of
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.share_size import OnStoreError
 from aiothrottle.stores.store import Key, Store
@@ -47,14 +56,17 @@ class RateLimiter:
     Args:
         rate_limit: Tokens per second, a string such as ``"100/min"``, or a `Rate`. For several
             rates that all hold: a list of them (not a tuple), or ``"100/min, 1000/h"``. None: no
-            limit. ``"server"``: the rates that the server reports, which the sessions of this
+            limit. For several resources, such as requests and the tokens of a model: a mapping
+            of each to its rate or list of rates; then the cost of a request says what it takes of
+            each. ``"server"``: the rates that the server reports, which the sessions of this
             package pass to `follow`; give a `concurrency_limit` too, which alone holds if 20
             answers have reported nothing. An `AdaptiveRate`: found by trying.
         concurrency_limit: How many requests may be inside ``throttle()`` at once; or an
             `AdaptiveConcurrency`; or a `SharedConcurrency`, the limit of all processes together.
             None: no limit.
         burst: How many tokens may be taken back to back, 1 or more; after that, tokens are granted
-            at the average rate (of the fastest rate, if there are several). None: the whole limit.
+            at the average rate (of the fastest rate, if there are several). Of a limiter with
+            resources, a mapping. None: the whole limit.
         algorithm: How the rate is enforced: a class, which is called with the rate, or an instance.
             By default `SlidingWindowLog`: never more than the limit in any period.
         guard: A safety margin in seconds, added to the period, for the jitter of the network:
@@ -100,6 +112,7 @@ class RateLimiter:
 
     >>> limiter = RateLimiter(rate_limit=20, concurrency_limit=10)
     >>> limiter = RateLimiter(["10/s", "500/min", "10000/day"], concurrency_limit=8)
+    >>> limiter = RateLimiter({"requests": "500/min", "tokens": ["200000/min", "2000000/day"]})
     """
 
     __slots__ = ("__weakref__", "_engine", "_entered", "_entry")
@@ -109,7 +122,7 @@ class RateLimiter:
         rate_limit: RateLimit | Literal["server"] | None = None,
         *positional: Never,
         concurrency_limit: ConcurrencyLimit | None = None,
-        burst: float | None = None,
+        burst: Burst | None = None,
         algorithm: AlgorithmLike | None = None,
         guard: Guard | None = None,
         parent: "RateLimiter | None" = None,
@@ -148,12 +161,14 @@ class RateLimiter:
     # Not keyword-only: Python looks up the default of each keyword-only argument in a dict at every
     # call, which is a tenth of the time of an entry.
     def throttle(
-        self, cost: float = ONE, priority: float = 0, timeout: float | None = None
+        self, cost: Cost = ONE, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Return the permit to enter around a request, ``async with``: it waits for its turn.
 
         Args:
             cost: Tokens of the request, 0 or more. Cheaper requests never overtake a costly one.
+                Of a limiter with resources, a mapping such as ``{"tokens": 1500}``: a resource
+                that it does not name costs 0, but ``requests`` cost 1.
             priority: The higher priority is granted first. Each step counts as 10 seconds of
                 waiting, so no request starves.
             timeout: Seconds to wait at the most. The request is rejected at once if pauses and
@@ -183,7 +198,7 @@ class RateLimiter:
         return permit
 
     async def acquire(
-        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
+        self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
         """Wait for a turn and return the permit. Raises what `throttle` does.
 
@@ -193,7 +208,7 @@ class RateLimiter:
         permit = self._make(cost, priority, timeout)
         return await acquired(permit)
 
-    async def try_acquire(self, cost: float = ONE) -> Decision:
+    async def try_acquire(self, cost: Cost = ONE) -> Decision:
         """Start a request if it may start now and no request waits; never wait.
 
         The decision has the permit if it is allowed. Raises what `throttle` does.
@@ -203,17 +218,16 @@ class RateLimiter:
         permit = WatchedPermit(self._entry, waiter, granted=True) if verdict.allowed else None
         return self._decision(verdict, permit)
 
-    async def peek(self, cost: float = ONE) -> Decision:
+    async def peek(self, cost: Cost = ONE) -> Decision:
         """Return the decision of `try_acquire`, and spend nothing. Raises what `throttle` does."""
         return self._decision(await self._entry.peek(self._waiter_of(cost)))
 
-    async def record(self, cost: float = ONE) -> None:
+    async def record(self, cost: Cost = ONE) -> None:
         """Take tokens for a request that was sent already; this may make a debt."""
-        check_number("a cost", cost, "tokens")
-        await self._entry.record(cost)
+        await self._entry.record(self._check_cost(cost))
 
     def throttled(
-        self, cost: float = ONE, *, priority: float = 0, timeout: float | None = None
+        self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Callable[
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
@@ -266,6 +280,7 @@ class RateLimiter:
     ) -> None:
         """Change the limits, also for the present waiters. Spent tokens stay spent.
 
+        A limiter with resources needs rates for the same resources, or None for no rate limit.
         Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
         whose cost is above the new limit gets `CostTooHigh`.
 
@@ -399,27 +414,39 @@ class RateLimiter:
             f"{engine.in_flight}{limit} in flight, {engine.waiting} waiting>"
         )
 
-    def _make(self, cost: float, priority: float, timeout: float | None) -> WatchedPermit:
+    def _make(self, cost: Cost, priority: float, timeout: float | None) -> WatchedPermit:
         """Make a permit with a cost, a priority or a timeout."""
-        self._check(cost, priority, timeout)
-        if cost == ONE and not priority and timeout is None:
+        tokens = self._check(cost, priority, timeout)
+        if tokens == ONE and not priority and timeout is None:
             return WatchedPermit(self._entry)
-        return WatchedPermit(self._entry, Waiter(cost, priority, timeout))
+        return WatchedPermit(self._entry, Waiter(tokens, priority, timeout))
 
-    def _waiter_of(self, cost: float) -> Waiter:
+    def _waiter_of(self, cost: Cost) -> Waiter:
         """Make the waiter of `try_acquire` and `peek`, which do not wait."""
-        self._check(cost)
-        return Waiter(cost)
+        return Waiter(self._check(cost))
 
-    def _check(self, cost: float, priority: float = 0, timeout: float | None = None) -> None:
-        """Check the arguments of a permit."""
-        check_number("a cost", cost, "tokens")
-        if cost > self._entry.capacity:
-            raise CostTooHigh(cost, self._entry.capacity, key=self._engine.key)
+    def _check(self, cost: Cost, priority: float = 0, timeout: float | None = None) -> float:
+        """Check the arguments of a permit. Returns the cost for the engine."""
+        tokens = self._check_cost(cost)
+        if self._engine.resources:
+            if error := too_high(tokens, self._entry.capacity, key=self._engine.key):
+                raise error
+        elif tokens > self._entry.capacity:  # as in `too_high`, without the calls
+            raise CostTooHigh(tokens, self._entry.capacity, key=self._engine.key)
         if priority:
             check_number("priority", priority, least=-math.inf)
         if timeout is not None:
             check_number("timeout", timeout, "seconds")
+        return tokens
+
+    def _check_cost(self, cost: Any) -> float:  # noqa: ANN401 - a `Cost`, until it is checked
+        """Check a cost. Returns it for the engine."""
+        tokens: float = cost
+        if self._engine.resources and cost is not ONE:
+            tokens = read_cost(cost, self._engine.resources)
+        else:
+            check_number("a cost", cost, "tokens")
+        return tokens
 
     def _bind_if_running(self) -> None:
         try:
@@ -430,13 +457,15 @@ class RateLimiter:
         self._entry.bind()
 
     def _decision(self, verdict: Verdict, permit: Permit | None = None) -> Decision:
+        limit, remaining = self._entry.capacity, verdict.remaining
         return Decision(
             allowed=verdict.allowed,
-            limit=self._entry.capacity,
-            remaining=verdict.remaining,
+            limit=limit.real,
+            remaining=remaining.real,
             retry_after=verdict.retry_after,
             reset_after=verdict.reset_after,
             permit=permit,
+            resources=resources_of(limit, remaining, self._engine.resources),
         )
 
 

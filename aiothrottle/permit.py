@@ -6,11 +6,12 @@ import sys
 import warnings
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.amounts import Amounts, Cost, as_costs, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
 from aiothrottle.texts import number
@@ -165,7 +166,16 @@ class Permit:
 
     @property
     def cost(self) -> float:
-        """Tokens of the request; after `settle`, its final cost."""
+        """Tokens of the request; after `settle`, its final cost. Of resources, the requests."""
+        return self._tokens.real
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Tokens of each resource; empty for a limiter without resources."""
+        return as_costs(self._tokens, self._entry.engine.resources)
+
+    @property
+    def _tokens(self) -> float:
         waiter = getattr(self, "_waiter", None)
         return ONE if waiter is None else waiter.cost
 
@@ -195,18 +205,19 @@ class Permit:
             # A garbage collection in another thread calls this too.
             engine.loop.call_soon_threadsafe(self._release)
 
-    def settle(self, cost: float) -> None:
+    def settle(self, cost: Cost) -> None:
         """Set the final cost of the request: the difference is refunded, or charged.
 
         A higher cost makes a debt, for which later requests wait. A refund counts at the instant
         of the grant, so each window gets back what was taken from it.
 
         Args:
-            cost: Tokens, 0 or more; there is no upper bound.
+            cost: Tokens, 0 or more; there is no upper bound. Of a limiter with resources, a
+                mapping: a resource that it does not name keeps its cost.
 
         Raises:
-            TypeError: The cost is not a number.
-            ValueError: The cost is below zero or not finite.
+            TypeError: The cost is not a number; or not a mapping, if the limiter has resources.
+            ValueError: The cost is below zero or not finite, or of an unknown resource.
             RuntimeError: The permit is not held: not entered yet, or released.
 
         >>> async def ask(limiter, model, prompt):
@@ -214,11 +225,14 @@ class Permit:
         ...         answer = await model(prompt)
         ...         permit.settle(answer.tokens_used)
         """
+        engine = self._entry.engine
+        if engine.resources:
+            cost = read_cost(cost, engine.resources, self._tokens)
         check_number("a cost", cost, "tokens")
         if not self._held:
             raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
-        self._entry.engine.check_thread()
-        self._entry.settle(self._charged(), cost)
+        engine.check_thread()
+        self._entry.settle(self._charged(), cast("float", cost))
 
     def _charged(self) -> Waiter:
         """Return the waiter with the charges; a permit of the fast path gets one here."""
@@ -372,7 +386,11 @@ class Permit:
             state = "not acquired"
         elif (waiter := getattr(self, "_waiter", None)) is not None and waiter.future is not None:
             state = "waiting"
-        return f"<Permit of {number(self.cost)}, {state}>"
+        tokens = self._tokens
+        cost = number(tokens)
+        if isinstance(tokens, Amounts):
+            cost = ", ".join(f"{number(each)} {name}" for name, each in tokens.by_name.items())
+        return f"<Permit of {cost}, {state}>"
 
 
 class WatchedPermit(Permit):

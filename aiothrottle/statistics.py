@@ -2,7 +2,10 @@
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiothrottle.resource import Resource
 
 __all__ = ["Statistics", "Waits"]
 
@@ -42,7 +45,7 @@ class Statistics:
     #: Tokens that the server has left: its last report less the requests sent since. None: the
     #: server reported none, or has reset its quota since.
     quota_remaining: float | None
-    #: The part of the rate limit that is in use now, from 0 to 1.
+    #: The part of the rate limit that is in use now, from 0 to 1; of resources the greatest part.
     utilisation: float
     #: Tokens per second that an `AdaptiveRate` allows now; None without an `AdaptiveRate`.
     rate_limit: float | None = None
@@ -50,11 +53,13 @@ class Statistics:
     concurrency_limit: int | None = None
     #: The self-tuning guard, in seconds; None if the guard was given, or there is none.
     guard: float | None = None
-    #: The most tokens that are taken at once, as learned from throttled requests; None if the guard
-    #: was given, or there is none.
+    #: The most tokens that are taken at once, as learned from throttled requests; of resources, the
+    #: most requests. None if the guard was given, or there is none, or no limit of requests.
     burst: float | None = None
     #: Whether the store answered the last call; None without a store.
     store_up: bool | None = None
+    #: The limit of each resource, and what is free; empty for a limiter without resources.
+    resources: Mapping[str, Resource] = field(default_factory=dict[str, Resource])
 
 
 class Waits:

@@ -27,6 +27,8 @@ from typing import Any
 
 import aiothrottle
 from aiothrottle import RateLimiter, TokenBucket
+from aiothrottle.amounts import Cost
+from aiothrottle.permit import ONE
 
 BASELINE = Path(__file__).with_name("guard.json")
 # More than this above the baseline is a regression; more below asks for a new baseline.
@@ -35,22 +37,28 @@ WAITERS = 1000
 ALGORITHMS: dict[str, Callable[[float], RateLimiter]] = {
     "SlidingWindowLog": lambda rate: RateLimiter(rate, concurrency_limit=100_000),
     "TokenBucket": lambda rate: RateLimiter(rate, concurrency_limit=100_000, algorithm=TokenBucket),
+    "cost of 2": lambda rate: RateLimiter(2 * rate, concurrency_limit=100_000),
+    # Twice as much as a cost in one resource, at the most.
+    "cost in two resources": lambda rate: RateLimiter(
+        {"requests": rate, "tokens": 2 * rate}, concurrency_limit=100_000
+    ),
 }
+COSTS: dict[str, Cost] = {"cost of 2": 2.0, "cost in two resources": {"tokens": 2}}
 
 
-async def enter(limiter: RateLimiter, rounds: int) -> None:
+async def enter(limiter: RateLimiter, rounds: int, cost: Cost) -> None:
     """Enter without a wait."""
     for _ in range(rounds):
-        async with limiter.throttle():
+        async with limiter.throttle(cost):
             pass
 
 
-async def queue(limiter: RateLimiter, rounds: int) -> None:
+async def queue(limiter: RateLimiter, rounds: int, cost: Cost) -> None:
     """Have a thousand workers wait, `rounds` times each."""
 
     async def worker() -> None:
         for _ in range(rounds):
-            async with limiter.throttle():
+            async with limiter.throttle(cost):
                 pass
 
     await asyncio.gather(*(worker() for _ in range(WAITERS)))
@@ -61,11 +69,15 @@ Phase = tuple[str, Callable[[], Coroutine[Any, Any, None]], int]
 
 def phases(algorithm: str) -> list[Phase]:
     """Return name, work and rounds of each phase: few, then many."""
-    make = ALGORITHMS[algorithm]
+    make, cost = ALGORITHMS[algorithm], COSTS.get(algorithm, ONE)
     return [
-        *((f"{algorithm}, entry", lambda n=n: enter(make(1e9), n), n) for n in (200, 1200)),
+        *((f"{algorithm}, entry", lambda n=n: enter(make(1e9), n, cost), n) for n in (200, 1200)),
         *(
-            (f"{algorithm}, grant of {WAITERS}", lambda n=n: queue(make(1000), n), n * WAITERS)
+            (
+                f"{algorithm}, grant of {WAITERS}",
+                lambda n=n: queue(make(1000), n, cost),
+                n * WAITERS,
+            )
             for n in (1, 3)
         ),
     ]

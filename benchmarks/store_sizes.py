@@ -122,7 +122,7 @@ async def memory(found: Report, client: Client, keys: int) -> None:
         for number in range(MADE):
             # Only a window keeps an entry per request.
             costs = [1.0] * 50 if isinstance(algorithm, SlidingWindowLog) else [50.0]
-            request = requests.make("reserve", ("user", f"{number:07}"), algorithm, 3600.0, *costs)
+            request = requests.make("reserve", ("user", f"{number:07}"), algorithm, costs, 3600.0)
             assert request is not None
             answers.append(request.keys[1])
             await script(request.keys, request.args, client=pipe)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
 from aiothrottle import RateLimiter
+from aiothrottle.amounts import Cost
+from aiothrottle.permit import ONE
 from aiothrottle.testing import VirtualTimeLoop
 
 P = ParamSpec("P")
@@ -35,7 +37,7 @@ async def turns(count: int = 10) -> None:
 
 async def visit(
     limiter: RateLimiter,
-    cost: float = 1.0,
+    cost: Cost = ONE,
     *,
     stay: float = 0.0,
     **options: Any,  # noqa: ANN401 - options of `throttle`, also wrong ones
@@ -51,7 +53,7 @@ async def visit(
 def visits(
     limiter: RateLimiter,
     count: int,
-    cost: float = 1.0,
+    cost: Cost = ONE,
     **options: Any,  # noqa: ANN401 - options of `visit`
 ) -> list[asyncio.Task[float]]:
     """Start so many visits at once."""

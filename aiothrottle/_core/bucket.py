@@ -9,11 +9,13 @@ the credit is void. So each method below needs a `now` that was read with `flush
 """
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiothrottle.algorithms.all_of import AllOf, parts_of
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
-from aiothrottle.algorithms.server_quota import ServerQuota
+from aiothrottle.algorithms.per_resource import PerResource
+from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
+from aiothrottle.amounts import REQUESTS, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ class LocalBucket:
 
     __slots__ = (
         "_can",
+        "_own",
         "_quota",
         "algorithm",
         "clock",
@@ -42,6 +45,10 @@ class LocalBucket:
     )
 
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
+        # The server's quota and its state, once it is reported: then `algorithm` is that of the
+        # limiter, `_own`, and the quota beside it.
+        self._quota: tuple[ServerQuota, ServerQuotaState] | None = None
+        self._own: tuple[Algorithm[Any], Any]
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
         #: Requests with a cost of 1 that may start now without a decision. Kept small, as Python
@@ -50,10 +57,11 @@ class LocalBucket:
         self.timestamps: list[float] = []
         #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
-        # The server's quota, once it is reported: then `algorithm` is an AllOf of both.
-        self._quota: ServerQuota | None = None
 
     def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
+        if self._quota is not None:
+            self._own = algorithm, state
+            algorithm, state = _beside(algorithm, state, *self._quota)
         self.algorithm: Algorithm[Any] = algorithm
         self.state: Any = state
         self._can: Capabilities = capabilities(algorithm)
@@ -108,7 +116,11 @@ class LocalBucket:
 
     def remaining(self, now: float) -> float:
         """Return the tokens that may be taken now."""
-        return self.algorithm.remaining(self.state, now)
+        if self._quota is None:
+            return self.algorithm.remaining(self.state, now)
+        own, state = self._own
+        quota, of_server = self._quota  # of requests alone: other resources keep what they have
+        return least(own.remaining(state, now), quota.remaining(of_server, now))
 
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
@@ -119,31 +131,26 @@ class LocalBucket:
     @property
     def own(self) -> "tuple[Algorithm[Any], Any]":
         """The algorithm and its state, without the server's quota."""
-        if self._quota is None:
-            return self.algorithm, self.state
-        return cast("AllOf", self.algorithm).algorithms[0], self.state[0]
+        return (self.algorithm, self.state) if self._quota is None else self._own
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
         old, state = self.own
         if not isinstance(algorithm, AllOf):
             old, state = parts_of(old, state)[0]  # its counterpart: the others are dropped
-        inherited = inherit(algorithm, old, state, now)
-        if self._quota is None:
-            self._adopt(algorithm, inherited)
-        else:
-            self._adopt(AllOf(algorithm, self._quota), (inherited, self.state[1]))
+        self._adopt(algorithm, inherit(algorithm, old, state, now))
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
         algorithm, _ = self.own
-        fresh = algorithm.start()
-        self.state = fresh if self._quota is None else (fresh, self.state[1])
+        self._adopt(algorithm, algorithm.start())
 
     def restart(self, clock: "Callable[[], float]") -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
-        self.state = self.algorithm.start()
+        if self._quota is not None:
+            self._quota = self._quota[0], self._quota[0].start()
+        self.reset()
 
     # ---- the server's quota ----------------------------------------------------------------------
 
@@ -159,7 +166,7 @@ class LocalBucket:
         in_flight: int,
         evenly: bool,
     ) -> None:
-        """Keep to the quota that the server reported, besides the limiter's own algorithm.
+        """Keep to the quota of requests that the server reported, besides the own algorithm.
 
         Args:
             now: The time.
@@ -174,17 +181,18 @@ class LocalBucket:
         """
         uncounted = 0
         if self._quota is None:
-            self._quota = ServerQuota(evenly=evenly)
-            self._adopt(AllOf(self.algorithm, self._quota), (self.state, self._quota.start()))
+            quota, own = ServerQuota(evenly=evenly), self.own
+            self._quota = quota, quota.start()
+            self._adopt(*own)
             uncounted = in_flight
-            self.state[1].unanswered = in_flight + 1.0
+            self._quota[1].unanswered = in_flight + 1.0
+        quota, state = self._quota
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         least = reset_after - error - (now - sent_at)
-        binds = self._quota.evenly or self._exceeds(now, remaining, least)
-        quota = self.state[1]
-        quota.limit = limit
-        self._quota.update(
-            quota,
+        binds = quota.evenly or self._exceeds(now, remaining, least)
+        state.limit = limit
+        quota.update(
+            state,
             now,
             remaining - uncounted,
             reset_after,
@@ -196,32 +204,51 @@ class LocalBucket:
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
         own, state = self.own
-        log = () if self._quota is None else self.state[1].log
+        log = () if self._quota is None else self._quota[1].log
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
             own.take(state, timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
         """Let one request find out whether the server has reset its quota at that instant."""
         if self._quota is not None:
-            self._quota.expect_reset(self.state[1], at)
+            quota, state = self._quota
+            quota.expect_reset(state, at)
 
-    def _exceeds(self, now: float, tokens: float, seconds: float) -> bool:
-        """Return whether the limiter's own algorithm admits more than that within so many seconds.
+    def _exceeds(self, now: float, requests: float, seconds: float) -> bool:
+        """Return whether the limiter's own algorithm admits more requests within so many seconds.
 
-        If not, a quota of so many tokens holds by itself. It may be less than what the server has
+        If not, a quota of so many requests holds by itself. It may be less than what the server has
         by now: the report is late, the requests in flight are counted or not, and a window of the
         server ends before one of the limiter does.
         """
         own, state = self.own
-        if own.capacity == math.inf:
+        if own.capacity.real == math.inf:
             return True
-        delay = capabilities(own).delay_behind(own, state, now, 1.0, tokens)
+        delay = capabilities(own).delay_behind(own, state, now, 1.0, requests)
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:
         """Return the seconds until the server's quota admits the cost."""
-        return 0.0 if self._quota is None else self._quota.delay(self.state[1], now, cost)
+        if self._quota is None:
+            return 0.0
+        quota, state = self._quota
+        return quota.delay(state, now, cost.real)
 
     def quota_remaining(self, now: float) -> float | None:
         """Return the tokens that the server has left; None: not known."""
-        return None if self._quota is None else self._quota.reported(self.state[1], now)
+        if self._quota is None:
+            return None
+        quota, state = self._quota
+        return quota.reported(state, now)
+
+
+def _beside(
+    algorithm: "Algorithm[Any]",
+    state: Any,  # noqa: ANN401 - its state
+    quota: ServerQuota,
+    quota_state: ServerQuotaState,
+) -> "tuple[Algorithm[Any], Any]":
+    """Return the algorithm and its state with the quota of requests beside it."""
+    if isinstance(algorithm, PerResource):
+        return algorithm.beside((REQUESTS, quota)), (*state, quota_state)
+    return AllOf(algorithm, quota), (state, quota_state)

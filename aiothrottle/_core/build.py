@@ -18,6 +18,7 @@ from aiothrottle._core.plan import (
     RateLimit,
     check_shareable,
     make_plan,
+    names_of,
     slots_of,
 )
 from aiothrottle.algorithms import Unlimited
@@ -77,7 +78,16 @@ def make_entry(
     _check(sharing, concurrency_limit, parent)
     if choice[2] is None and isinstance(sharing.store, MemoryStore):
         choice = (*choice[:2], 0.0)  # in one process no answer is late
-    limits = Limits(choice, concurrency_limit)
+    resources = names_of(rate_limit, choice[1])
+    if resources and sharing.prefetch is not None:
+        raise ValueError("prefetch is for limiters without resources: give none")
+    above = () if parent is None else parent.engine.resources
+    if above and not resources and not (rate_limit is None and choice[1] is None):
+        raise ValueError(
+            f"the parent has the resources {', '.join(above)}: give rate_limit a rate for each of "
+            "the limiter's own, such as {'requests': '2/s'}"
+        )
+    limits = Limits(choice, concurrency_limit, resources)
     plan = Plan(Unlimited())
     if rate_limit != SERVER:
         plan = make_plan(rate_limit, choice, shared=sharing.store is not None)
@@ -102,6 +112,7 @@ def make_entry(
     feedback = Feedback(plan.rate, slots, plan.guard)
     # Until the server has reported its rate, its answers are counted.
     engine.feedback = feedback if feedback.is_needed or limits.rate_unknown else None
+    engine.resources = (*resources, *(name for name in above if name not in resources))
     return engine if parent is None else Chain(engine, parent)
 
 

@@ -16,6 +16,7 @@ from aiothrottle._core.engine import Engine, fail
 from aiothrottle._core.entry import Entry
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
+from aiothrottle.amounts import least, positive
 from aiothrottle.errors import LimiterClosed, QueueFull, ThrottleTimeout
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ __all__ = ["Chain"]
 class Chain:
     """An engine, and the limiter above it."""
 
-    __slots__ = ("__weakref__", "_climber", "above", "bucket", "engine", "semaphore")
+    __slots__ = ("__weakref__", "_climber", "_narrows", "above", "bucket", "engine", "semaphore")
 
     def __init__(self, engine: Engine, above: Entry) -> None:
         self.engine: Engine = engine
@@ -39,6 +40,8 @@ class Chain:
         # The parts of the engine, for `Permit`: a chain has no credit.
         self.bucket: LocalBucket = engine.bucket
         self.semaphore: Semaphore = engine.semaphore
+        # Whether the limiter above has no resources, and so counts requests only.
+        self._narrows = bool(engine.resources and not above.engine.resources)
         # The request that stands in the queue above.
         self._climber: Waiter | None = None
         engine.chained = True
@@ -52,7 +55,7 @@ class Chain:
     @property
     def capacity(self) -> float:
         """The greatest cost that this limiter and those above can ever admit."""
-        return min(self.engine.capacity, self.above.capacity)
+        return least(self.engine.capacity, self.above.capacity)
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -81,7 +84,7 @@ class Chain:
 
     def start(self, waiter: Waiter, now: float) -> None:
         """Take a slot and the tokens of a new request, here and above."""
-        waiter.above = Waiter(waiter.cost, waiter.priority)
+        waiter.above = self._waiter_above(waiter)
         self.above.start(waiter.above, self.above.now())
         self.engine.start(waiter, now)
 
@@ -100,7 +103,7 @@ class Chain:
     def _climb(self, waiter: Waiter) -> "Future[None] | None":
         try:
             if waiter.above is None:
-                waiter.above = Waiter(waiter.cost, waiter.priority)
+                waiter.above = self._waiter_above(waiter)
                 self._climber = waiter
                 return self.above.arrive(waiter.above, as_head=True)
             return None if waiter.above.started else self.above.resume(waiter.above)
@@ -110,6 +113,13 @@ class Chain:
         except QueueFull:
             self.engine.reject("queue full")
             raise
+
+    def _waiter_above(self, waiter: Waiter) -> Waiter:
+        return Waiter(self._cost_above(waiter.cost), waiter.priority)
+
+    def _cost_above(self, cost: float) -> float:
+        """Return what a cost is for the limiter above."""
+        return cost.real if self._narrows else cost
 
     def _descend(self, waiter: Waiter) -> None:
         """Leave the queue above, or give back the grant from above."""
@@ -167,12 +177,12 @@ class Chain:
         """Charge the request `cost` in place of its earlier cost, here and above."""
         self.engine.settle(waiter, cost)
         if waiter.above is not None:
-            self.above.settle(waiter.above, cost)
+            self.above.settle(waiter.above, self._cost_above(cost))
 
     def charge(self, cost: float) -> None:
         """Take tokens out of turn, here and above."""
         self.engine.charge(cost)
-        self.above.charge(cost)
+        self.above.charge(self._cost_above(cost))
 
     async def record(self, cost: float) -> None:
         """Take tokens for a request that was sent already, here and above."""
@@ -194,7 +204,7 @@ class Chain:
         here, above = self.engine.verdict(wait), self.above.verdict(wait)
         return Verdict(
             allowed,
-            min(here.remaining, above.remaining),
+            least(here.remaining, above.remaining),
             wait,
             max(here.reset_after, above.reset_after),
         )
@@ -204,12 +214,13 @@ class Chain:
         if ahead is None:
             ahead = self.engine.cost_ahead(waiter)
         wait = self.engine.estimate(now, waiter, ahead)
+        ahead = self._cost_above(ahead)
         climber = self._climber
         if climber is not None and climber.above is not None and not climber.above.started:
             ahead -= climber.above.cost  # it stands in the queue above already
-        probe = Waiter(waiter.cost, waiter.priority)
+        probe = self._waiter_above(waiter)
         probe.at = waiter.at
-        ahead = max(0.0, ahead) + self.above.cost_ahead(probe)
+        ahead = positive(ahead) + self.above.cost_ahead(probe)
         return max(wait, self.above.estimate(self.above.now(), probe, ahead))
 
     def cost_ahead(self, waiter: Waiter) -> float:

@@ -6,6 +6,8 @@ what was taken from it.
 
 from typing import TYPE_CHECKING
 
+from aiothrottle.amounts import common
+
 if TYPE_CHECKING:
     from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.wait_queue import Waiter
@@ -22,13 +24,14 @@ def charge_more(bucket: "LocalBucket", waiter: "Waiter", now: float, cost: float
 
 def refund(bucket: "LocalBucket", waiter: "Waiter", now: float, cost: float) -> None:
     """Refund tokens, the last charge first."""
-    charges = waiter.later_charges or []
-    while charges and cost > 0:
+    charges, kept = waiter.later_charges or [], list[tuple[float, float]]()
+    while charges and cost:
         at, charged = charges.pop()
-        back = min(charged, cost)
-        bucket.refund(now, back, at)
-        cost -= back
-        if back < charged:
-            charges.append((at, charged - back))
-    if cost > 0:
+        if back := common(charged, cost):
+            bucket.refund(now, back, at)
+            cost -= back
+        if rest := charged - back:  # of other resources, or the charge was greater
+            kept.append((at, rest))
+    charges += reversed(kept)
+    if cost:
         bucket.refund(now, cost, waiter.at)

@@ -36,7 +36,8 @@ from aiothrottle._core.snapshot import statistics_of
 from aiothrottle._core.threads import check_loop, check_thread
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter, WaitQueue
-from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleTimeout, twin
+from aiothrottle.amounts import as_costs, positive
+from aiothrottle.errors import CostTooHigh, LimiterClosed, ThrottleTimeout, too_high, twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -76,6 +77,7 @@ class Engine:
         "queue",
         "rejects",
         "rejects_waiters",
+        "resources",
         "semaphore",
         "shared",
         "thread",
@@ -106,6 +108,9 @@ class Engine:
         self.shared: SharedTokens | None = None
         #: The limits that the user asked for.
         self.limits: Limits = limits or Limits()
+        #: The resources that a cost may name: of this limiter and of those above it. Without any,
+        #: a cost is a number.
+        self.resources: tuple[str, ...] = ()
         #: Its key in a `KeyedRateLimiter`.
         self.key: Hashable = None
         self.closed: bool = False
@@ -346,7 +351,7 @@ class Engine:
         if self.pause.awaits_trial:
             self.start_trial(waiter, now)
         if self.observers.listeners:
-            self.observers.emit(events.Granted(self.key, waiter.cost, 0.0))
+            self.report_grant(waiter.cost, 0.0)
         elif (
             not self.chained
             and not self.pause.awaits_trial  # the next request has to wait
@@ -381,8 +386,13 @@ class Engine:
         observers = self.observers
         observers.waits.recent.append(waiter.waited)
         if observers.listeners:
-            observers.emit(events.Granted(self.key, waiter.cost, waiter.waited))
+            self.report_grant(waiter.cost, waiter.waited)
         return None
+
+    def report_grant(self, cost: float, waited: float) -> None:
+        """Emit `Granted`; there is a listener."""
+        costs = as_costs(cost, self.resources) if self.resources else {}
+        self.observers.emit(events.Granted(self.key, cost.real, waited, costs))
 
     def _last_has_started(self) -> None:
         assert self.loop is not None
@@ -532,12 +542,11 @@ class Engine:
     def settle(self, waiter: Waiter, cost: float) -> None:
         """Charge the request `cost` in place of its earlier cost."""
         now = self.now()
-        more = cost - waiter.cost
-        if more > 0:
+        if more := positive(cost - waiter.cost):
             charge_more(self.bucket, waiter, now, more)
             self.epoch += 1
-        else:
-            refund(self.bucket, waiter, now, -more)
+        if less := positive(waiter.cost - cost):
+            refund(self.bucket, waiter, now, less)
             self.wake()
         waiter.cost = cost
         if self.shared is not None:
@@ -586,8 +595,7 @@ class Engine:
             self.observers.emit(events.Rejected(self.key, reason))
 
     def _too_high(self, cost: float) -> CostTooHigh | None:
-        capacity = self.capacity
-        return CostTooHigh(cost, capacity, key=self.key) if cost > capacity else None
+        return too_high(cost, self.capacity, key=self.key)
 
     # ---- serving ---------------------------------------------------------------------------------
 
@@ -657,8 +665,8 @@ class Engine:
         self.reconsider()
         self._patient = not self.rejects.bounds_queue and self.bucket.max_wait == math.inf
         for waiter in self.queue:
-            if waiter.cost > algorithm.capacity:
-                fail(waiter, CostTooHigh(waiter.cost, algorithm.capacity, key=self.key))
+            if error := too_high(waiter.cost, algorithm.capacity, key=self.key):
+                fail(waiter, error)
 
     def reconsider(self) -> None:
         """Begin a new epoch, and wake the consumer."""

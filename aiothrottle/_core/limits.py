@@ -4,7 +4,7 @@ Invariant: a change is checked as a whole before any part of it is applied.
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -19,6 +19,7 @@ from aiothrottle._core.plan import (
     check_algorithm,
     check_shareable,
     make_plan,
+    names_of,
     number_of,
     slots_of,
 )
@@ -89,6 +90,7 @@ class Limits:
         "_answers",
         "_choice",
         "_concurrency_limit",
+        "_resources",
         "_window",
         "are_updated",
         "begin_small",
@@ -100,7 +102,9 @@ class Limits:
         self,
         choice: AlgorithmChoice = (None, None, None),
         concurrency_limit: ConcurrencyLimit | None = None,
+        resources: Sequence[str] = (),
     ) -> None:
+        self._resources: frozenset[str] = frozenset(resources)
         # Kept for `update`, which changes the rate alone.
         self._choice: AlgorithmChoice = choice
         self._concurrency_limit: ConcurrencyLimit | None = concurrency_limit
@@ -136,7 +140,7 @@ class Limits:
         burst, algorithm, guard = self._choice
         check_algorithm(burst, algorithm, 0.0 if guard is None or guard == AUTO else guard)
         # Any rate of the server must make a valid algorithm: reject wrong arguments now.
-        make_plan(Rate(1), (None if burst is None else min(burst, 1), algorithm, guard))
+        make_plan(Rate(1), (None if burst is None else 1.0, algorithm, guard))
         self.server_rates, self.rate_unknown = (), True
 
     def expect_outcomes(self, engine: Host) -> None:
@@ -159,6 +163,8 @@ class Limits:
             TypeError, ValueError: A limit is wrong; nothing is changed.
         """
         plan: Plan | None = None
+        if rate_limit is not None and rate_limit is not UNCHANGED:
+            self._check_resources(names_of(rate_limit))
         if rate_limit is None and isinstance(self._choice[1], type | None):
             plan = Plan(Unlimited())
         elif rate_limit is not UNCHANGED:
@@ -196,6 +202,15 @@ class Limits:
         engine.feedback = feedback if feedback.is_needed else None
         self._resize(engine)
 
+    def _check_resources(self, names: Sequence[str]) -> None:
+        """Raise ValueError if a new rate limit has other resources: waiters have costs in these."""
+        if self._resources != frozenset(names):
+            has = ", ".join(sorted(self._resources)) or "no resources"
+            raise ValueError(
+                f"this limiter has {has}, and the new rate_limit {', '.join(names) or 'none'}: "
+                "give a rate for each of the same resources, or make a new limiter"
+            )
+
     def follow(self, engine: Host, rates: Sequence[RateLike]) -> None:
         """Keep to the rates that the server has reported.
 
@@ -207,6 +222,7 @@ class Limits:
             burst, algorithm, guard = self._choice
             if burst is not None:  # a small limit of the server must not raise an error
                 fastest = max(reported, key=lambda rate: rate.limit / rate.period)
+                assert not isinstance(burst, Mapping)  # the server reports no resources
                 burst = min(burst, fastest.in_whole_tokens.limit)
             plan = make_plan(
                 list(reported),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aiothrottle import events
 from aiothrottle._core.feedback import Change, Feedback, PauseRule, lasts
 from aiothrottle.adaptive.pace import Pace
-from aiothrottle.algorithms import Unlimited
+from aiothrottle.algorithms import PerResource, Unlimited
 from aiothrottle.algorithms.all_of import parts_of
 from aiothrottle.algorithms.capabilities import used
 from aiothrottle.texts import duration
@@ -126,18 +126,40 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) 
         own=own,
     )
     guard = feedback.guard
-    if guard is not None and guard.burst.may_grow and (own or guard.of_children):
-        instant = engine.now()
-        bounded, state = parts_of(*engine.bucket.own)[-1]
-        # A burst that is not used up teaches it nothing.
-        if bounded.delay(state, instant, 1.0) > 0.0:
-            changes += guard.succeeded(now, now - age)
+    if (
+        guard is not None
+        and guard.burst.may_grow
+        and (own or guard.of_children)
+        and _is_burst_used_up(engine)  # otherwise it teaches nothing
+    ):
+        changes += guard.succeeded(now, now - age)
     if changes:
         apply(engine, changes)
     if engine.limits.rate_unknown:
         engine.limits.answered(engine)
     elif guard is None and not feedback.is_needed:
         engine.feedback = None
+
+
+def _is_burst_used_up(engine: Host) -> bool:
+    """Return whether the last algorithm of requests, that of a learned burst, admits none now.
+
+    Without a limit of requests there is no burst, only a wider guard, which time alone narrows.
+    """
+    now = engine.now()
+    requests = _of_requests(engine)
+    if requests is None:
+        return True
+    bounded, state = parts_of(*requests)[-1]
+    return bounded.delay(state, now, 1.0) > 0.0
+
+
+def _of_requests(engine: Host) -> "tuple[Algorithm[Any], Any] | None":
+    """Return the own algorithm of requests and its state; None: they have no limit."""
+    algorithm, state = engine.bucket.own
+    if isinstance(algorithm, PerResource):
+        return algorithm.of_requests(state)
+    return algorithm, state
 
 
 def _end_trial(engine: Host, sent_at: float) -> None:
@@ -236,7 +258,8 @@ def _learn(engine: Host, age: float, pause: float, *, own: bool) -> None:
     """Record a 429 of a request that started `age` seconds ago, and the pause after it."""
     if engine.feedback is not None:
         now = engine.now()
-        tokens = used(*engine.bucket.own, now)
+        requests = _of_requests(engine)
+        tokens = 0.0 if requests is None else used(*requests, now)
         changes = engine.feedback.throttled(now, now - age, pause, used=tokens, own=own)
         if changes:
             apply(engine, changes)

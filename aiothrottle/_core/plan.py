@@ -1,7 +1,7 @@
 """The plan of a limiter: rate, burst, algorithm and guard, checked and made into one algorithm."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,6 +13,7 @@ from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
     LeakyBucket,
+    PerResource,
     SlidingWindowCounter,
     SlidingWindowLog,
     SupportsRate,
@@ -23,6 +24,7 @@ from aiothrottle.algorithms import (
 from aiothrottle.algorithms.bounded_burst import BoundedBurst
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import check_algorithm as check_members
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.checks import check_number, check_whole
 from aiothrottle.rate import Rate, RateLike, as_rate, as_rates, no_tuple
 from aiothrottle.redact import shown
@@ -32,6 +34,7 @@ __all__ = [
     "AUTO",
     "AlgorithmChoice",
     "AlgorithmLike",
+    "Burst",
     "ConcurrencyLimit",
     "Guard",
     "Plan",
@@ -40,14 +43,18 @@ __all__ = [
     "check_shareable",
     "make_plan",
     "misplaced",
+    "names_of",
     "number_of",
     "slots_of",
 ]
 
 AlgorithmLike: TypeAlias = type[Algorithm[Any]] | Algorithm[Any]
 Guard: TypeAlias = float | Literal["auto"]
-AlgorithmChoice: TypeAlias = tuple[float | None, AlgorithmLike | None, Guard | None]
-RateLimit: TypeAlias = RateLike | Sequence[RateLike] | AdaptiveRate
+Burst: TypeAlias = float | Mapping[str, float]
+AlgorithmChoice: TypeAlias = tuple[Burst | None, AlgorithmLike | None, Guard | None]
+# One rate, or several that all hold.
+_Rates: TypeAlias = RateLike | Sequence[RateLike]
+RateLimit: TypeAlias = _Rates | Mapping[str, _Rates] | AdaptiveRate
 ConcurrencyLimit: TypeAlias = int | AdaptiveConcurrency | SharedConcurrency
 
 #: The guard that is measured.
@@ -78,14 +85,14 @@ class _Recipe:
     memory.
     """
 
-    rate_limit: RateLike | Sequence[RateLike] | None
-    burst: float | None
+    rate_limit: _Rates | Mapping[str, _Rates] | None
+    burst: Burst | None
     algorithm: AlgorithmLike | None
 
     def __call__(self, guard: float, learned: float | None = None) -> Algorithm[Any]:
         """Make the algorithm; `learned` is the burst that a server was found to accept."""
         rate_limit, burst, algorithm = self.rate_limit, self.burst, self.algorithm
-        check_algorithm(burst, algorithm, guard)
+        check_algorithm(burst, algorithm, guard, names_of(rate_limit))
         if rate_limit is None:
             if guard or burst is not None:
                 raise ValueError("guard and burst say how a rate_limit is used: give one")
@@ -95,19 +102,52 @@ class _Recipe:
                 raise ValueError(f"{algorithm.__name__} needs a rate_limit; or give an instance")
             algorithm.start()  # raises if it lacks a rate
             return algorithm
-        rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
-        algorithms = [_apply(algorithm, rate) for rate in rates]
-        if burst is not None:
-            fastest = _fastest(rates)
-            if burst > fastest.in_whole_tokens.limit:
-                raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
-            pace = TokenBucket(fastest, burst=burst)
-            algorithms = (
-                [pace] if algorithm is TokenBucket and len(algorithms) == 1 else [*algorithms, pace]
-            )
-        if learned is not None:
-            algorithms = [*algorithms, BoundedBurst(_fastest(rates), learned)]
+        if isinstance(rate_limit, Mapping):
+            return PerResource(*_parts(rate_limit, burst, algorithm, guard, learned))
+        algorithms = _algorithms(rate_limit, cast("float | None", burst), algorithm, guard, learned)
         return algorithms[0] if len(algorithms) == 1 else AllOf(*algorithms)
+
+
+def _algorithms(
+    rate_limit: _Rates,
+    burst: float | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+    learned: float | None,
+) -> list[Algorithm[Any]]:
+    """Make an algorithm of each rate, and behind them those of the burst and the learned burst."""
+    rates = [Rate(rate.limit, rate.period + guard) for rate in _rates(rate_limit)]
+    algorithms = [_apply(algorithm, rate) for rate in rates]
+    if burst is not None:
+        fastest = _fastest(rates)
+        if burst > fastest.in_whole_tokens.limit:
+            raise ValueError(f"burst={burst!r} is more than the limit ever admits: {fastest}")
+        pace = TokenBucket(fastest, burst=burst)
+        if algorithm is TokenBucket and len(algorithms) == 1:
+            algorithms.clear()  # the bucket of the burst is tighter
+        algorithms.append(pace)
+    if learned is not None:
+        algorithms.append(BoundedBurst(_fastest(rates), learned))
+    return algorithms
+
+
+def _parts(
+    rate_limit: Mapping[str, _Rates],
+    burst: Burst | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+    learned: float | None,
+) -> Iterator[tuple[str, Algorithm[Any]]]:
+    """Make the algorithms of each resource, with its name; the learned burst is of requests."""
+    bursts: Mapping[str, float] = burst if isinstance(burst, Mapping) else {}
+    for name, rates in rate_limit.items():
+        try:
+            bound = learned if name == REQUESTS else None
+            made = _algorithms(rates, bursts.get(name), algorithm, guard, bound)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the resource {name!r}: {error}") from error
+        for each in made:
+            yield name, each
 
 
 def make_plan(
@@ -146,32 +186,45 @@ def make_plan(
     asked = guard == AUTO
     if isinstance(rate_limit, tuple):
         raise no_tuple(rate_limit)
+    # As it is now: it is read again for each guard.
     if isinstance(rate_limit, list):
-        rate_limit = tuple(rate_limit)  # as it is now: it is read again for each guard
+        rate_limit = tuple(rate_limit)
+    elif isinstance(rate_limit, Mapping):
+        rate_limit = _frozen(rate_limit)
     if guard is None:
         if rate_limit is None or not _may_stretch(algorithm):
             guard = 0.0
         else:
-            guard = _shared_guard(_rates(rate_limit)) if shared else AUTO
+            guard = _shared_guard(_all_rates(rate_limit)) if shared else AUTO
     make = _Recipe(rate_limit, burst, algorithm)
     if guard != AUTO:
         return Plan(make(guard))
     if rate_limit is None:
         raise ValueError("guard says how a rate_limit is used: give one")
-    rates = _rates(rate_limit)
-    period = min(rate.period for rate in rates)
-    most, fastest = make(0.0).capacity, _fastest(rates)
-    interval = fastest.period / fastest.limit
-    if before is not None and before.guard is not None:
-        measured = before.guard.measured.with_period(period)
-        learned = before.guard.burst.with_limit(most, interval)
+    known = None if before is None else before.guard
+    control = _control(rate_limit, make, known, of_children=asked)
+    if begin_small and not known:
+        control.begin_small()
+    return Plan(control.build(), guard=control)
+
+
+def _control(
+    rate_limit: _Rates | Mapping[str, _Rates],
+    make: _Recipe,
+    known: GuardControl | None,
+    *,
+    of_children: bool,
+) -> GuardControl:
+    """Make the controller of guard and burst, which continues with what is known."""
+    period = min(rate.period for rate in _all_rates(rate_limit))
+    most, interval = make(0.0).capacity.real, _interval(rate_limit)
+    if known is not None:
+        measured = known.measured.with_period(period)
+        learned = known.burst.with_limit(most, interval)
     else:
         measured, learned = SelfTuningGuard(period), LearnedBurst(most, interval)
     intervals = max(1.0, period / interval)
-    control = GuardControl(measured, learned, make, intervals=intervals, of_children=asked)
-    if begin_small and not (before and before.guard):
-        control.begin_small()
-    return Plan(control.build(), guard=control)
+    return GuardControl(measured, learned, make, intervals=intervals, of_children=of_children)
 
 
 def _shared_guard(rates: list[Rate]) -> float:
@@ -208,7 +261,53 @@ def _fastest(rates: list[Rate]) -> Rate:
     return max(rates, key=lambda rate: rate.limit / rate.period)
 
 
-def _rates(rate_limit: RateLike | Sequence[RateLike]) -> list[Rate]:
+def _interval(rate_limit: _Rates | Mapping[str, _Rates]) -> float:
+    """Return the seconds of a request, evenly spaced; infinity if requests have no limit."""
+    if isinstance(rate_limit, Mapping):
+        if REQUESTS not in rate_limit:
+            return math.inf  # no burst is learned, as for a slow rate
+        rate_limit = rate_limit[REQUESTS]
+    fastest = _fastest(_rates(rate_limit))
+    return fastest.period / fastest.limit
+
+
+def names_of(rate_limit: object, algorithm: AlgorithmLike | None = None) -> tuple[str, ...]:
+    """Return the names of the resources of a limiter; none if its costs are numbers."""
+    if isinstance(rate_limit, Mapping):
+        return tuple(cast("Mapping[str, object]", rate_limit))
+    return tuple(dict.fromkeys(algorithm.names)) if isinstance(algorithm, PerResource) else ()
+
+
+def _frozen(rate_limit: Mapping[str, _Rates]) -> Mapping[str, _Rates]:
+    """Check the names of the resources, and return a copy that nobody changes."""
+    if not rate_limit:
+        raise ValueError(
+            "rate_limit is an empty mapping; write a rate for each resource, such as "
+            "{'requests': '500/min', 'tokens': '200000/min'}, or None for no limit"
+        )
+    frozen: dict[str, _Rates] = {}
+    for name, rates in rate_limit.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a resource must have a name, a text, got {shown(name)}")
+        if isinstance(rates, tuple):
+            raise no_tuple(cast("tuple[object, ...]", rates))
+        frozen[name] = tuple(rates) if isinstance(rates, list) else rates
+    return frozen
+
+
+def _all_rates(rate_limit: _Rates | Mapping[str, _Rates]) -> list[Rate]:
+    if not isinstance(rate_limit, Mapping):
+        return _rates(rate_limit)
+    found: list[Rate] = []
+    for name, rates in rate_limit.items():
+        try:
+            found += _rates(rates)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the resource {name!r}: {error}") from error
+    return found
+
+
+def _rates(rate_limit: _Rates) -> list[Rate]:
     if isinstance(rate_limit, list | tuple):
         if not rate_limit:
             raise ValueError("rate_limit is an empty list; write a rate, or None for no limit")
@@ -249,14 +348,36 @@ def number_of(concurrency_limit: ConcurrencyLimit | None) -> int | None:
     return concurrency_limit
 
 
-def check_algorithm(burst: float | None, algorithm: AlgorithmLike | None, guard: float) -> None:
-    """Raise if a burst, an algorithm or a guard is invalid for any rate."""
+def check_algorithm(
+    burst: Burst | None,
+    algorithm: AlgorithmLike | None,
+    guard: float,
+    resources: Sequence[str] = (),
+) -> None:
+    """Raise if a burst, an algorithm or a guard is invalid for any rate of these resources."""
     if not isinstance(guard, int | float):
         raise TypeError(f'guard must be a number of seconds or "auto", got {shown(guard)}')
     check_number("guard", guard, "seconds")
-    check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
+    if burst is not None and resources:
+        _check_bursts(burst, resources)
+    else:
+        check_number("burst", burst, "tokens", least=1, none="None for the whole limit")
     if algorithm is not None:
         check_members(algorithm)
+
+
+def _check_bursts(burst: Burst, resources: Sequence[str]) -> None:
+    if not isinstance(burst, Mapping):
+        raise TypeError(
+            f"burst must be a mapping of the resources {', '.join(resources)} to tokens, "
+            f"got {shown(burst)}"
+        )
+    for name, tokens in burst.items():
+        if name not in resources:
+            raise ValueError(
+                f"burst may have the resources {', '.join(resources)}, got {shown(name)}"
+            )
+        check_number(f"the burst of {name!r}", tokens, "tokens", least=1)
 
 
 def _apply(algorithm: AlgorithmLike | None, rate: Rate) -> Algorithm[Any]:

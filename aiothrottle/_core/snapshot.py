@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from aiothrottle.resource import Resource, resources_of
 from aiothrottle.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Host(Protocol):
     feedback: "Feedback | None"
     observers: "Observers"
     pause: "Pause"
+    resources: tuple[str, ...]
     semaphore: "Semaphore"
 
     @property
@@ -41,7 +43,9 @@ def statistics_of(engine: Host) -> Statistics:
     if waits.recent:
         waits.count_recent()
     at_once = bucket.granted - waits.count
-    capacity, remaining = bucket.capacity, bucket.remaining(now)
+    limit, remaining = bucket.capacity, bucket.remaining(now)
+    resources = resources_of(limit, remaining, engine.resources)
+    of_each = [*resources.values()] or [Resource(limit, remaining)]
     rate = feedback and feedback.rate
     guard = feedback and feedback.guard
     return Statistics(
@@ -56,10 +60,11 @@ def statistics_of(engine: Host) -> Statistics:
         waited_max=waits.longest,
         paused_for=engine.pause.left(now),
         quota_remaining=bucket.quota_remaining(now),
-        utilisation=0.0 if math.isinf(capacity) else 1.0 - remaining / capacity,
+        utilisation=max(each.utilisation for each in of_each),
         rate_limit=rate.state.rate if rate else None,
         concurrency_limit=engine.semaphore.limit,
         guard=guard.measured.seconds if guard else None,
-        burst=guard.burst.size if guard else None,
+        burst=guard.burst.size if guard and guard.burst.size < math.inf else None,
         store_up=engine.store_up,
+        resources=resources,
     )

@@ -14,7 +14,7 @@ from aiothrottle.algorithms.capabilities import (
 )
 from aiothrottle.algorithms.protocol import Algorithm, check_algorithm
 
-__all__ = ["AllOf", "parts_of"]
+__all__ = ["AllOf", "parts_of", "when_all_admit"]
 
 _KIND = 0x81
 _HEAD = struct.Struct("<BH")
@@ -89,19 +89,11 @@ class AllOf:
             can.delay_behind(algorithm, part, now, cost, ahead)
             for algorithm, can, part in self._parts(state)
         )
-        if ahead:
+        if ahead or not delay:
             return delay
-        # An algorithm may admit now and not then, and a timestamp be off by a rounding: ask again
-        # for the later one.
-        while 0.0 < delay < math.inf:
-            more = max(
-                algorithm.delay(part, now + delay, cost)
-                for algorithm, part in zip(self.algorithms, state, strict=True)
-            )
-            if more <= 0.0:
-                break
-            delay = max(delay + more, delay + math.ulp(abs(now) + delay))
-        return delay
+        return when_all_admit(
+            [(*each, cost) for each in zip(self.algorithms, state, strict=True)], now, delay
+        )
 
     def take(self, state: tuple[Any, ...], now: float, cost: float) -> None:
         """Take `cost` of each."""
@@ -204,3 +196,24 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
     if not isinstance(algorithm, AllOf):
         return [(algorithm, state)]
     return list(zip(algorithm.algorithms, cast("tuple[Any, ...]", state), strict=True))
+
+
+def when_all_admit(
+    parts: Sequence[tuple[Algorithm[Any], Any, float]], now: float, delay: float
+) -> float:
+    """Return the least delay, from the greatest of all on, after which all admit their costs.
+
+    An algorithm may admit now and not then, and a timestamp be off by a rounding: so each is asked
+    again for the later one.
+
+    Args:
+        parts: Each algorithm with its state and its cost.
+        now: Seconds.
+        delay: The greatest of their delays, in seconds.
+    """
+    while 0.0 < delay < math.inf:
+        more = max(algorithm.delay(part, now + delay, cost) for algorithm, part, cost in parts)
+        if more <= 0.0:
+            break
+        delay = max(delay + more, delay + math.ulp(abs(now) + delay))
+    return delay

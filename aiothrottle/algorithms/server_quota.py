@@ -139,6 +139,7 @@ class ServerQuota:
 
     def delay_behind(self, state: ServerQuotaState, now: float, cost: float, ahead: float) -> float:
         """Seconds until it has room after the `ahead` tokens; the next quota has room for all."""
+        cost, ahead = cost.real, ahead.real  # of resources, the requests
         if not state.binds or cost == 0:
             return 0.0
         if now >= state.resets_at:
@@ -153,6 +154,7 @@ class ServerQuota:
 
     def take(self, state: ServerQuotaState, now: float, cost: float) -> None:
         """Take `cost` of what remains."""
+        cost = cost.real  # of resources, the requests
         state.log.append((now, cost))
         state.unanswered += 1.0
         if now >= state.resets_at and state.limit < math.inf and state.binds:

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 from aiothrottle._core.engine import Engine
 from aiothrottle.adaptive.pace import Pace
-from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms import AllOf, PerResource, Unlimited
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.checks import check_whole
 from aiothrottle.keyed import KeyedRateLimiter, engines_of
 from aiothrottle.limiter import RateLimiter
@@ -65,6 +66,8 @@ def paused_for(limiter: AnyLimiter) -> float:
 def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
     """Return the rates in force: given, reported by the server or adaptive, and with the guard.
 
+    Of a limiter with resources, those of requests.
+
     Empty with keys, each of which has its own rates.
 
     >>> rates(RateLimiter(["10/s", "500/min"], burst=2))
@@ -78,6 +81,8 @@ def rates(limiter: AnyLimiter) -> tuple[Rate, ...]:
         return (Rate(state.rate),)
     if isinstance(algorithm, Reserved):
         algorithm = algorithm.algorithm
+    if isinstance(algorithm, PerResource):
+        algorithm = algorithm.by_resource.get(REQUESTS, Unlimited())
     algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
     found = (getattr(each, "rate", None) for each in algorithms)
     # A burst is an algorithm with the rate of another one.

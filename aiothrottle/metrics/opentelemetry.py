@@ -49,12 +49,15 @@ class _Series:
 
     waits: Histogram
     tokens: Counter
+    resources: Counter
     kinds: dict[type[Counted], Counter]
     attributes: dict[str, str]
 
     def grant(self, event: Granted) -> None:
         self.waits.record(event.waited, self.attributes)
         self.tokens.add(event.cost, self.attributes)
+        for name, tokens in event.costs.items():
+            self.resources.add(tokens, self.attributes | {"aiothrottle.resource.name": name})
         if event.waited > 0.0:
             self._note("aiothrottle.wait", {"aiothrottle.wait.duration": event.waited})
 
@@ -99,6 +102,11 @@ class OpenTelemetryMetrics(Recorder[_Series]):
         tokens = meter.create_counter(
             "aiothrottle.tokens", "{token}", "The cost of granted requests."
         )
+        resources = meter.create_counter(
+            "aiothrottle.resource.tokens",
+            "{token}",
+            "The cost of granted requests in each resource.",
+        )
         kinds = {
             kind: meter.create_counter(f"aiothrottle.{name}", unit, text)
             for kind, name, unit, text in _COUNTERS
@@ -106,7 +114,7 @@ class OpenTelemetryMetrics(Recorder[_Series]):
 
         def make(name: str, key: str | None) -> _Series:
             labelled = {} if key is None else {"aiothrottle.key": key}
-            return _Series(waits, tokens, kinds, {_NAME: name, **labelled})
+            return _Series(waits, tokens, resources, kinds, {_NAME: name, **labelled})
 
         super().__init__(make)
         for name, unit, text, read in _GAUGES:

@@ -89,6 +89,9 @@ class PrometheusMetrics(Recorder[Counts], Collector):
             labels=_LABELS,
         )
         tokens = _counter("tokens", "The cost of granted requests.")
+        resources = _counter(
+            "resource_tokens", "The cost of granted requests in each resource.", "resource"
+        )
         kinds: dict[type[Counted], CounterMetricFamily] = {
             Rejected: _counter("rejected", "Requests that the limiter rejected.", "reason"),
             Throttled: _counter("throttled", "Requests that the server throttled."),
@@ -100,12 +103,14 @@ class PrometheusMetrics(Recorder[Counts], Collector):
                 labels = [name, key]
                 waits.add_metric(labels, _cumulated(self._bounds, counts.waits), counts.waited)
                 tokens.add_metric(labels, counts.tokens)
+                for resource, cost in list(counts.resources.items()):
+                    resources.add_metric([*labels, resource], cost)
                 kinds[Throttled].add_metric(labels, counts.total(Throttled))
                 kinds[Retried].add_metric(labels, counts.total(Retried))
                 for (kind, reason), count in list(counts.kinds.items()):
                     if reason:
                         kinds[kind].add_metric([*labels, reason], count)
-        yield from (waits, tokens, *kinds.values())
+        yield from (waits, tokens, resources, *kinds.values())
         yield from _of_limiters(recorded)
 
 

@@ -38,11 +38,13 @@ S = TypeVar("S", bound=_Series)
 class Counts:
     """A series in memory. `bounds` are the upper bounds of the buckets for waits, in seconds."""
 
-    __slots__ = ("_bounds", "kinds", "label", "tokens", "waited", "waits")
+    __slots__ = ("_bounds", "kinds", "label", "resources", "tokens", "waited", "waits")
 
     def __init__(self, label: str, bounds: Sequence[float] = ()) -> None:
         self.label: str = label
         self.tokens: float = 0.0
+        #: The tokens of each resource, of a limiter with resources.
+        self.resources: dict[str, float] = {}
         #: Seconds: the sum of the waits of granted requests.
         self.waited: float = 0.0
         #: Granted requests, by the bucket of their wait.
@@ -56,6 +58,8 @@ class Counts:
         self.waits[bisect_left(self._bounds, waited)] += 1
         self.waited += waited
         self.tokens += event.cost
+        for name, tokens in event.costs.items():
+            self.resources[name] = self.resources.get(name, 0.0) + tokens
 
     def count(self, event: Counted, reason: str) -> None:
         """Count an event by its type and its reason, "" if it has none."""

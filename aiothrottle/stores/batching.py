@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aiothrottle.algorithms import AllOf
+from aiothrottle.algorithms import AllOf, PerResource
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import Algorithm
+from aiothrottle.amounts import REQUESTS
 
 __all__ = ["MOST_AHEAD", "Batching"]
 
@@ -88,13 +89,22 @@ class Batching:
 
 
 def _interval(algorithm: Algorithm[Any]) -> float:
-    """Seconds between two tokens, on average, at the pace of the fastest limit."""
+    """Seconds between two tokens, on average, at the pace of the fastest limit.
+
+    With resources between two requests, as far as a limit of these tells.
+    """
+    if isinstance(algorithm, PerResource):
+        limits = algorithm.by_resource
+        names = [REQUESTS] if REQUESTS in limits else [*limits]
+        return min(_interval(limits[name]) for name in names)
     algorithms = algorithm.algorithms if isinstance(algorithm, AllOf) else (algorithm,)
     return min(_drained_in(algorithm) / algorithm.capacity for algorithm in algorithms)
 
 
 def _wait_when_spent(algorithm: Algorithm[Any]) -> float:
     """Seconds until one more token can be taken, once all have been."""
+    if isinstance(algorithm, PerResource):
+        return max(map(_wait_when_spent, algorithm.by_resource.values()))
     state = algorithm.start()
     algorithm.take(state, 0.0, algorithm.capacity)
     return algorithm.delay(state, 0.0, min(1.0, algorithm.capacity))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
 from aiothrottle.algorithms import Algorithm
+from aiothrottle.amounts import total
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.events import StoreDown, StoreUp
 from aiothrottle.stores.fallback import SHORTEST_PAUSE, Fallback, Here
@@ -138,7 +139,7 @@ class FailoverStore(Store):
             return here or self._reserve_here(algorithm, costs, horizon)
         if here is None:
             if self._choice == "local" or self.is_down or self._store_health.failures:
-                self._call_answered(answer, math.fsum(costs[: len(answer.instants)]))
+                self._call_answered(answer, total(costs[: len(answer.instants)]))
             return answer
         for cost, instant in zip(costs[len(answer.instants) :], here.instants, strict=False):
             self._fallback.refund(self._clock(), cost, instant)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from aiothrottle.algorithms import Algorithm
 from aiothrottle.algorithms.capabilities import max_wait
+from aiothrottle.amounts import nothing, total
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.local_share import LocalShare
 from aiothrottle.stores.share_size import OnStoreError, ShareSize
@@ -94,7 +95,7 @@ class Fallback:
             if wait > longest:
                 if max_wait(algorithm) <= longest < wait < math.inf:
                     # Rejected requests count, as in a store.
-                    self.record(algorithm, now, math.fsum(costs[place:]))
+                    self.record(algorithm, now, total(costs[place:]))
                 return self._answer(algorithm, now, tuple(instants), wait)
             if self._share is not None:
                 self._share.spend(now, cost, divisor, longest)
@@ -154,7 +155,7 @@ class Fallback:
     def _answer(
         self, algorithm: Algorithm[Any], now: float, instants: tuple[float, ...], wait: float
     ) -> Answer:
-        remaining, reset_after = 0.0, 0.0
+        remaining, reset_after = nothing(algorithm.capacity), 0.0
         if self._share is not None:
             remaining = self._share.remaining(now, self._size.divisor)
             reset_after = self._share.reset_after(now)

@@ -16,11 +16,18 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowCounter, SlidingWindowLog
+from aiothrottle.algorithms import (
+    AllOf,
+    FixedWindow,
+    PerResource,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+)
 from aiothrottle.algorithms.capabilities import capabilities, max_wait
 from aiothrottle.algorithms.dumps import LATEST, check_dumped
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
+from aiothrottle.amounts import nothing
 from aiothrottle.stores.store import Answer
 from aiothrottle.texts import number
 
@@ -80,7 +87,7 @@ class Record:
         instants: list[float] = []
         retry_after = 0.0
         for place, cost in enumerate(costs):
-            if cost == 0:
+            if not cost:
                 instants.append(now)
                 continue
             instant = self._ready_at(algorithm, now, cost)
@@ -138,7 +145,10 @@ class Record:
     ) -> Answer:
         """Return the answer of the record, with the granted instants and the wait of the rest."""
         # While a later instant is granted, nothing else can be taken now.
-        remaining = 0.0 if self.last > now else algorithm.remaining(self.state, now)
+        if self.last > now:
+            remaining = nothing(algorithm.capacity)
+        else:
+            remaining = algorithm.remaining(self.state, now)
         return Answer(now, instants, wait, remaining, self.reset_after(algorithm, now))
 
     def dump(self, algorithm: Algorithm[Any]) -> bytes:
@@ -212,7 +222,7 @@ def _check_times(seen: float, ahead: float, last: float) -> None:
 
 
 def _exhaust(algorithm: Algorithm[Any], state: Any, now: float) -> None:  # noqa: ANN401 - of any algorithm
-    if isinstance(algorithm, AllOf):
+    if isinstance(algorithm, AllOf | PerResource):
         for each, part in zip(algorithm.algorithms, state, strict=True):
             _exhaust(each, part, now)
     elif algorithm.capacity < math.inf:
@@ -223,7 +233,7 @@ def portable(algorithm: Algorithm[Any], state: Any) -> Any:  # noqa: ANN401 - of
     """Return the state without what holds only for the limits of this instance."""
     if isinstance(algorithm, SlidingWindowLog):
         state.room = 0
-    elif isinstance(algorithm, AllOf):
+    elif isinstance(algorithm, AllOf | PerResource):
         for each, part in zip(algorithm.algorithms, state, strict=True):
             portable(each, part)
     return state
@@ -237,6 +247,11 @@ def seal(algorithm: Algorithm[Any]) -> bytes:
 def _shape(algorithm: Algorithm[Any]) -> str:
     if isinstance(algorithm, AllOf):
         return f"AllOf({','.join(map(_shape, algorithm.algorithms))})"
+    if isinstance(algorithm, PerResource):
+        shapes = map(_shape, algorithm.algorithms)
+        # In its representation a name is quoted: no two lists of names look alike.
+        parts = map("{!r}:{}".format, algorithm.names, shapes)
+        return f"PerResource({','.join(parts)})"
     name = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
     # Their state counts in sections of time: with others it would mean nothing.
     if isinstance(algorithm, FixedWindow):

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiothrottle.algorithms import Algorithm, WaitUntil
 from aiothrottle.algorithms.capabilities import inherit
+from aiothrottle.amounts import common, positive
 from aiothrottle.stores.ledger import Record
 from aiothrottle.stores.store import Answer
 
@@ -51,8 +52,8 @@ class LocalShare:
         if spent:
             self._record.take(self._algorithm, now, now, now + answer.delays[-1], spent)
         # The other processes have spent whatever else is missing there.
-        unseen = self._algorithm.remaining(self._record.state, now) - answer.remaining
-        if unseen > 0.0:
+        here = self._algorithm.remaining(self._record.state, now)
+        if unseen := positive(here - answer.remaining):
             self._record.record(self._algorithm, now, unseen)
 
     @property
@@ -62,18 +63,18 @@ class LocalShare:
 
     def wait(self, now: float, cost: float, divisor: float) -> float:
         """Seconds until the cost may start here."""
-        first = min(cost * divisor, self._algorithm.capacity)
+        first = common(cost * divisor, self._algorithm.capacity)
         return self._record.peek(self._algorithm, now, first).retry_after
 
     def spend(self, now: float, cost: float, divisor: float, horizon: float = 0.0) -> float:
         """Spend the cost if it may start within the horizon. Return the seconds until it may."""
         wait = self.wait(now, cost, divisor)
         if wait <= horizon:
-            rest = min(cost * divisor, _MOST_STEPS * self._algorithm.capacity)
-            while rest > 0.0:
+            rest = common(cost * divisor, _MOST_STEPS * self._algorithm.capacity)
+            while rest:
                 # What is more than the capacity is taken as soon as it fits: so one of eight
                 # processes that share two per minute starts one request every four minutes.
-                part = min(rest, self._algorithm.capacity)
+                part = common(rest, self._algorithm.capacity)
                 self._record.reserve(self._algorithm, now, [part], math.inf)
                 rest -= part
         return wait
@@ -84,7 +85,7 @@ class LocalShare:
 
     def refund(self, now: float, cost: float, divisor: float, instant: float) -> None:
         """Give back what was spent at the instant, except what exceeded the capacity."""
-        back = min(cost * divisor, self._algorithm.capacity)
+        back = common(cost * divisor, self._algorithm.capacity)
         self._record.refund(self._algorithm, now, back, instant)
 
     def remaining(self, now: float, divisor: float) -> float:

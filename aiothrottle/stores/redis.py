@@ -155,7 +155,7 @@ class RedisStore(SwapStore):
         """Take, in order, as many of the costs as may start within `horizon` seconds from now."""
         check_costs(*costs)
         check_horizon(horizon)
-        answer = await self._decide("reserve", key, algorithm, horizon, max_wait(algorithm), *costs)
+        answer = await self._decide("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
         return answer or await super().reserve(key, algorithm, costs, horizon=horizon)
 
     async def refund(
@@ -164,19 +164,19 @@ class RedisStore(SwapStore):
         """Give back `cost` tokens of those taken for `instant`, one of `Answer.instants`."""
         check_costs(cost)
         check_instant(instant)
-        if await self._decide("refund", key, algorithm, cost, instant) is None:
+        if await self._decide("refund", key, algorithm, [cost], instant) is None:
             await super().refund(key, algorithm, cost, instant)
 
     async def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Return the answer that `reserve` would give for the cost, and spend nothing."""
         check_costs(cost)
-        answer = await self._decide("peek", key, algorithm, cost)
+        answer = await self._decide("peek", key, algorithm, [cost])
         return answer or await super().peek(key, algorithm, cost)
 
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
         """Count a cost that was spent already; there may be a debt afterwards."""
         check_costs(cost)
-        answer = await self._decide("record", key, algorithm, cost)
+        answer = await self._decide("record", key, algorithm, [cost])
         return answer or await super().record(key, algorithm, cost)
 
     async def clear(self, key: Key) -> None:
@@ -197,14 +197,19 @@ class RedisStore(SwapStore):
         return RedisPipeline(self._requests, pipe)
 
     async def _decide(
-        self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+        self,
+        method: str,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *numbers: float,
     ) -> Answer | None:
         """Have the script decide; None if it does not know the algorithm."""
-        request = self._requests.make(method, key, algorithm, *numbers)
+        request = self._requests.make(method, key, algorithm, costs, *numbers)
         if request is None:
             return None
         reply = await self._run(self._record, request)
-        return read_answer(reply, key, algorithm, len(numbers))
+        return read_answer(reply, key, algorithm, len(costs))
 
     # ---- slots -----------------------------------------------------------------------------------
 
@@ -377,34 +382,41 @@ class RedisPipeline:
         """Queue `Store.reserve`."""
         check_costs(*costs)
         check_horizon(horizon)
-        return self._queue("reserve", key, algorithm, horizon, max_wait(algorithm), *costs)
+        return self._queue("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
         """Queue `Store.refund`."""
         check_costs(cost)
         check_instant(instant)
-        return self._queue("refund", key, algorithm, cost, instant)
+        return self._queue("refund", key, algorithm, [cost], instant)
 
     def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.peek`."""
         check_costs(cost)
-        return self._queue("peek", key, algorithm, cost)
+        return self._queue("peek", key, algorithm, [cost])
 
     def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
         """Queue `Store.record`."""
         check_costs(cost)
-        return self._queue("record", key, algorithm, cost)
+        return self._queue("record", key, algorithm, [cost])
 
     def clear(self, key: Key) -> None:
         """Queue `Store.clear`."""
         # The pipeline of a cluster does not queue what its `unlink` is given.
         self._pipe.execute_command("UNLINK", *self._requests.names(key))
 
-    def _queue(self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float) -> "Queued":
-        request = self._requests.make(method, key, algorithm, *numbers)
+    def _queue(
+        self,
+        method: str,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *numbers: float,
+    ) -> "Queued":
+        request = self._requests.make(method, key, algorithm, costs, *numbers)
         if request is None:
             raise TypeError(f"a pipeline can only take algorithms of this package: {algorithm!r}")
-        queued = Queued(len(self._pipe), key, algorithm, len(numbers))
+        queued = Queued(len(self._pipe), key, algorithm, len(costs))
         keys, args = request
         self._pipe.execute_command("EVAL", RECORD, len(keys), *keys, *args)
         return queued

@@ -8,16 +8,16 @@ import os
 import pkgutil
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from aiothrottle.algorithms import AllOf, SlidingWindowLog
+from aiothrottle.algorithms import AllOf, PerResource, SlidingWindowLog
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.damage import report_damage
 from aiothrottle.stores.ledger import other_algorithm, seal
-from aiothrottle.stores.port import numbers_of
+from aiothrottle.stores.port import numbers_of, numbers_of_costs, read_remaining
 from aiothrottle.stores.slots import Claim, Granted
 from aiothrottle.stores.store import Answer, Key, name_of
 
@@ -107,16 +107,34 @@ class Requests:
         return [f"{name}:{part}" for part in ("leases", "slots", "queue")]
 
     def make(
-        self, method: str, key: Key, algorithm: Algorithm[Any], *numbers: float
+        self,
+        method: str,
+        key: Key,
+        algorithm: Algorithm[Any],
+        costs: Sequence[float],
+        *numbers: float,
     ) -> Request | None:
-        """Return a request to `record.lua`; None if the script does not know the algorithm."""
+        """Return a request to `record.lua`; None if the script does not know the algorithm.
+
+        Args:
+            method: The method of `Store`.
+            key: The key of the record.
+            algorithm: Decides.
+            costs: The costs of the method.
+            numbers: The other numbers of the method.
+        """
         record = self._records.get((key, id(algorithm))) or self._remember(key, algorithm)
         if record is None:
             return None
         time = b"" if self._clock is None else _packed(self._clock())
         return Request(
             [record.name, self.id(record.name), *record.logs],
-            [method, record.sealed, _packed(self.keep, *numbers), time],
+            [
+                method,
+                record.sealed,
+                _packed(self.keep, *numbers, *numbers_of_costs(algorithm, costs)),
+                time,
+            ],
         )
 
     def _remember(self, key: Key, algorithm: Algorithm[Any]) -> _Record | None:
@@ -172,9 +190,10 @@ def read_answer(
         words = reply.split()
         if was_damaged := words[:1] in (["damaged"], [b"damaged"]):
             del words[0]
-        now, retry_after, remaining, reset_after, *runs = map(float, words)
+        now, retry_after, *numbers = map(float, words)
+        remaining, (reset_after, *runs) = read_remaining(algorithm, numbers)
         instants = _instants(runs, most)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise _no_reply(reply) from error
     if was_damaged:
         report_damage(key, _DAMAGE)
@@ -233,6 +252,6 @@ def _packed(*numbers: float) -> bytes:
 
 def _windows(algorithm: Algorithm[Any]) -> int:
     """Count the parts of the algorithm that keep a log."""
-    if isinstance(algorithm, AllOf):
+    if isinstance(algorithm, AllOf | PerResource):
         return sum(isinstance(algorithm, SlidingWindowLog) for algorithm in algorithm.algorithms)
     return int(isinstance(algorithm, SlidingWindowLog))

@@ -13,14 +13,13 @@ from typing import Any, TypeAlias
 from aiothrottle.algorithms.capabilities import max_wait
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
+from aiothrottle.amounts import ROUNDING, common, covers, positive, total
 
 __all__ = ["Reservation", "Reserved", "ReservedState", "Used"]
 
 Used: TypeAlias = tuple[float, float, float]
 """The timestamp at which tokens were used, how many, and the instant of the store."""
 
-# Tokens that are as good as none: the sum of a few costs is off by less.
-_ROUNDING = 1e-9
 # Used tokens can be refunded while they are remembered; more are hardly ever under way.
 _MOST_UNDER_WAY = 4096
 
@@ -61,7 +60,7 @@ class ReservedState:
     @property
     def tokens(self) -> float:
         """How many are ready, now or later."""
-        return math.fsum([reservation.cost for reservation in self.ready])
+        return total([reservation.cost for reservation in self.ready])
 
     def counted(self, owed: Reservation, cost: float, instant: float) -> None:
         """Note the instant at which the store counted a cost; return what was refunded meanwhile.
@@ -72,8 +71,8 @@ class ReservedState:
             instant: The store's instant.
         """
         owed.instant = instant
-        if owed.cost < cost:
-            self.returned.append(Reservation(owed.at, cost - owed.cost, instant))
+        if back := positive(cost - owed.cost):
+            self.returned.append(Reservation(owed.at, back, instant))
 
     def put(self, reservation: Reservation) -> None:
         """Add a reservation; the answers of several calls may arrive in another order."""
@@ -190,13 +189,13 @@ class Reserved:
 
     def delay_behind(self, state: ReservedState, now: float, cost: float, ahead: float) -> float:
         """Seconds until the cost is ready after the `ahead` tokens."""
-        if cost == 0:
+        if not cost:
             return 0.0
-        missing, ready_at = ahead + cost - _ROUNDING, -math.inf
+        missing, ready_at = ahead + cost, -math.inf
         for reservation in state.ready:
             missing -= reservation.cost
             ready_at = max(ready_at, reservation.at)
-            if missing <= 0:
+            if covers(0.0, missing):
                 return until(ready_at, now)
         return math.inf
 
@@ -206,21 +205,23 @@ class Reserved:
         for reservation in state.ready:
             if reservation.at > now or ready >= most:
                 break
-            ready += reservation.cost
-        return min(most, int(ready + _ROUNDING))
+            ready += reservation.cost.real  # the requests of what is reserved
+        return min(most, int(ready + ROUNDING))
 
     def take(self, state: ReservedState, now: float, cost: float) -> None:
         """Use what is ready; what is missing is owed."""
-        ready = state.ready
-        while cost > _ROUNDING and ready and ready[0].at <= now:
-            first = ready[0]
-            part = min(first.cost, cost)
-            state.used.append((now, part, first.instant))
-            first.cost -= part
-            cost -= part
-            if first.cost <= _ROUNDING:
-                ready.popleft()
-        if cost > _ROUNDING:
+        ready, place = state.ready, 0
+        while not covers(0.0, cost) and place < len(ready) and ready[place].at <= now:
+            first = ready[place]
+            if part := common(first.cost, cost):
+                state.used.append((now, part, first.instant))
+                first.cost -= part
+                cost -= part
+            if covers(0.0, first.cost):
+                del ready[place]
+            else:
+                place += 1  # it has other resources, or all of the cost is used
+        if not covers(0.0, cost):
             state.owed.append(Reservation(now, cost, math.nan))
 
     def take_each(self, state: ReservedState, timestamps: Sequence[float]) -> None:
@@ -239,10 +240,10 @@ class Reserved:
         """Return what was used at that timestamp; what is still owed for it is forgotten."""
         for unreserved in (state.owed, state.recorded):
             for each in reversed(unreserved):
-                if each.at < at or cost <= 0.0:
+                if each.at < at or not cost:
                     break
-                part = min(each.cost, cost)
-                if each.at == at and part > 0.0:
+                part = common(each.cost, cost)
+                if each.at == at and part:
                     each.cost -= part
                     cost -= part
                     if not math.isnan(each.instant):  # else the store has not counted it yet
@@ -250,10 +251,10 @@ class Reserved:
         used = state.used
         for place in range(len(used) - 1, -1, -1):
             used_at, tokens, instant = used[place]
-            if used_at < at or cost <= 0.0:
+            if used_at < at or not cost:
                 break
-            part = min(tokens, cost)
-            if used_at == at and part > 0.0:
+            part = common(tokens, cost)
+            if used_at == at and part:
                 used[place] = (at, tokens - part, instant)
                 cost -= part
                 state.returned.append(Reservation(at, part, instant))

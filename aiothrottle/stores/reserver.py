@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiothrottle._core.engine import Engine, is_granted
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
+from aiothrottle.amounts import covers, positive
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.reserved import Reserved, ReservedState
 from aiothrottle.stores.round_trip import RoundTrip
@@ -39,8 +40,6 @@ __all__ = ["SHORTEST_BREAK", "Reserver"]
 
 #: Seconds. A call at the very instant that the store named can be too early by a rounding.
 SHORTEST_BREAK = 0.001
-# Tokens that are as good as none: the sum of a few costs is off by less.
-_ROUNDING = 1e-9
 # Reservations that are returned to a far store at a time.
 _MOST_RETURNED = 32
 
@@ -302,6 +301,8 @@ class Reserver:
     def _prefetched(self, engine: Engine, costs: list[float]) -> list[float]:
         """Return the costs to reserve beyond those of the waiters."""
         prefetch, batching = self.prefetch, self.batching
+        if engine.resources:
+            return []  # the next request may need others
         if prefetch.given is not None:
             tokens = self._remaining(engine, costs, math.floor(prefetch.given.limit))
             return [float(tokens)] if tokens else []
@@ -329,14 +330,19 @@ class Reserver:
         return self.batching.room(self._left(engine) if self.batching.way else 0.0)
 
     def _left(self, engine: Engine) -> float:
-        """Return the tokens that are reserved beyond those that the queue takes now."""
+        """Return the tokens that are reserved beyond those that the queue takes now.
+
+        Of several resources those of requests: a call asks for a number of requests.
+        """
         reserved = reserved_of(engine)
+        tokens = reserved.tokens.real
         if not self.batching.way:
-            return reserved.tokens
+            return tokens
         now, queue = engine.now(), engine.queue
-        waiting = queue.usual.cost + math.fsum([level.cost for level in queue.others.values()])
-        ready = math.fsum([each.cost for each in reserved.ready if each.at <= now])
-        return reserved.tokens - min(ready, waiting)
+        levels = (queue.usual, *queue.others.values())
+        waiting = math.fsum([level.cost.real for level in levels])
+        ready = math.fsum([each.cost.real for each in reserved.ready if each.at <= now])
+        return tokens - min(ready, waiting)
 
     def _costs_to_ask(self, engine: Engine, most: int) -> list[float]:
         """Return the costs to reserve now, `most` at the most; none if it is too early."""
@@ -346,12 +352,13 @@ class Reserver:
     def wait_to_ask(self, engine: Engine, cost: float) -> float:
         """Seconds for which a call for the cost is of no use."""
         now = engine.now()
-        wait = until(self._ask_at, now) if cost >= self._rejected_cost else 0.0
+        wait = until(self._ask_at, now) if covers(cost, self._rejected_cost) else 0.0
         return max(wait, engine.bucket.quota_delay(now, cost))
 
     def rejected_for(self, now: float, cost: float, ahead: float) -> float:
         """Seconds for which the store has rejected the cost, or the `ahead` tokens before it."""
-        return until(self._rejected_until, now) if ahead or cost >= self._rejected_cost else 0.0
+        is_rejected = bool(ahead) or covers(cost, self._rejected_cost)
+        return until(self._rejected_until, now) if is_rejected else 0.0
 
     def missing(self, engine: Engine, most: int) -> list[float]:
         """Return the costs at the head of the queue that are not reserved, the first `most`.
@@ -378,12 +385,12 @@ class Reserver:
             cost = waiter.cost
             if not cost:
                 continue
-            if not costs and tokens >= cost - _ROUNDING:
+            if not costs and covers(tokens, cost):
                 if not begun and is_enough:
                     return []
                 tokens -= cost
             else:
-                if not begun and tokens > 0.0 and not engine.resuming:
+                if not begun and positive(tokens) and not engine.resuming:
                     # Parts, each ready at another time: they would never be usable all at once.
                     reserved.give_back()
                 costs.append(cost)

@@ -15,7 +15,6 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiothrottle import events
 from aiothrottle._core.engine import Engine
 from aiothrottle._core.verdict import Verdict
 from aiothrottle.algorithms.capabilities import max_wait
@@ -31,6 +30,7 @@ from aiothrottle.stores.reserver import Reserver, reserved_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from aiothrottle import events
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.rate import Rate
     from aiothrottle.stores.reserved import ReservedState
@@ -258,7 +258,7 @@ class SharedBucket:
         engine.bucket.granted += 1
         self._reserved.used.append((now, waiter.cost, answer.instants[0]))
         if engine.observers.listeners:
-            engine.observers.emit(events.Granted(engine.key, waiter.cost, 0.0))
+            engine.report_grant(waiter.cost, 0.0)
         return _verdict(answer, allowed=True)
 
     async def peek(self, cost: float) -> Verdict:

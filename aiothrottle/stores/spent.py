@@ -4,6 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from aiothrottle.amounts import common, positive, total
+
 __all__ = ["Spent"]
 
 # A token may count for so much of a period too long.
@@ -50,19 +52,19 @@ class Spent:
         """Subtract the cost from what was spent at that instant."""
         for portion in reversed(self._portions):
             if portion.begin <= instant:
-                portion.cost = max(0.0, portion.cost - cost)
+                portion.cost = positive(portion.cost - cost)
                 return
 
     def total(self, now: float) -> float:
         """Return how many tokens still count."""
         self.pop_expired(now)
-        return math.fsum(portion.cost for portion in self._portions)
+        return total([portion.cost for portion in self._portions])
 
     def cap(self, most: float) -> float:
         """Forget the oldest tokens beyond `most`. Return how many are kept."""
         kept = 0.0
         for portion in reversed(self._portions):
-            portion.cost = min(portion.cost, most - kept)
+            portion.cost = common(portion.cost, most - kept)
             kept += portion.cost
         return kept
 

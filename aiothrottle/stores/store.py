@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
+from aiothrottle.amounts import Amounts
 
 __all__ = [
     "Answer",
@@ -65,6 +66,9 @@ class Answer:
 
 class Store(ABC):
     """Keeps the states that many limiters share. Each method is atomic.
+
+    A cost is a number. Of a `PerResource` it may be `Amounts` (`aiothrottle.algorithms.amounts`
+    makes them), and what remains always is.
 
     One key is for one algorithm. Limiters that share a key should have equal limits: otherwise
     each is held to its own limit when it asks, by the tokens that all of them have spent; but
@@ -141,9 +145,10 @@ class Store(ABC):
 
 
 def check_costs(*costs: float) -> None:
-    """Check that each cost is a finite number of tokens, 0 or more."""
+    """Check that each cost is a finite number of tokens, 0 or more, of every resource."""
     for cost in costs:
-        if not 0 <= cost < math.inf:
+        tokens = cost.by_name.values() if isinstance(cost, Amounts) else (cost,)
+        if not all(0 <= each < math.inf for each in tokens):
             raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
 
 

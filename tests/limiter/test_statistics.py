@@ -31,6 +31,8 @@ def test_new_limiter_has_zero_statistics() -> None:
     assert stats.quota_remaining is None
     assert (stats.rate_limit, stats.concurrency_limit, stats.guard) == (None, 2, 0.0)
     assert stats.burst == 10
+    assert stats.resources == {}
+    of_numbers = [field.name for field in fields(stats) if field.name != "resources"]
     stats = replace(
         stats,
         quota_remaining=0,
@@ -40,9 +42,7 @@ def test_new_limiter_has_zero_statistics() -> None:
         burst=0,
         store_up=False,
     )
-    assert {field.name: getattr(stats, field.name) for field in fields(stats)} == dict.fromkeys(
-        (field.name for field in fields(stats)), 0
-    )
+    assert {name: getattr(stats, name) for name in of_numbers} == dict.fromkeys(of_numbers, 0)
 
 
 @virtual

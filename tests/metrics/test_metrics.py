@@ -90,6 +90,18 @@ async def test_prometheus_counts_every_event(prometheus: Prometheus) -> None:
 
 
 @virtual
+async def test_prometheus_counts_each_resource(prometheus: Prometheus) -> None:
+    limiter = RateLimiter({"requests": "600/min", "tokens": "100/s"})
+    prometheus.metrics.watch(limiter, "api")
+    async with limiter.throttle({"tokens": 60}), limiter.throttle():
+        of = {"limiter": "api", "key": ""}
+        assert prometheus("tokens_total", **of) == 2
+        assert prometheus("resource_tokens_total", **of, resource="requests") == 2
+        assert prometheus("resource_tokens_total", **of, resource="tokens") == 60
+        assert prometheus("rate_limit", limiter="api") == 10
+
+
+@virtual
 async def test_gauges_are_current_at_a_scrape(prometheus: Prometheus) -> None:
     limiter = RateLimiter(["10/s", "300/min"], concurrency_limit=2)
     prometheus.metrics.watch(limiter, "api")
@@ -309,6 +321,18 @@ async def test_opentelemetry_counts_every_event() -> None:
         "aiothrottle.pending_requests": {(): 0},
         "aiothrottle.concurrency.limit": {(): 4},
         "aiothrottle.rate.limit": {(): 1.5},
+    }
+
+
+@virtual
+async def test_opentelemetry_counts_each_resource() -> None:
+    telemetry = Telemetry()
+    limiter = RateLimiter({"tokens": "100/s"})
+    telemetry.metrics.watch(limiter, "api")
+    async with limiter.throttle({"tokens": 60}):
+        points = telemetry.points()["aiothrottle.resource.tokens"]
+    assert {point.attributes["aiothrottle.resource.name"]: point.value for point in points} == {
+        "tokens": 60
     }
 
 

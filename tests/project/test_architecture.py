@@ -24,11 +24,13 @@ PACKAGE = Path(aiothrottle.__file__).parent
 # A new module is one row: its imports inside the package, then those outside.
 # "*" stands for any name; the first row that fits a module counts. What FOR_ALL names may be
 # imported by every module.
-FOR_ALL = {"checks", "redact", "texts"}
+FOR_ALL = {"amounts", "checks", "redact", "texts"}
 TABLE = """
     module       | inside                                                    | outside
 
     texts        |                                                           |
+    amounts      |                                                           |
+    resource     |                                                           |
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |
@@ -37,6 +39,7 @@ TABLE = """
     algorithms   | algorithms.*                                              |
     algorithms.protocol | rate                                               |
     algorithms.capabilities | algorithms.protocol                            |
+    algorithms.per_resource | algorithms.all_of algorithms.capabilities algorithms.protocol |
     algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining algorithms.leaky_bucket rate |
     headers      | headers.*                                                 |
     headers.structured | headers.*                                           | http_sf
@@ -57,8 +60,8 @@ TABLE = """
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate      |
-    decision     | permit                                                    |
-    statistics   |                                                           |
+    decision     | permit resource                                           |
+    statistics   | resource                                                  |
     _core        |                                                           |
     _core.pause  | _core.wait_queue algorithms.timestamps                    |
     _core.semaphore |                                                        |
@@ -75,7 +78,7 @@ TABLE = """
     _core.rejects | _core.* errors events                                    | asyncio
     _core.charges | _core.bucket _core.wait_queue                            |
     _core.dispatcher | _core.*                                                | asyncio
-    _core.snapshot | _core.* statistics                                       |
+    _core.snapshot | _core.* resource statistics                              |
     _core.starter | _core.wait_queue                                         |
     _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency  |
     _core.entry  | _core.* errors                                            | asyncio
@@ -100,7 +103,7 @@ TABLE = """
     stores.shared_semaphore | _core.engine events stores.share_size stores.shared_concurrency stores.slot_* stores.slots stores.store | asyncio
     _core.plan   | _core.feedback adaptive adaptive.* stores.shared_concurrency algorithms algorithms.bounded_burst algorithms.protocol algorithms.capabilities rate |
     _core.build  | _core.* algorithms algorithms.capabilities rate stores.memory stores.reserved stores.share_size stores.shared_bucket stores.shared_concurrency stores.shared_semaphore stores.slots stores.store |
-    limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate errors | asyncio time
+    limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate resource errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
     aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
@@ -169,7 +172,7 @@ TABLE = """
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
     cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate errors |
+    __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate resource errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is allowed everywhere: it neither waits, nor reads a clock, nor

@@ -21,6 +21,7 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
+    PerResource,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
@@ -28,6 +29,7 @@ from aiothrottle.algorithms import (
     WaitUntil,
 )
 from aiothrottle.algorithms.timestamps import edge
+from aiothrottle.amounts import amounts
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.stores.health import Health
 from aiothrottle.stores.redis import RedisStore
@@ -90,6 +92,16 @@ PORTED: list[Algorithm[Any]] = [
     AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("12/min")),
     AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2)),
     AllOf(SlidingWindowCounter("5/s"), Unlimited(), SlidingWindowLog("7/2s"), Cooldown(5, 1)),
+    PerResource(("requests", SlidingWindowLog("3/s")), ("tokens", SlidingWindowLog("9/s"))),
+    PerResource(
+        ("tokens", TokenBucket("20/s", burst=6)),
+        ("requests", LeakyBucket("10/s")),
+        ("tokens", SlidingWindowCounter("40/3s")),
+        ("bytes", FixedWindow("20/700ms")),
+        ("more", Unlimited()),
+    ),
+    PerResource(("tokens", SlidingWindowLog("9/s")), ("tokens", SlidingWindowLog("20/min"))),
+    PerResource(("bytes", Cooldown(7, 1))),
     Unlimited(),
 ]
 
@@ -116,6 +128,16 @@ class Life:
             self.clock.advance(self.dice.choice([0.0, 0.0, wait, 0.1, 1 / 3, 1.0]))
 
     def cost(self) -> float:
+        if not isinstance(self.algorithm, PerResource) or self.dice.random() < 0.2:
+            return self.number()
+        return amounts(
+            {
+                name: self.dice.choice([0.0, 1.0, 1.0, 2.0, self.number()])
+                for name in self.algorithm.resources
+            }
+        )
+
+    def number(self) -> float:
         kind = self.dice.random()
         if kind < 0.6 or (kind < 0.8 and not self.fractions):
             return 1.0
@@ -124,7 +146,7 @@ class Life:
         if kind < 0.8:
             return self.dice.randint(1, 4)
         part = self.dice.choice([self.dice.random(), 0.1, 1 / 3, 1.0, 1.1])
-        return part * min(self.algorithm.capacity, 10)
+        return part * min(self.algorithm.capacity.real, 10)
 
     def step(self) -> tuple[str, tuple[Any, ...], dict[str, float]]:
         kind = self.dice.random()
@@ -309,7 +331,7 @@ async def test_resent_command_counts_once(valkey: Valkey, window: Algorithm[Any]
 
 def test_forked_child_has_ids_of_its_own() -> None:
     requests = Requests("prefix", 1.0)
-    one, other = (requests.make("peek", "key", SlidingWindowLog(1), 1) for _ in range(2))
+    one, other = (requests.make("peek", "key", SlidingWindowLog(1), [1]) for _ in range(2))
     assert one is not None
     assert other is not None
     assert f"#{os.getpid():x}-" in one.keys[1]

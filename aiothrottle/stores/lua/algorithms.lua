@@ -158,10 +158,20 @@ end
 
 -- An entry is the instant, and its cost if that is not 1. state[at] is the sum of the costs, or -1
 -- while all of them are 1; a log without entries is kept as 0. `last` returns the latest instant of
--- the record.
+-- the record, at which every log has taken tokens; a log of one resource has none, but its own
+-- latest instant behind the sum.
 local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   local algorithm = {size = 1, kind = 2, most = limit}
-  -- Where the record was cleared there may still be its log: the first `take` empties that.
+  local has_own_last = not last
+  if has_own_last then
+    algorithm.size = 2
+    state[at + 1] = state[at + 1] or -huge
+    if not is_time(state[at + 1]) then damage() end
+    last = function() return state[at + 1] end
+  end
+  -- Where the record was cleared there may still be its log: the first `take` empties that, or of
+  -- one resource, which not every request takes, the first write.
+  local is_stale = has_own_last and not state[at]
   local length = state[at] and length_of(log) or 0
   local oldest, newest  -- the first and the last instant, once they are known
   -- The entries that are still to be written, all at once: they count in `length`.
@@ -180,11 +190,20 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
     return instant, cost
   end
 
-  function algorithm.keep(numbers) numbers[#numbers + 1] = length == 0 and 0 or state[at] end
+  function algorithm.keep(numbers)
+    numbers[#numbers + 1] = length == 0 and 0 or state[at]
+    if has_own_last then numbers[#numbers + 1] = last() end
+  end
 
   local function used() return state[at] < 0 and length or state[at] end
 
+  local function empty()
+    call('DEL', log)
+    length, oldest, newest, state[at], unwritten, is_stale = 0, nil, nil, -1, 0, false
+  end
+
   function algorithm.write(milliseconds)
+    if is_stale then empty() end
     if unwritten > 0 then
       call('RPUSH', log, unpack(entries, 1, unwritten))
       unwritten = 0
@@ -195,11 +214,6 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   local function instant_at(place)
     if place >= length - unwritten then algorithm.write() end
     return (entry_of(call('LINDEX', log, place)))
-  end
-
-  local function empty()
-    call('DEL', log)
-    length, oldest, newest, state[at], unwritten = 0, nil, nil, -1, 0
   end
 
   -- How many of the first entries have left the window, and the instant of the first that has not
@@ -260,6 +274,7 @@ local function rolling_algorithm(state, at, log, last, limit, period, rounding)
   function algorithm.take(now, cost)
     forget(now)
     local instant = max(now, last())  -- the list is in order
+    if has_own_last then state[at + 1] = instant end
     if instant ~= newest or not packed then
       newest, packed = instant, struct.pack('<d', instant)
     end

@@ -1,8 +1,9 @@
 -- The methods of a record in stores/ledger.py, once more, on the server's clock and atomically.
 --
 -- KEYS: the record, the answer to this request, a log for each sliding window log
--- ARGV: method; seal and numbers of the algorithm; milliseconds for which the answer is kept, and
---       numbers of the method; the time, or '' for the server's. All numbers are packed doubles.
+-- ARGV: method; seal and numbers of the algorithm; milliseconds for which the answer is kept,
+--       numbers of the method, and its costs; the time, or '' for the server's. All numbers are
+--       packed doubles.
 --
 -- The answer is text, as a client may decode replies. A request changes the record once: when the
 -- driver retries it, it gets the same answer. A damaged record is replaced by one that is exhausted,
@@ -58,7 +59,10 @@ end
 -- ---- the record ---------------------------------------------------------------------------------
 
 local algorithm_numbers = unpacked(ARGV[2], SEAL)
-local all_of = algorithm_numbers[1] == 1
+-- How many resources a cost has, one behind the other: then it is a list here, else a number.
+local resources = algorithm_numbers[1] - 1
+local width = max(resources, 1)
+local all_of = algorithm_numbers[1] > 0
 local seen, ahead, last, now, changed
 local algorithms, windows, logs
 
@@ -80,6 +84,23 @@ local function kept_numbers()
   return numbers, #kept
 end
 
+-- Lets the algorithm take the tokens of its resource from a cost.
+local function narrow(algorithm, resource)
+  local delay, take, refund = algorithm.delay, algorithm.take, algorithm.refund
+  algorithm.resource = resource
+  function algorithm.delay(now, cost)
+    if cost[resource] == 0 then return 0 end
+    return delay(now, cost[resource])
+  end
+  function algorithm.take(now, cost)
+    if cost[resource] ~= 0 then take(now, cost[resource]) end
+  end
+  function algorithm.refund(now, cost, instant)
+    if cost[resource] ~= 0 then refund(now, cost[resource], instant) end
+  end
+  algorithm.most = {[resource] = algorithm.most}
+end
+
 -- Sets the times and the algorithms to those of the numbers, or to fresh ones.
 local function open(state, size)
   seen, ahead, last, changed = -huge, 0, -huge, false
@@ -88,6 +109,8 @@ local function open(state, size)
   algorithms, windows, logs = {}, {}, {}
   local place, at = 2, 4  -- the state follows the three times
   while algorithm_numbers[place] do
+    local resource
+    if resources > 0 then resource, place = algorithm_numbers[place], place + 1 end
     local kind, algorithm, count = algorithm_numbers[place]
     if kind == 1 then
       count = 8
@@ -95,7 +118,7 @@ local function open(state, size)
     elseif kind == 2 then
       count = 3
       logs[#logs + 1] = KEYS[3 + #logs]
-      algorithm = rolling_algorithm(state, at, logs[#logs], last_taken,
+      algorithm = rolling_algorithm(state, at, logs[#logs], not resource and last_taken,
         unpack(algorithm_numbers, place + 1, place + count))
       windows[#logs] = algorithm
     elseif kind == 3 then
@@ -111,6 +134,7 @@ local function open(state, size)
         for place = first, final do numbers[#numbers + 1] = state[place] end
       end
     end
+    if resource then narrow(algorithm, resource) end
     algorithms[#algorithms + 1] = algorithm
     place, at = place + 1 + count, at + algorithm.size
   end
@@ -164,46 +188,64 @@ local given = unpacked(ARGV[3], 0)
 local keep = given[1]
 local instants, retry_after
 
+local function cost_at(place)
+  if resources <= 0 then return given[place] end
+  return {unpack(given, place, place + resources - 1)}
+end
+
+local function is_none(cost)
+  if resources <= 0 then return cost == 0 end
+  for _, tokens in ipairs(cost) do
+    if tokens ~= 0 then return false end
+  end
+  return true
+end
+
 local function decide()
   instants, retry_after = {}, 0
   if method == 'reserve' then
     local horizon, max_wait = given[2], given[3]
     if clock + ahead < seen then see() end
-    for place = 4, #given do
-      local cost, instant = given[place], now
-      if cost ~= 0 then
+    for place = 4, #given, width do
+      local cost, instant = cost_at(place), now
+      if not is_none(cost) then
         instant = ready_at(cost)
         local wait = wait_until(instant, now)
         if wait > horizon or wait == huge then
           retry_after = wait
           if max_wait <= horizon and wait < huge then
-            for rejected = place, #given do take(now, given[rejected]) end
+            for rejected = place, #given, width do take(now, cost_at(rejected)) end
           end
           break
         end
         take(instant, cost)
       end
-      instants[place - 3] = instant
+      instants[#instants + 1] = instant
     end
   elseif method == 'peek' then
-    if given[2] ~= 0 then retry_after = wait_until(ready_at(given[2]), now) end
+    local cost = cost_at(2)
+    if not is_none(cost) then retry_after = wait_until(ready_at(cost), now) end
   elseif method == 'record' then
-    if given[2] ~= 0 then take(now, given[2]) end
+    local cost = cost_at(2)
+    if not is_none(cost) then take(now, cost) end
   elseif method == 'refund' then
-    for _, algorithm in ipairs(algorithms) do algorithm.refund(now, given[2], given[3]) end
+    for _, algorithm in ipairs(algorithms) do algorithm.refund(now, cost_at(3), given[2]) end
     see()
   end
 end
 
 -- ---- the answer ---------------------------------------------------------------------------------
 
-local remaining, reset_after
+local remaining, reset_after  -- what remains of each resource, or the one number of all
 
 local function summarise()
-  remaining = 0
+  remaining = {}
+  for resource = 1, width do remaining[resource] = last <= now and huge or 0 end
   if last <= now then
-    remaining = huge
-    for _, algorithm in ipairs(algorithms) do remaining = min(remaining, algorithm.remaining(now)) end
+    for _, algorithm in ipairs(algorithms) do
+      local resource = algorithm.resource or 1
+      remaining[resource] = min(remaining[resource], algorithm.remaining(now))
+    end
   end
   reset_after = max(greatest('reset_after', now), wait_until(last, now))
 end
@@ -228,7 +270,9 @@ end
 local texts = {}
 if not sound then texts[1] = DAMAGED end
 local function add(number) texts[#texts + 1] = string.format('%.17g', number) end
-add(now) add(retry_after) add(remaining) add(reset_after)
+add(now) add(retry_after)
+for resource = 1, width do add(remaining[resource]) end
+add(reset_after)
 local first = 1
 for place, instant in ipairs(instants) do
   if instants[place + 1] ~= instant then

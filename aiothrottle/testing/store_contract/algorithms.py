@@ -10,6 +10,7 @@ from aiothrottle.algorithms import (
     Cooldown,
     FixedWindow,
     LeakyBucket,
+    PerResource,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
@@ -76,6 +77,7 @@ ALGORITHMS: list[Algorithm[Any]] = [
     AllOf(SlidingWindowLog("3/s"), SlidingWindowLog("12/min")),
     AllOf(FixedWindow("3/700ms"), TokenBucket("5/s", burst=2), SlidingWindowCounter("20/min")),
     AllOf(SlidingWindowLog("5/s"), AllOf(Cooldown(4, 1), Unlimited())),
+    PerResource(("tokens", FixedWindow("9/s")), ("requests", SlidingWindowLog("3/s"))),
     Unlimited(),
     OneByOne(),
 ]

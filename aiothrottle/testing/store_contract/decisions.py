@@ -5,7 +5,15 @@ import math
 import random
 from typing import TYPE_CHECKING, cast
 
-from aiothrottle.algorithms import AllOf, FixedWindow, SlidingWindowLog, TokenBucket, WaitUntil
+from aiothrottle.algorithms import (
+    AllOf,
+    FixedWindow,
+    PerResource,
+    SlidingWindowLog,
+    TokenBucket,
+    WaitUntil,
+)
+from aiothrottle.amounts import Amounts, amounts
 from aiothrottle.testing.manual_clock import ManualClock
 from aiothrottle.testing.store_contract.algorithms import ALGORITHMS, TEN
 from aiothrottle.testing.store_contract.check import Check, Make, about, close, listed_in, raises
@@ -147,6 +155,7 @@ async def many_at_once_get_the_limit_and_no_more(make: Make, clock: ManualClock)
         TokenBucket("10/s"),
         AllOf(TEN, FixedWindow("50/min")),
         AllOf(AllOf(TEN)),
+        PerResource(("requests", TEN), ("tokens", SlidingWindowLog("20/s"))),
     ):
         answers = await asyncio.gather(
             *(stores[place % 4].reserve(repr(algorithm), algorithm, [1]) for place in range(64))
@@ -168,6 +177,39 @@ async def several_limits_are_all_taken_or_none(make: Make, clock: ManualClock) -
 
 
 @listed_in(DECISIONS)
+async def several_resources_are_all_taken_or_none(make: Make, clock: ManualClock) -> None:
+    """Costs are taken and refunded by resource, in order, and from one record."""
+    store = make()
+    both = PerResource(("requests", SlidingWindowLog("4/s")), ("tokens", TokenBucket("10/s")))
+    heavy, light = amounts({"requests": 1, "tokens": 6}), 1.0
+    answer = await store.reserve("key", both, [heavy, heavy, light])
+    assert len(answer.instants) == 1, answer
+    assert answer.remaining == Amounts({"requests": 3.0, "tokens": 4.0}), answer
+    about(answer, retry_after=0.2, reset_after=1.0)
+    answer = await store.reserve("key", both, [heavy, light], horizon=0.5)
+    assert close(answer.delays, (0.2, 0.2)), answer
+    assert answer.remaining == Amounts({"requests": 0.0, "tokens": 0.0}), answer
+    clock.advance(0.2)
+    about(await make().peek("key", both, amounts({"tokens": 1})), retry_after=0.1)
+    about(await make().peek("key", both), retry_after=0.0)
+    await store.refund("key", both, amounts({"tokens": 6}), answer.instants[0])
+    about(await store.peek("key", both, amounts({"tokens": 6})), retry_after=0.0)
+    await store.record("key", both, amounts({"requests": 5}))
+    about(await store.peek("key", both, amounts({"requests": 1})), retry_after=1.0)
+    await raises(ValueError, store.record("key", both, amounts({"tokens": math.nan})))
+    other = PerResource(("requests", SlidingWindowLog("4/s")), ("bytes", TokenBucket("10/s")))
+    await raises(ValueError, store.peek("key", other))
+    # A record that was cleared begins anew, also of a resource that the next request needs not.
+    await store.clear("key")
+    windows = PerResource(("requests", SlidingWindowLog("4/s")), ("tokens", SlidingWindowLog(9)))
+    await store.record("key", windows, heavy)
+    await store.clear("key")
+    for remaining in (3.0, 2.0):
+        answer = await store.record("key", windows, light)
+        assert answer.remaining == Amounts({"requests": remaining, "tokens": 9.0}), answer
+
+
+@listed_in(DECISIONS)
 async def it_decides_as_the_algorithm_in_memory_does(make: Make, clock: ManualClock) -> None:
     """For every algorithm, over random requests in random order."""
     dice = random.Random(6)
@@ -179,10 +221,11 @@ async def it_decides_as_the_algorithm_in_memory_does(make: Make, clock: ManualCl
             wait = now + algorithm.delay(state, now, cost) - clock()
             horizon = dice.choice([0.0, 0.0, 1.0])
             answer = await store.reserve(repr(algorithm), algorithm, [cost], horizon=horizon)
-            if wait > horizon + 1e-6:
-                assert not answer.instants, (algorithm, wait, answer)
+            if not answer.instants:
+                assert wait > horizon, (algorithm, wait, answer)
                 about(answer, retry_after=wait)
             else:
+                assert wait <= horizon + 1e-6, (algorithm, wait, answer)
                 assert close(answer.delays, (wait,)), (algorithm, wait, answer)
                 last = clock() + wait
                 algorithm.take(state, last, cost)
