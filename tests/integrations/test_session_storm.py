@@ -106,7 +106,7 @@ async def test_partly_throttled_requests_all_succeed(
     make: Make,
 ) -> None:
     limiter, witness, pause = RateLimiter(concurrency_limit=SLOTS), Witness(), 0.02
-    retry = Retry(attempts=12)
+    retry = Retry(attempts=12, backoff=pause, max_backoff=pause)
     async with MisbehavingServer() as server, make(limiter, witness, retry) as session:
         server.retry_after = f"Retry-After: {pause}\r\n"
 
