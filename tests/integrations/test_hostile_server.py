@@ -40,7 +40,7 @@ async def throttling(
     """Start a server whose `/throttled` throttles every request with these headers."""
     async with (
         integration.misbehave(retry=RETRY, **options) as (server, at),
-        asyncio.timeout(4),
+        asyncio.timeout(20),
     ):
         server.retry_after = "".join(f"{header}\r\n" for header in headers)
         yield server, at
