@@ -1,5 +1,6 @@
 """Retries: the same for every integration that retries."""
 
+import asyncio
 import gc
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -110,9 +111,12 @@ async def test_unfinished_body_of_a_throttled_response_is_closed(
 @every(RETRIES)
 async def test_body_of_a_throttled_response_is_not_unpacked(integration: Integration) -> None:
     assert len(BOMB) < adapter.SHORT_BODY  # otherwise it would not be read at all
-    async with integration.misbehave() as (_, at):
+    async with integration.misbehave() as (server, at):
         gc.collect()
         tracemalloc.start()
+        # The body comes after the headers: aiohttp before 3.13 unpacks what comes with them.
+        server.go.clear()
+        asyncio.get_running_loop().call_later(0.05, server.go.set)
         try:
             assert (await at.send("throttled-with-a-bomb")).status == 200
             _, peak = tracemalloc.get_traced_memory()
