@@ -372,9 +372,10 @@ class Reserver:
         tokens, begun, cost = reserved.tokens, False, 0.0
         is_enough = self._left(engine) > self.batching.low
         costs: list[float] = []
+        undecided = self.undecided  # there are none without a maximum wait
         for waiter in engine.queue:
             future = waiter.future
-            if future is None or waiter in self.undecided:
+            if future is None or (undecided and waiter in undecided):
                 continue
             if not future.done():
                 if not free or len(costs) == most:

@@ -147,8 +147,11 @@ class Store(ABC):
 def check_costs(*costs: float) -> None:
     """Check that each cost is a finite number of tokens, 0 or more, of every resource."""
     for cost in costs:
-        tokens = cost.by_name.values() if isinstance(cost, Amounts) else (cost,)
-        if not all(0 <= each < math.inf for each in tokens):
+        if isinstance(cost, Amounts):
+            valid = all(0 <= tokens < math.inf for tokens in cost.by_name.values())
+        else:
+            valid = 0 <= cost < math.inf
+        if not valid:
             raise ValueError(f"a cost is a finite number of tokens, 0 or more, not {cost!r}")
 
 
