@@ -188,8 +188,8 @@ class LocalBucket:
             self._quota[1].unanswered = in_flight + 1.0
         quota, state = self._quota
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
-        least = reset_after - error - (now - sent_at)
-        binds = quota.evenly or self._exceeds(now, remaining, least)
+        earliest = reset_after - error - (now - sent_at)
+        binds = quota.evenly or self._exceeds(now, remaining, earliest)
         state.limit = limit
         quota.update(
             state,

@@ -5,7 +5,7 @@ meanwhile, and the timer wins. So a driver's timer that cancels the call is post
 the loop needs to hand over a reply that is there; and by `_GRACE` after the loop was blocked, as
 the call may need another round trip. If the call ends first, the driver takes its timeout back.
 
-Invariant: only timers of the driver are postponed; who waits for the call cancels it at once.
+Invariant: only timers of the driver are postponed; a caller that is cancelled cancels it at once.
 """
 
 import asyncio

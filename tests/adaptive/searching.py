@@ -7,88 +7,15 @@ ahead after the pause, and doubles pauses without a Retry-After in a row.
 import heapq
 import math
 import random
-from collections.abc import Callable
 from typing import NamedTuple
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
 from aiothrottle.adaptive.pace import Pace
+from tests.server_limits import Admits
 
-__all__ = [
-    "Admits",
-    "Arrival",
-    "count",
-    "envoy",
-    "nginx",
-    "search",
-    "search_slots",
-    "sliding_counter",
-    "token_bucket",
-]
+__all__ = ["Arrival", "count", "search", "search_slots"]
 
 _LATENCY = 0.001  # seconds each way
-
-#: Decides about a request that arrives now; `now` never decreases.
-Admits = Callable[[float], bool]
-
-
-def nginx(rate: int, burst: int) -> Admits:
-    """`limit_req` with nodelay: a leaky bucket in thousandths of a request, on a clock of ms."""
-    excess, last = 0, -1
-
-    def admits(now: float) -> bool:
-        nonlocal excess, last
-        ms = int(now * 1000)
-        wanted = 0 if last < 0 else max(0, excess - rate * (ms - last) + 1000)
-        if wanted > burst * 1000:
-            return False
-        excess, last = wanted, ms
-        return True
-
-    return admits
-
-
-def token_bucket(rate: float, burst: float) -> Admits:
-    """Traefik's and Varnish' limit."""
-    tokens, last = burst, 0.0
-
-    def admits(now: float) -> bool:
-        nonlocal tokens, last
-        tokens, last = min(burst, tokens + (now - last) * rate), now
-        if tokens < 1.0:
-            return False
-        tokens -= 1.0
-        return True
-
-    return admits
-
-
-def envoy(size: int, interval: float) -> Admits:
-    """`local_ratelimit`: a bucket that is filled up at intervals."""
-    tokens, fills = size, 0
-
-    def admits(now: float) -> bool:
-        nonlocal tokens, fills
-        if int(now / interval) > fills:
-            tokens, fills = size, int(now / interval)
-        if not tokens:
-            return False
-        tokens -= 1
-        return True
-
-    return admits
-
-
-def sliding_counter(limit: int) -> Admits:
-    """HAProxy's `http_req_rate(1s) gt`: the second before counts in part, and so do 429s."""
-    counts = {-1: 0, 0: 0}
-
-    def admits(now: float) -> bool:
-        second = int(now)
-        counts[second] = counts.get(second, 0) + 1
-        before = counts.get(second - 1, 0) * (second + 1 - now)
-        return counts[second] + int(before) <= limit
-
-    return admits
 
 
 class Arrival(NamedTuple):

@@ -1,21 +1,10 @@
-"""The adaptive limits in front of servers with small buckets and few slots, in pure time.
-
-The servers are modelled on their documentation; benchmarks/real_servers measures the real ones.
-"""
+"""The adaptive limits in front of servers with small buckets and few slots, in pure time."""
 
 import pytest
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from tests.adaptive.searching import (
-    Admits,
-    count,
-    envoy,
-    nginx,
-    search,
-    search_slots,
-    sliding_counter,
-    token_bucket,
-)
+from tests.adaptive.searching import count, search, search_slots
+from tests.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
 
 LIMIT = 20.0
 SERVERS = {
@@ -24,7 +13,7 @@ SERVERS = {
     "nginx without burst": lambda: nginx(20, 0),
     "HAProxy": lambda: sliding_counter(20),
     "Envoy": lambda: envoy(5, 0.25),
-    "Traefik burst=5": lambda: token_bucket(20.0, 5.0),
+    "Traefik burst=5": lambda: token_bucket(20.0, 5.0, debt=0.5),
 }
 
 

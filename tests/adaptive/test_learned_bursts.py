@@ -10,37 +10,37 @@ import pytest
 from aiothrottle import RateLimiter, events
 from aiothrottle.httpx import ThrottledTransport
 from aiothrottle.testing.audit import greatest_count
-from tests.adaptive.servers_in_time import (
-    Bucket,
-    Envoy,
-    Nginx,
-    Server,
-    SlidingCounter,
-    Window,
-    run,
+from tests.adaptive.session_in_time import run
+from tests.server_limits import (
+    Admits,
+    envoy,
+    nginx,
+    rolling_window,
+    sliding_counter,
+    token_bucket,
 )
 
-SMALL: list[tuple[str, Callable[[], Server]]] = [
-    ("nginx burst=5", lambda: Nginx(20, 5)),
-    ("nginx without burst", lambda: Nginx(20, 0)),
-    ("HAProxy", lambda: SlidingCounter(20)),
-    ("Envoy 5", lambda: Envoy(5, 5, 0.25)),
-    ("Traefik burst 5", lambda: Bucket(20, 5)),
-    ("Traefik burst 1", lambda: Bucket(20, 1)),
+SMALL: list[tuple[str, Callable[[], Admits]]] = [
+    ("nginx burst=5", lambda: nginx(20, 5)),
+    ("nginx without burst", lambda: nginx(20, 0)),
+    ("HAProxy", lambda: sliding_counter(20)),
+    ("Envoy 5", lambda: envoy(5, 0.25)),
+    ("Traefik burst 5", lambda: token_bucket(20, 5, debt=0.5)),
+    ("Traefik burst 1", lambda: token_bucket(20, 1, debt=0.5)),
 ]
-LARGE: list[tuple[str, Callable[[], Server]]] = [
-    ("nginx burst=20", lambda: Nginx(20, 20)),
-    ("Traefik burst 20", lambda: Bucket(20, 20)),
-    ("a rolling window", lambda: Window(20)),
+LARGE: list[tuple[str, Callable[[], Admits]]] = [
+    ("nginx burst=20", lambda: nginx(20, 20)),
+    ("Traefik burst 20", lambda: token_bucket(20, 20, debt=0.5)),
+    ("a rolling window", lambda: rolling_window(20)),
 ]
 
 
-def cases(servers: list[tuple[str, Callable[[], Server]]]) -> list[object]:
+def cases(servers: list[tuple[str, Callable[[], Admits]]]) -> list[object]:
     return [pytest.param(make, id=name) for name, make in servers]
 
 
 @pytest.mark.parametrize("make", cases(SMALL))
-def test_small_burst_is_learned_in_ten_seconds(make: Callable[[], Server]) -> None:
+def test_small_burst_is_learned_in_ten_seconds(make: Callable[[], Admits]) -> None:
     records = [run(make(), 40.0, seed=seed) for seed in range(6)]
     for record in records:
         assert record.part_throttled(0.0, 10.0) <= 0.03
@@ -54,7 +54,7 @@ def test_small_burst_is_learned_in_ten_seconds(make: Callable[[], Server]) -> No
 
 
 @pytest.mark.parametrize("make", cases(LARGE))
-def test_nothing_is_lost_where_bursts_are_welcome(make: Callable[[], Server]) -> None:
+def test_nothing_is_lost_where_bursts_are_welcome(make: Callable[[], Admits]) -> None:
     for seed in range(3):
         record = run(make(), 20.0, seed=seed)
         assert not record.throttled
@@ -62,7 +62,7 @@ def test_nothing_is_lost_where_bursts_are_welcome(make: Callable[[], Server]) ->
 
 
 @pytest.mark.parametrize("make", cases(SMALL))
-def test_bursts_after_idle_times_are_learned(make: Callable[[], Server]) -> None:
+def test_bursts_after_idle_times_are_learned(make: Callable[[], Admits]) -> None:
     record = run(make(), 100.0, every=4.0)  # 24 at once, every 4 seconds
     assert len(record.throttled) <= 7
     assert record.part_throttled(20.0, 100.0) <= 0.01
@@ -84,7 +84,7 @@ def test_welcome_bursts_open_after_a_few() -> None:
         )
         assert limiter.statistics().burst == 20.0
 
-    record = run(Nginx(20, 20), 30.0, every=4.0, watch=watch)
+    record = run(nginx(20, 20), 30.0, every=4.0, watch=watch)
     assert adapted == [2.0, 4.0, 8.0, 16.0, 20.0]
     assert limiters[0].statistics().burst == 20.0
     assert "BoundedBurst" not in repr(limiters[0])
@@ -95,14 +95,14 @@ def test_welcome_bursts_open_after_a_few() -> None:
 
 
 def test_long_period_begins_with_the_whole_burst() -> None:
-    record = run(Window(5000), 1.0, limiter=lambda: RateLimiter("5000/h"), workers=200)
+    record = run(rolling_window(5000), 1.0, limiter=lambda: RateLimiter("5000/h"), workers=200)
     assert len(record.admitted) > 5000 / 2
     assert not record.throttled
 
 
 def test_given_guard_learns_nothing() -> None:
     limiter = RateLimiter("20/s", concurrency_limit=8, guard=0.01)
-    record = run(Nginx(20, 5), 5.0, limiter=lambda: limiter)
+    record = run(nginx(20, 5), 5.0, limiter=lambda: limiter)
     assert len(record.throttled) > 10
     assert limiter.statistics().burst is None
 
@@ -120,6 +120,6 @@ def test_given_burst_is_the_upper_bound() -> None:
         )
 
     limiter = RateLimiter("20/s", concurrency_limit=8, burst=3)
-    record = run(Nginx(20, 5), 20.0, limiter=lambda: limiter, every=4.0, watch=watch)
+    record = run(nginx(20, 5), 20.0, limiter=lambda: limiter, every=4.0, watch=watch)
     assert not record.throttled
     assert sizes == [2.0, 3.0]
