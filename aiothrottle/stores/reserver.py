@@ -22,7 +22,7 @@ import weakref
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
-from aiothrottle._core.engine import Engine, is_granted
+from aiothrottle._core.engine import Engine
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.amounts import covers, positive
@@ -381,8 +381,8 @@ class Reserver:
                 if not free or len(costs) == most:
                     break
                 free -= 1
-            elif not is_granted(future):
-                continue
+            elif future.cancelled() or future.exception() is not None:
+                continue  # it was not granted
             cost = waiter.cost
             if not cost:
                 continue
