@@ -31,6 +31,7 @@ TABLE = """
     texts        |                                                           |
     amounts      |                                                           |
     resource     |                                                           |
+    hooks        |                                                           | json
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |
@@ -368,6 +369,7 @@ ENTRY_POINTS = [
     "aiothrottle.dashboard",
     "aiothrottle.events",
     "aiothrottle.headers",
+    "aiothrottle.hooks",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
     "aiothrottle.metrics.opentelemetry",
