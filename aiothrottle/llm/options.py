@@ -1,0 +1,194 @@
+"""The options of an integration for an API of language models.
+
+A request is charged its estimated input and a reservation for its output, before it is sent. The
+response settles it; what that does not report stays as it was charged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+from aiothrottle.checks import check_whole
+from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
+from aiothrottle.llm.calls import (
+    ANTHROPIC_PATHS,
+    OPENAI_PATHS,
+    Call,
+    Paths,
+    bounds_of,
+    model_of,
+    read_call,
+)
+from aiothrottle.llm.readers import EventUsage, JsonUsage
+from aiothrottle.llm.retries import retry
+from aiothrottle.llm.tokens import TokenCounter, estimate_tokens
+from aiothrottle.llm.usage import CostOf, anthropic_cost, openai_cost
+from aiothrottle.redact import shown
+from aiothrottle.retry import Retry
+
+__all__ = ["LLMOptions", "anthropic", "openai"]
+
+_OK, _LEAST_ERROR, _LEAST_FAILURE = 200, 400, 500
+_REQUEST_TIMEOUT, _OVERLOADED = 408, 529
+
+
+class LLMOptions(TypedDict, total=False):
+    """Options for any integration: ``ThrottledTransport(limiter, **llm.openai())``.
+
+    They are a dict, so that each can be replaced: ``{**llm.openai(), "retry": Retry(attempts=2)}``.
+    """
+
+    key: KeyHook
+    """Returns the model of a request; only with `per_model`."""
+
+    cost: CostHook
+    """Returns the estimated cost of a request."""
+
+    settle: SettleHook
+    """Returns the final cost, by the response."""
+
+    retry: Retry
+    """Retries what the SDKs retry."""
+
+
+def openai(
+    *,
+    count_tokens: TokenCounter = estimate_tokens,
+    default_output: int = 1000,
+    most_tokens: int | None = None,
+    per_model: bool = False,
+) -> LLMOptions:
+    """Return the options for OpenAI, and for servers with the same API.
+
+    The limiter needs the resource "tokens": ``RateLimiter({"requests": "500/min", "tokens":
+    "30000/min"})``. Calls of chat completions, responses, completions and embeddings cost tokens;
+    all other requests cost only themselves.
+
+    Args:
+        count_tokens: Returns the tokens in a text of a request. By default an estimate by its
+            length; `tiktoken_counter` counts exactly.
+        default_output: Tokens that are reserved for the output if the request does not bound it
+            (`max_completion_tokens`, `max_tokens`, `max_output_tokens`), 0 or more.
+        most_tokens: Tokens that a request is charged at most before its response, 1 or more: the
+            limit of the limiter. None, the default: a request that is estimated above the limit
+            raises a `CostTooHigh`.
+        per_model: Whether the options have a `key`, so that a `KeyedRateLimiter` limits each model
+            by itself. By default not.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: An argument is out of range.
+
+    >>> from aiothrottle.hooks import Request
+    >>> body = b'{"model": "small", "input": "To be, or not to be", "max_output_tokens": 90}'
+    >>> import yarl
+    >>> url = yarl.URL("https://api.openai.com/v1/responses")
+    >>> openai()["cost"](Request("POST", url, {}, body))
+    {'tokens': 95}
+    """
+    most = _check(count_tokens, default_output, most_tokens)
+
+    def charge(call: Call) -> dict[str, float]:
+        each = default_output if call.output is None else call.output
+        return {"tokens": min(most, call.input + each * call.outputs)}
+
+    api = _Api(OPENAI_PATHS, count_tokens, charge, openai_cost)
+    return api.options(per_model=per_model)
+
+
+def anthropic(
+    *,
+    count_tokens: TokenCounter = estimate_tokens,
+    default_output: int = 1000,
+    most_tokens: int | None = None,
+    per_model: bool = False,
+) -> LLMOptions:
+    """Return the options for Anthropic.
+
+    The limiter needs the resources "input_tokens" and "output_tokens". Calls of messages cost
+    tokens; all other requests cost only themselves.
+
+    Anthropic counts the output that was written, whatever `max_tokens` is. So only `default_output`
+    is reserved for it, and a longer output delays later requests.
+
+    Args:
+        count_tokens: Returns the tokens in a text of a request. By default an estimate by its
+            length.
+        default_output: Tokens that are reserved for the output, or the request's `max_tokens` if
+            that is less; 0 or more.
+        most_tokens: Input tokens that a request is charged at most before its response, 1 or more:
+            the limit of the limiter. What is read from the cache is not counted in the end, so a
+            request may be estimated above the limit; with None, the default, that raises a
+            `CostTooHigh`.
+        per_model: Whether the options have a `key`, so that a `KeyedRateLimiter` limits each model
+            by itself. By default not.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: An argument is out of range.
+
+    >>> from aiothrottle.hooks import Request
+    >>> import yarl
+    >>> body = b'{"max_tokens": 9000, "messages": [{"role": "user", "content": "Hello"}]}'
+    >>> url = yarl.URL("https://api.anthropic.com/v1/messages")
+    >>> anthropic()["cost"](Request("POST", url, {}, body))
+    {'input_tokens': 5, 'output_tokens': 1000}
+    """
+    most = _check(count_tokens, default_output, most_tokens)
+
+    def charge(call: Call) -> dict[str, float]:
+        output = default_output if call.output is None else min(call.output, default_output)
+        return {"input_tokens": min(most, call.input), "output_tokens": output}
+
+    api = _Api(ANTHROPIC_PATHS, count_tokens, charge, anthropic_cost)
+    return api.options(per_model=per_model)
+
+
+def _check(count_tokens: object, default_output: object, most_tokens: int | None) -> float:
+    """Validate the arguments, and return the most tokens of a request."""
+    if not callable(count_tokens):
+        raise TypeError(f"count_tokens must be a function of a text, got {shown(count_tokens)}")
+    check_whole("default_output", default_output, "tokens", least=0)
+    check_whole("most_tokens", most_tokens, "tokens", none="None")
+    return float("inf") if most_tokens is None else most_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """What differs between the APIs.
+
+    Args:
+        paths: The requests that call a model.
+        count_tokens: Returns the tokens in a text.
+        charge: Returns the cost of a call before its response.
+        cost_of: Returns the cost that a `usage` reports.
+    """
+
+    paths: Paths
+    count_tokens: TokenCounter
+    charge: Callable[[Call], dict[str, float]]
+    cost_of: CostOf
+
+    def options(self, *, per_model: bool) -> LLMOptions:
+        """Return the options."""
+        options: LLMOptions = {"cost": self.cost, "settle": self.settle, "retry": retry()}
+        return {**options, "key": model_of} if per_model else options
+
+    def cost(self, request: Request) -> dict[str, float] | None:
+        """Return the cost of a request; None: one request."""
+        call = read_call(request, self.paths, self.count_tokens)
+        return None if call is None else self.charge(call)
+
+    def settle(self, response: Response) -> dict[str, float] | BodyReader | None:
+        """Return the final cost, or what reads it from the body; None: it stays."""
+        request, status, headers = response
+        if bounds_of(request, self.paths) is None:
+            return None
+        if status == _OVERLOADED or (
+            _LEAST_ERROR <= status < _LEAST_FAILURE and status != _REQUEST_TIMEOUT
+        ):
+            return dict.fromkeys(self.charge(Call(0, 0, 0)), 0.0)  # the model did nothing
+        if status != _OK:
+            return None
+        streamed = "event-stream" in headers.get("Content-Type", "").lower()
+        return EventUsage(self.cost_of) if streamed else JsonUsage(self.cost_of)

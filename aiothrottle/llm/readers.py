@@ -1,0 +1,108 @@
+"""Read the `usage` along with the caller: of a JSON body, and of a stream of events.
+
+Invariant: no body raises, and memory is bounded. What is cut off before its usage is final stays as
+it was charged.
+"""
+
+import json
+import re
+from typing import Any, cast
+
+from aiothrottle.llm.events import EventStream
+from aiothrottle.llm.usage import CostOf, read_object
+
+__all__ = ["EventUsage", "JsonUsage"]
+
+# Bytes of a body that is parsed whole. Of a longer one, which holds embeddings, the usage is at
+# the end: parsing megabytes would block the event loop.
+_WHOLE = 1 << 18
+_TAIL = 1 << 12
+# Inside of a text of the document these quotes would be escaped.
+_USAGE = re.compile(r'(?<!\\)"usage"\s*:\s*(?={)')
+
+# After these nothing follows that has a usage.
+_LAST = frozenset({"message_stop", "response.completed", "response.failed", "response.incomplete"})
+
+
+class JsonUsage:
+    """A `BodyReader` of a JSON document with a `usage`."""
+
+    __slots__ = ("_cost_of", "_kept", "_whole")
+
+    def __init__(self, cost_of: CostOf) -> None:
+        self._cost_of = cost_of
+        self._kept = bytearray()
+        self._whole = True
+
+    def feed(self, chunk: bytes, /) -> None:
+        """Keep the body, or the end of a long one."""
+        self._kept += chunk
+        if len(self._kept) > _WHOLE:
+            self._whole = False
+            del self._kept[:-_TAIL]
+
+    def end(self, *, complete: bool) -> dict[str, float] | None:
+        """Return the reported cost; None if none is reported."""
+        if not complete:
+            return None
+        return self._cost_of(_object(self._usage())) or None
+
+    def _usage(self) -> Any:  # noqa: ANN401 - any JSON
+        if self._whole:
+            return read_object(bytes(self._kept)).get("usage")
+        tail = self._kept.decode("utf-8", "replace")
+        found = [match.end() for match in _USAGE.finditer(tail)]
+        try:
+            return json.JSONDecoder().raw_decode(tail, found[-1])[0] if found else None
+        except (ValueError, RecursionError):
+            return None
+
+
+class EventUsage:
+    """A `BodyReader` of server-sent events, of which some have a `usage`.
+
+    The last one counts. That of a `message_start` is without the output, which is still to come.
+    """
+
+    __slots__ = ("_cost_of", "_events", "_is_last", "_usage")
+
+    def __init__(self, cost_of: CostOf) -> None:
+        self._cost_of = cost_of
+        self._events = EventStream()
+        self._usage: dict[str, Any] = {}
+        self._is_last = False
+
+    def feed(self, chunk: bytes, /) -> None:
+        """Read the events that end in this chunk."""
+        for data in self._events.feed(chunk):
+            self._read(data)
+
+    def end(self, *, complete: bool) -> dict[str, float] | None:
+        """Return the reported cost; None if none is reported, or not the final one."""
+        # A client may stop reading at the last event, before the end of the body.
+        if not (complete or self._is_last):
+            return None
+        return self._cost_of(self._usage) or None
+
+    def _read(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._is_last = True
+            return
+        # Nearly all events have neither, and need not be parsed.
+        if b'"usage"' not in data and b"message_stop" not in data:
+            return
+        event = read_object(data)
+        kind = event.get("type")
+        usage = _object(event.get("usage"))
+        if kind == "message_start":
+            usage = {**_object(_object(event.get("message")).get("usage"))}
+            usage.pop("output_tokens", None)
+        elif not usage:
+            usage = _object(_object(event.get("response")).get("usage"))
+        self._usage.update({name: value for name, value in usage.items() if value is not None})
+        if kind in _LAST:
+            self._is_last = True
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
