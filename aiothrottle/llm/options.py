@@ -6,7 +6,7 @@ response settles it; what that does not report stays as it was charged.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from aiothrottle.checks import check_whole
 from aiothrottle.hooks import BodyReader, CostHook, KeyHook, Request, Response, SettleHook
@@ -32,13 +32,13 @@ _OK, _LEAST_ERROR, _LEAST_FAILURE = 200, 400, 500
 _REQUEST_TIMEOUT, _OVERLOADED = 408, 529
 
 
-class LLMOptions(TypedDict, total=False):
+class LLMOptions(TypedDict):
     """Options for any integration: ``ThrottledTransport(limiter, **llm.openai())``.
 
     They are a dict, so that each can be replaced: ``{**llm.openai(), "retry": Retry(attempts=2)}``.
     """
 
-    key: KeyHook
+    key: NotRequired[KeyHook]
     """Returns the model of a request; only with `per_model`."""
 
     cost: CostHook

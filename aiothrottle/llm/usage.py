@@ -46,7 +46,8 @@ def anthropic_cost(usage: Mapping[str, Any]) -> dict[str, float]:
     """
     cost: dict[str, float] = {}
     read = _count(usage.get("input_tokens"))
-    cached = _count(usage.get("cache_creation_input_tokens") or 0)
+    cached = usage.get("cache_creation_input_tokens")
+    cached = 0.0 if cached is None else _count(cached)
     if read is not None and cached is not None:
         cost["input_tokens"] = read + cached
     if (written := _count(usage.get("output_tokens"))) is not None:

@@ -1,0 +1,481 @@
+"""Fakes of the APIs of OpenAI and Anthropic, with limits of requests and of tokens.
+
+Each limit is a bucket into which tokens trickle. A call is admitted if there is room for what it is
+estimated to use. At its end the estimate is corrected by what it used, unless the fake counts
+`reserved` tokens for good, as OpenAI documents it. Time is that of the event loop, so a fake runs
+in virtual time through `transport`, and over sockets through `serve`.
+"""
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from aiohttp import web
+
+__all__ = ["Answer", "Failure", "FakeAPI", "FakeAnthropic", "FakeOpenAI"]
+
+Json = dict[str, Any]
+#: A status; or the connection is lost in the middle of the body.
+Failure = int | Literal["cut"]
+
+
+class Answer(NamedTuple):
+    """A response, and the delays between the chunks of its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+
+
+class Bucket:
+    """A limit: so many at once, which trickle back within the period."""
+
+    def __init__(self, limit: float, period: float) -> None:
+        self.limit = limit
+        self.rate = limit / period
+        self._left = float(limit)
+        self._at = now()
+
+    @property
+    def left(self) -> float:
+        at = now()
+        self._left = min(self.limit, self._left + (at - self._at) * self.rate)
+        self._at = at
+        return self._left
+
+    def take(self, tokens: float) -> None:
+        self._left = min(self.limit, self.left - tokens)
+
+    def wait(self, tokens: float) -> float:
+        """Return the seconds until there are so many."""
+        return max(0.0, (tokens - self.left) / self.rate)
+
+
+class Call(NamedTuple):
+    """A call of a model, and the tokens that it is going to write."""
+
+    path: str
+    document: Json
+    output: int
+
+
+class Use(NamedTuple):
+    """What a call uses of each limit: before it, and in the end."""
+
+    estimate: Mapping[str, float]
+    final: Mapping[str, float]
+
+
+class FakeAPI:
+    """What both fakes share.
+
+    Args:
+        limits: The limit of each resource.
+        period: Seconds to which the limits apply.
+        latency: Seconds until the head of a response, and the same until its end.
+        reserved: Whether the estimate of a call is never corrected.
+        failures: How the first requests fail, in the order of their arrival; None: they do not.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, float],
+        *,
+        period: float = 60.0,
+        latency: float = 0.5,
+        reserved: bool = False,
+        failures: tuple[Failure | None, ...] = (),
+    ) -> None:
+        self.buckets = {name: Bucket(limit, period) for name, limit in limits.items()}
+        self.requests = self.throttled = 0
+        self.used = dict.fromkeys(limits, 0.0)
+        self._latency = latency
+        self._reserved = reserved
+        self._failures = list(failures)
+        self._random = random.Random(20)
+        self._first: float | None = None
+        self._last = 0.0
+
+    def share(self, resource: str) -> float:
+        """Return the part of a limit that was used, up to the last call that was admitted."""
+        assert self._first is not None
+        bucket = self.buckets[resource]
+        return self.used[resource] / (bucket.limit + bucket.rate * (self._last - self._first))
+
+    # ---- one request -----------------------------------------------------------------------------
+
+    async def answer(self, method: str, path: str, body: bytes) -> Answer:
+        """Answer a request."""
+        self.requests += 1
+        failure = self._failures.pop(0) if self._failures else None
+        if isinstance(failure, int):
+            return self._error(failure, {}, "broken")
+        if method != "POST":
+            return self._document({"object": "list", "data": []}, {})
+        document: Json = json.loads(body)
+        output = round(self._random.uniform(0.4, 1.0) * self.bound(document))
+        call = Call(path, document, output)
+        use = self.use(call)
+        lacking = [n for n, tokens in use.estimate.items() if self.buckets[n].left < tokens]
+        if lacking:
+            self.throttled += 1
+            wait = max(self.buckets[name].wait(use.estimate[name]) for name in lacking)
+            return self._error(429, self.retry_after(wait), f"too many {lacking[0]}")
+        self._last = now()
+        self._first = self._last if self._first is None else self._first
+        for name, tokens in use.estimate.items():
+            self.buckets[name].take(tokens)
+        headers = self.headers()
+        await asyncio.sleep(self._latency)
+        if document.get("stream"):
+            parts = self.events(call)
+            headers["Content-Type"] = "text/event-stream; charset=utf-8"
+        else:
+            parts = iter([json.dumps(self.document(call)).encode()])
+            headers["Content-Type"] = "application/json"
+        return Answer(200, headers, self._body(list(parts), use, cut=failure == "cut"))
+
+    async def _body(self, parts: list[bytes], use: Use, *, cut: bool) -> AsyncIterator[bytes]:
+        try:
+            for part in parts:
+                await asyncio.sleep(self._latency / len(parts))
+                if cut:
+                    yield part[: len(part) // 2]
+                    raise ConnectionResetError("the connection is lost")
+                yield part
+        finally:
+            for name, tokens in use.final.items():
+                self.used[name] += tokens
+                if not self._reserved:
+                    self.buckets[name].take(tokens - use.estimate[name])
+
+    def _document(self, document: Json, headers: Mapping[str, str], status: int = 200) -> Answer:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield json.dumps(document).encode()
+
+        return Answer(
+            status, {**self.headers(), "Content-Type": "application/json", **headers}, chunks()
+        )
+
+    def _error(self, status: int, headers: Mapping[str, str], message: str) -> Answer:
+        error = {"type": "error", "error": {"type": "error", "message": message}}
+        return self._document(error, headers, status)
+
+    # ---- what differs ----------------------------------------------------------------------------
+
+    def bound(self, document: Json) -> int:
+        """Return the tokens that the output may have."""
+        raise NotImplementedError
+
+    def use(self, call: Call) -> Use:
+        """Return what a call uses."""
+        raise NotImplementedError
+
+    def document(self, call: Call) -> Json:
+        """Return the body of a plain response."""
+        raise NotImplementedError
+
+    def events(self, call: Call) -> Iterator[bytes]:
+        """Return the events of a streamed response."""
+        raise NotImplementedError
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers about the limits."""
+        raise NotImplementedError
+
+    def retry_after(self, seconds: float) -> dict[str, str]:
+        """Return the headers by which a throttled client learns how long to wait."""
+        raise NotImplementedError
+
+    # ---- its two faces ---------------------------------------------------------------------------
+
+    def transport(self, library: Any) -> Any:  # noqa: ANN401 - httpx or httpx2
+        """Return a transport that asks the fake without a socket."""
+
+        async def handle(request: Any) -> Any:  # noqa: ANN401
+            answer = await self.answer(request.method, request.url.path, await request.aread())
+
+            async def chunks() -> AsyncIterator[bytes]:
+                try:
+                    async for chunk in answer.chunks:
+                        yield chunk
+                except ConnectionResetError as error:
+                    raise library.ReadError(str(error)) from error
+                finally:
+                    await answer.chunks.aclose()  # type: ignore[attr-defined]
+
+            return library.Response(answer.status, headers=answer.headers, content=chunks())
+
+        return library.MockTransport(handle)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[str]:
+        """Serve the fake on a port of this machine, and give its URL."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            answer = await self.answer(request.method, request.path, await request.read())
+            response = web.StreamResponse(status=answer.status, headers=answer.headers)
+            await response.prepare(request)
+            async for chunk in answer.chunks:
+                await response.write(chunk)
+            return response
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            host, port = runner.addresses[0][:2]
+            yield f"http://{host}:{port}"
+        finally:
+            await runner.cleanup()
+
+
+class FakeOpenAI(FakeAPI):
+    """The API of OpenAI: chat completions, responses, embeddings, and lists of other things."""
+
+    def __init__(
+        self,
+        requests: float = 500,
+        tokens: float = 30_000,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__({"requests": requests, "tokens": tokens}, **options)
+
+    def bound(self, document: Json) -> int:
+        if "input" in document and "max_output_tokens" not in document:
+            return 0
+        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        return next((document[name] for name in names if name in document), 1000)
+
+    def use(self, call: Call) -> Use:
+        document = call.document
+        texts = list(texts_of(document.get("messages") or document["input"]))
+        # As OpenAI documents it: by characters, and the higher of input and bound.
+        read = sum(map(len, texts)) // 4
+        bound = self.bound(document)
+        estimate = max(read, bound) if self._reserved else read + bound
+        final = estimate if self._reserved else tokens_of(texts) + call.output
+        return Use({"requests": 1, "tokens": estimate}, {"requests": 1, "tokens": final})
+
+    def document(self, call: Call) -> Json:
+        path, document, output = call
+        model = document["model"]
+        if path.endswith("/embeddings"):
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5] * 3}
+            usage = usage_of(document, 0)
+            usage.pop("completion_tokens")
+            return {"object": "list", "data": [vector], "model": model, "usage": usage}
+        if path.endswith("/responses"):
+            return response_of(document, "completed", output)
+        message = {"role": "assistant", "content": "word " * output, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1_700_000_000,
+            "model": model,
+            "choices": [choice],
+            "usage": usage_of(document, output),
+        }
+
+    def events(self, call: Call) -> Iterator[bytes]:
+        path, document, output = call
+        if path.endswith("/responses"):
+            started = response_of(document, "in_progress", None)
+            yield event("response.created", {"response": started, "sequence_number": 0})
+            completed = response_of(document, "completed", output)
+            yield event("response.completed", {"response": completed, "sequence_number": 1})
+            return
+        chunk = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1_700_000_000,
+            "model": document["model"],
+        }
+        for index in range(4):
+            delta = {"content": "wörd " * (output // 4)}
+            choice = {"index": 0, "delta": delta, "finish_reason": "stop" if index == 3 else None}
+            yield event(None, {**chunk, "choices": [choice], "usage": None})
+        if document.get("stream_options", {}).get("include_usage"):
+            yield event(None, {**chunk, "choices": [], "usage": usage_of(document, output)})
+        yield b"data: [DONE]\n\n"
+
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {"x-request-id": f"req_{self.requests}"}
+        for name, bucket in self.buckets.items():
+            found[f"x-ratelimit-limit-{name}"] = f"{bucket.limit:.0f}"
+            found[f"x-ratelimit-remaining-{name}"] = f"{max(0, math.floor(bucket.left))}"
+            found[f"x-ratelimit-reset-{name}"] = duration(bucket.wait(bucket.limit))
+        return found
+
+    def retry_after(self, seconds: float) -> dict[str, str]:
+        return {
+            "retry-after-ms": f"{math.ceil(seconds * 1000)}",
+            "retry-after": f"{math.ceil(seconds)}",
+        }
+
+
+class FakeAnthropic(FakeAPI):
+    """The API of Anthropic: messages. Its output counts as it was written, whatever its bound."""
+
+    def __init__(
+        self,
+        requests: float = 50,
+        input_tokens: float = 30_000,
+        output_tokens: float = 8_000,
+        *,
+        cached: int = 0,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        limits = {
+            "requests": requests,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+        }
+        super().__init__(limits, **options)
+        self._cached = cached
+
+    def bound(self, document: Json) -> int:
+        return min(500, int(document["max_tokens"]))
+
+    def use(self, call: Call) -> Use:
+        texts = list(texts_of([call.document.get("system"), call.document["messages"]]))
+        read = sum(map(len, texts)) // 4
+        return Use(
+            {"requests": 1, "input_tokens": max(0, read - self._cached), "output_tokens": 0},
+            {
+                "requests": 1,
+                "input_tokens": max(0, tokens_of(texts) - self._cached),
+                "output_tokens": call.output,
+            },
+        )
+
+    def document(self, call: Call) -> Json:
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": call.document["model"],
+            "content": [{"type": "text", "text": "word " * call.output}],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": self._usage(call, call.output),
+        }
+
+    def events(self, call: Call) -> Iterator[bytes]:
+        message = self.document(call)
+        started: Json = {
+            **message,
+            "content": [],
+            "stop_reason": None,
+            "usage": self._usage(call, 1),
+        }
+        yield event("message_start", {"message": started})
+        yield event("ping", {})
+        block = {"type": "text", "text": ""}
+        yield event("content_block_start", {"index": 0, "content_block": block})
+        delta = {"type": "text_delta", "text": "wörd " * call.output}
+        yield event("content_block_delta", {"index": 0, "delta": delta})
+        yield event("content_block_stop", {"index": 0})
+        ended = {"stop_reason": "end_turn", "stop_sequence": None}
+        yield event("message_delta", {"delta": ended, "usage": {"output_tokens": call.output}})
+        yield event("message_stop", {})
+
+    def _usage(self, call: Call, output: int) -> Json:
+        return {
+            "input_tokens": self.use(call).final["input_tokens"],
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": self._cached,
+            "output_tokens": output,
+        }
+
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {"request-id": f"req_{self.requests}"}
+        for name, bucket in self.buckets.items():
+            head = f"anthropic-ratelimit-{name.replace('_', '-')}"
+            at = datetime.now(UTC) + timedelta(seconds=bucket.wait(bucket.limit))
+            found[f"{head}-limit"] = f"{bucket.limit:.0f}"
+            found[f"{head}-remaining"] = f"{max(0, math.floor(bucket.left))}"
+            found[f"{head}-reset"] = at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return found
+
+    def retry_after(self, seconds: float) -> dict[str, str]:
+        return {"retry-after": f"{math.ceil(seconds)}"}
+
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+def texts_of(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+    """Yield the texts of a prompt."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key in ("content", "text"):
+            yield from texts_of(value.get(key))
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_of(each)
+
+
+def tokens_of(texts: list[str]) -> int:
+    """Count as a tokenizer might: by words, and otherwise than by characters."""
+    return sum(4 + math.ceil(1.3 * len(text.split())) for text in texts)
+
+
+def usage_of(document: Json, output: int) -> Json:
+    read = tokens_of(list(texts_of(document.get("messages") or document["input"])))
+    return {"prompt_tokens": read, "completion_tokens": output, "total_tokens": read + output}
+
+
+def response_of(document: Json, status: str, output: int | None) -> Json:
+    """Return the object of the Responses API; without a usage as long as it is in progress."""
+    found: Json = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": status,
+        "model": document["model"],
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": None,
+    }
+    if output is not None:
+        chat = usage_of(document, output)
+        found["usage"] = {
+            "input_tokens": chat["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": chat["total_tokens"],
+        }
+    return found
+
+
+def event(name: str | None, data: Json) -> bytes:
+    """Return a server-sent event."""
+    if name is None:
+        return f"data: {json.dumps(data)}\n\n".encode()
+    text = json.dumps({"type": name, **data}, ensure_ascii=False)
+    return f"event: {name}\ndata: {text}\n\n".encode()
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as OpenAI writes it: 120ms, 1.5s, 6m0s."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f}m{rest:.3g}s" if minutes else f"{rest:.4g}s"
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
