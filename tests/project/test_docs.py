@@ -15,7 +15,7 @@ from tests.servers import imported
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 # A directive of the reference: its module, and its options.
 AUTOMODULE = re.compile(r"^\.\. automodule:: (\S+)\n((?:   :.*\n)*)", re.MULTILINE)
@@ -24,7 +24,7 @@ BY_ITSELF = re.compile(r"^\.\. autoclass:: (\w+)", re.MULTILINE)
 A_FILE = re.compile(r"`((?:tests|examples|benchmarks|aiothrottle|docs)/[\w/.]+\.(?:py|md|lua))`")
 
 
-API = (DOCS / "api.md").read_text(encoding="utf-8")
+API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 # Of each module in the reference, the names that are excluded there.
 REFERENCE = {
     module: {name for excluded in EXCLUDED.findall(options) for name in excluded.split(", ")}
@@ -43,7 +43,7 @@ def test_name_excluded_from_the_reference_is_elsewhere(module: str) -> None:
             and name in imported(other).__all__
             for other, excluded in REFERENCE.items()
         )
-        assert there, f"{module}.{name} is in no section of docs/api.md"
+        assert there, f"{module}.{name} is in no section of docs/reference/api.md"
 
 
 @pytest.mark.parametrize("module", REFERENCE)
@@ -84,7 +84,7 @@ def test_every_file_named_by_a_page_exists(page: Path) -> None:
 
 
 def test_how_it_works_names_real_files_and_methods() -> None:
-    page = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "how-it-works.md").read_text(encoding="utf-8")
     package = ROOT / "aiothrottle"
     sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     # Read, not imported: some need a driver.
@@ -110,7 +110,7 @@ def test_every_link_to_a_file_has_a_target(page: str) -> None:
 
 
 def test_every_promise_names_its_tests() -> None:
-    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "guarantees.md").read_text(encoding="utf-8")
     promises = page.partition("## What is not promised")[0].split("\n- ")[1:]
     assert len(promises) > 20
     assert [promise for promise in promises if "*Tests:* `tests/" not in promise] == []
@@ -118,7 +118,8 @@ def test_every_promise_names_its_tests() -> None:
 
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
-    assert [page.stem for page in DOCS.glob("*.md") if page.stem not in {*contents, "index"}] == []
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    assert pages - {*contents, "index"} == set()
 
 
 def test_pictures_are_those_that_the_script_draws() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from docs.model.check import Step
+from docs.project.model.check import Step
 
 TOKENS, PERIOD, SLOTS = 2, 3, 2
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from docs.model.check import Step
+from docs.project.model.check import Step
 
 TOKENS, PERIOD, HORIZON = 2, 5, 2
 JOURNEY, PATIENCE = 1, 1
