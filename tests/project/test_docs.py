@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -101,12 +102,26 @@ def test_how_it_works_names_real_files_and_methods() -> None:
         assert (ROOT / name).is_file() or (package / name).is_file(), name
 
 
-@pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING", "SECURITY", "examples/README"])
 def test_every_link_to_a_file_has_a_target(page: str) -> None:
     # Sphinx checks the links between the pages of docs/.
     place = ROOT / f"{page}.md"
     links = re.findall(r"\]\((?!\w+:)([^)#]+)", place.read_text(encoding="utf-8"))
     assert [link for link in links if not (place.parent / link).exists()] == []
+
+
+def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
+    # An index shows the page alone, without the files beside it.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = project["urls"]["Source"]
+    files = (f"{source}/blob/main/", source.replace("github", "raw.githubusercontent") + "/main/")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", page)
+    assert len(links) > 10
+    for link in map("".join, links):
+        assert link.startswith("https://")
+        if link.startswith(files):
+            assert (ROOT / link.partition("/main/")[2]).exists(), link
 
 
 def test_every_promise_names_its_tests() -> None:
