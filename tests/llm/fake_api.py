@@ -13,7 +13,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from aiohttp import web
 
@@ -413,15 +413,16 @@ class FakeAnthropic(FakeAPI):
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def texts_of(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+def texts_of(value: object) -> Iterator[str]:
     """Yield the texts of a prompt."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
+        part = cast("Json", value)
         for key in ("content", "text"):
-            yield from texts_of(value.get(key))
+            yield from texts_of(part.get(key))
     elif isinstance(value, list):
-        for each in value:
+        for each in cast("list[object]", value):
             yield from texts_of(each)
 
 

@@ -32,6 +32,12 @@ TABLE = """
     amounts      |                                                           |
     resource     |                                                           |
     hooks        |                                                           | json
+    llm          | llm.*                                                     |
+    llm.options  | llm.* hooks retry                                         |
+    llm.calls    | llm.tokens hooks                                          |
+    llm.retries  | retry                                                     |
+    llm.tokens   |                                                           | tiktoken
+    llm.*        | llm.*                                                     |
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |
@@ -372,6 +378,7 @@ ENTRY_POINTS = [
     "aiothrottle.hooks",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.llm",
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
