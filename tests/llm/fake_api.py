@@ -94,6 +94,8 @@ class FakeAPI:
         self.buckets = {name: Bucket(limit, period) for name, limit in limits.items()}
         self.requests = self.throttled = 0
         self.used = dict.fromkeys(limits, 0.0)
+        #: What a failure says about retries.
+        self.advice = ""
         self._latency = latency
         self._reserved = reserved
         self._failures = list(failures)
@@ -114,7 +116,8 @@ class FakeAPI:
         self.requests += 1
         failure = self._failures.pop(0) if self._failures else None
         if isinstance(failure, int):
-            return self._error(failure, {}, "broken")
+            advice = {"x-should-retry": self.advice} if self.advice else {}
+            return self._error(failure, advice, "broken")
         if method != "POST":
             return self._document({"object": "list", "data": []}, {})
         document: Json = json.loads(body)

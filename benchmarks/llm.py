@@ -1,0 +1,65 @@
+"""The SDK of OpenAI in front of a fake of the API: what is throttled, what is used, what fails.
+
+Run it with ``python benchmarks/llm.py``; it needs openai, and takes half a minute. The limits are
+those of the lowest tier, 500 requests and 30,000 tokens, but in a tenth of a minute. Half of the
+300 calls are streamed, all are started at once, and each is answered over a socket.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from aiothrottle import RateLimiter, TokenBucket, llm
+from aiothrottle.httpx2 import ThrottledTransport
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.llm.calling import outcomes, prompt_of
+from tests.llm.fake_api import FakeOpenAI
+
+_CALLS, _PERIOD, _LATENCY = 300, 6.0, 0.1
+
+
+async def _call(client: openai.AsyncOpenAI, number: int) -> None:
+    asked: Any = {"model": "small", "messages": prompt_of(number), "max_tokens": 500}
+    if number % 2 == 0:
+        await client.chat.completions.create(**asked)
+        return
+    asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    async for _ in await client.chat.completions.create(**asked):
+        pass
+
+
+async def _measure(name: str, *, throttled: bool, reserved: bool) -> None:
+    fake = FakeOpenAI(period=_PERIOD, latency=_LATENCY, reserved=reserved)
+    rates = {"requests": f"500/{_PERIOD:g}s", "tokens": f"30000/{_PERIOD:g}s"}
+    async with fake.serve() as url, RateLimiter(rates, algorithm=TokenBucket) as limiter:
+        http_client = None
+        if throttled:
+            transport = ThrottledTransport(limiter, **llm.openai(most_tokens=30_000))
+            http_client = openai.DefaultAsyncHttpx2Client(transport=transport)
+        base = f"{url}/v1"
+        client = openai.AsyncOpenAI(api_key="key", base_url=base, http_client=http_client)
+        started = time.perf_counter()
+        async with client:
+            succeeded, _ = await outcomes(lambda number: _call(client, number), _CALLS)
+        seconds = time.perf_counter() - started
+    print(
+        f"{name:34} {succeeded / _CALLS:8.1%} {fake.throttled / fake.requests:10.1%} "
+        f"{fake.share('tokens'):8.1%} {seconds:8.1f} s"
+    )
+
+
+async def _main() -> None:
+    print(f"{_CALLS} calls{'':25} {'ok':>8} {'throttled':>10} {'used':>8}")
+    await _measure("bare SDK", throttled=False, reserved=False)
+    await _measure("aiothrottle", throttled=True, reserved=False)
+    await _measure("aiothrottle, server counts bounds", throttled=True, reserved=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
