@@ -6,6 +6,7 @@ Invariant: no JSON value raises, however deep or odd it is. What is no text has 
 import re
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeAlias, cast
 
 __all__ = ["TokenCounter", "estimate_tokens", "measure", "tiktoken_counter"]
@@ -50,7 +51,7 @@ def tiktoken_counter(model: str = "gpt-4o") -> TokenCounter:
     @cache
     def encoding() -> Any:  # noqa: ANN401 - of a package that need not be there
         try:
-            import tiktoken  # noqa: PLC0415 - only where it is used
+            tiktoken = import_module("tiktoken")
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 "tiktoken is not there: pip install tiktoken, or leave out count_tokens",

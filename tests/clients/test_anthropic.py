@@ -1,7 +1,7 @@
 """The SDK of Anthropic with the options of `llm.anthropic`, in front of a fake of the API."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -12,8 +12,9 @@ from tests.llm.calling import outcomes, prompt_of
 from tests.llm.fake_api import Failure, FakeAnthropic
 from tests.virtually import counts, virtual
 
-sdk: Any = pytest.importorskip("anthropic")
-httpx2: Any = pytest.importorskip("httpx2")
+Untyped: TypeAlias = Any  # of the SDK, which need not be installed
+sdk: Untyped = pytest.importorskip("anthropic")
+httpx2: Untyped = pytest.importorskip("httpx2")
 
 LIMITS = {"requests": "500/min", "input_tokens": "30000/min", "output_tokens": "8000/min"}
 SLOW = {"requests": "500/min", "input_tokens": "30000/h", "output_tokens": "8000/h"}
@@ -24,12 +25,12 @@ def new_limiter(limits: dict[str, str]) -> RateLimiter:
 
 
 def client_of(
-    fake: FakeAnthropic, limiter: RateLimiter | None, *, max_retries: int = 2, **options: Any
-) -> Any:
+    fake: FakeAnthropic, limiter: RateLimiter | None, *, max_retries: int = 2, **options: Untyped
+) -> Untyped:
     """Return an SDK in front of the fake; without a limiter it is the bare SDK."""
     transport = fake.transport(httpx2)
     if limiter is not None:
-        given = {**llm.anthropic(most_tokens=30_000), **options}
+        given: Untyped = {**llm.anthropic(most_tokens=30_000), **options}
         transport = ThrottledTransport(limiter, transport=transport, **given)
     client = sdk.AsyncAnthropic(
         api_key="key",
@@ -41,23 +42,23 @@ def client_of(
     return client
 
 
-async def ask(client: Any, number: int = 0, **options: Any) -> Any:
+async def ask(client: Untyped, number: int = 0, **options: Untyped) -> Untyped:
     system, user = prompt_of(number)
     given: dict[str, Any] = {"model": "small", "max_tokens": 64_000, **options}
     return await client.messages.create(system=system["content"], messages=[user], **given)
 
 
-async def raw_stream(client: Any, number: int = 0) -> Any:
+async def raw_stream(client: Untyped, number: int = 0) -> Untyped:
     return [event async for event in await ask(client, number, stream=True, max_tokens=500)]
 
 
-async def helper_stream(client: Any, number: int = 0) -> Any:
+async def helper_stream(client: Untyped, number: int = 0) -> Untyped:
     _, user = prompt_of(number)
     async with client.messages.stream(model="small", max_tokens=500, messages=[user]) as stream:
         return await stream.get_final_message()
 
 
-async def plain(client: Any, number: int = 0) -> Any:
+async def plain(client: Untyped, number: int = 0) -> Untyped:
     return await ask(client, number, max_tokens=500)
 
 
@@ -77,9 +78,7 @@ async def test_300_calls_use_the_token_limit_and_are_not_throttled() -> None:
     assert fake.share("output_tokens") >= 0.95
 
 
-@pytest.mark.parametrize(
-    "call", [plain, raw_stream, helper_stream], ids=lambda call: call.__name__
-)
+@pytest.mark.parametrize("call", [plain, raw_stream, helper_stream], ids=lambda call: call.__name__)
 @virtual
 async def test_call_is_settled_by_its_usage(call: Callable[[Any], Any]) -> None:
     fake, limiter = FakeAnthropic(), new_limiter(SLOW)

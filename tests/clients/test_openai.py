@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -13,13 +14,14 @@ from tests.llm.calling import outcomes, prompt_of
 from tests.llm.fake_api import Failure, FakeOpenAI
 from tests.virtually import counts, virtual
 
-sdk: Any = pytest.importorskip("openai")
-httpx2: Any = pytest.importorskip("httpx2")
+Untyped: TypeAlias = Any  # of the SDK, which need not be installed
+sdk: Untyped = pytest.importorskip("openai")
+httpx2: Untyped = pytest.importorskip("httpx2")
 
 LIMITS = {"requests": "500/min", "tokens": "30000/min"}
 
 
-def new_limiter(**limits: Any) -> RateLimiter:
+def new_limiter(**limits: Untyped) -> RateLimiter:
     return RateLimiter({**LIMITS, **limits}, algorithm=TokenBucket)
 
 
@@ -28,12 +30,12 @@ def client_of(
     limiter: RateLimiter | KeyedRateLimiter | None,
     *,
     max_retries: int = 2,
-    **options: Any,
-) -> Any:
+    **options: Untyped,
+) -> Untyped:
     """Return an SDK in front of the fake; without a limiter it is the bare SDK."""
     transport = fake.transport(httpx2)
     if limiter is not None:
-        given = {**llm.openai(most_tokens=30_000), **options}
+        given: Untyped = {**llm.openai(most_tokens=30_000), **options}
         transport = ThrottledTransport(limiter, transport=transport, **given)
     client = sdk.AsyncOpenAI(
         api_key="key",
@@ -45,17 +47,17 @@ def client_of(
     return client
 
 
-async def chat(client: Any, number: int = 0, **options: Any) -> Any:
+async def chat(client: Untyped, number: int = 0, **options: Untyped) -> Untyped:
     given: dict[str, Any] = {"model": "small", "max_tokens": 500, **options}
     return await client.chat.completions.create(messages=prompt_of(number), **given)
 
 
-async def streamed_chat(client: Any, number: int = 0, **options: Any) -> list[Any]:
+async def streamed_chat(client: Untyped, number: int = 0, **options: Untyped) -> list[Any]:
     options = {"stream_options": {"include_usage": True}, **options}
     return [chunk async for chunk in await chat(client, number, stream=True, **options)]
 
 
-async def either(client: Any, number: int) -> Any:
+async def either(client: Untyped, number: int) -> Untyped:
     return await (streamed_chat if number % 2 else chat)(client, number)
 
 
@@ -71,7 +73,7 @@ async def tokens_left(limiter: RateLimiter) -> float:
 async def test_300_calls_use_the_token_limit_and_are_not_throttled() -> None:
     fake, limiter = FakeOpenAI(), new_limiter()
     async with limiter, client_of(fake, limiter) as client:
-        succeeded, errors = await outcomes(lambda number: either(client, number), 300)
+        succeeded, errors = await outcomes(partial(either, client), 300)
     assert (succeeded, errors) == (300, [])
     assert fake.throttled <= 0.01 * fake.requests
     assert fake.share("tokens") >= 0.95
@@ -81,7 +83,7 @@ async def test_300_calls_use_the_token_limit_and_are_not_throttled() -> None:
 async def test_calls_are_few_throttled_by_a_server_that_counts_bounds() -> None:
     fake, limiter = FakeOpenAI(reserved=True), new_limiter()
     async with limiter, client_of(fake, limiter) as client:
-        succeeded, errors = await outcomes(lambda number: either(client, number), 300)
+        succeeded, errors = await outcomes(partial(either, client), 300)
     assert (succeeded, errors) == (300, [])
     assert fake.throttled <= 0.01 * fake.requests
     assert fake.share("tokens") >= 0.9
@@ -90,17 +92,17 @@ async def test_calls_are_few_throttled_by_a_server_that_counts_bounds() -> None:
 # ---- settlement ----------------------------------------------------------------------------------
 
 
-async def respond(client: Any, **options: Any) -> Any:
+async def respond(client: Untyped, **options: Untyped) -> Untyped:
     return await client.responses.create(
         model="small", input="A question", max_output_tokens=500, **options
     )
 
 
-async def streamed_response(client: Any) -> list[Any]:
+async def streamed_response(client: Untyped) -> list[Any]:
     return [event async for event in await respond(client, stream=True)]
 
 
-async def embed(client: Any) -> Any:
+async def embed(client: Untyped) -> Untyped:
     return await client.embeddings.create(model="small", input=["one", "two"])
 
 
@@ -186,7 +188,7 @@ async def test_statuses_are_retried_without_the_sdk() -> None:
     for limiter, expected in ((None, 6), (new_limiter(), 10)):
         fake = FakeOpenAI(failures=FAILING)
         async with client_of(fake, limiter, max_retries=0) as client:
-            succeeded, _ = await outcomes(lambda number, client=client: chat(client, number), 10)
+            succeeded, _ = await outcomes(partial(chat, client), 10)
         assert succeeded == expected
 
 
@@ -208,7 +210,7 @@ async def test_advice_of_the_server_on_retries_is_followed() -> None:
     for advice, failure, requests in (("false", 500, 1), ("true", 418, 2), ("", 418, 1)):
         fake = advised(FakeOpenAI(failures=(failure,)), advice)
         async with client_of(fake, new_limiter(), max_retries=0) as client:
-            succeeded, _ = await outcomes(lambda _, client=client: chat(client), 1)
+            succeeded, _ = await outcomes(partial(chat, client), 1)
         assert (fake.requests, succeeded) == (requests, requests - 1)
 
 

@@ -36,7 +36,7 @@ TABLE = """
     llm.options  | llm.* hooks retry                                         |
     llm.calls    | llm.tokens hooks                                          |
     llm.retries  | retry                                                     |
-    llm.tokens   |                                                           | tiktoken
+    llm.tokens   |                                                           | importlib
     llm.*        | llm.*                                                     |
     checks       |                                                           |
     errors       |                                                           |
