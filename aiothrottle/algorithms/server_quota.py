@@ -87,6 +87,7 @@ class ServerQuota:
         *,
         binds: bool = True,
         in_flight: float = math.inf,
+        counts: bool = True,
     ) -> None:
         """Record what a response reports.
 
@@ -103,9 +104,10 @@ class ServerQuota:
             sent_at: When the request was sent.
             binds: Whether it is kept to.
             in_flight: Other requests in flight, answered or not.
+            counts: Whether the request took any of these tokens.
         """
         # Some requests fail without an answer.
-        state.unanswered = min(max(0.0, state.unanswered - 1.0), in_flight)
+        state.unanswered = min(max(0.0, state.unanswered - counts), in_flight)
         least = remaining
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:

@@ -30,6 +30,11 @@ class Policy(NamedTuple):
     unit: str | None = None
     reset_error: float = 0.0
 
+    @property
+    def counts(self) -> str:
+        """What is counted: the unit; "requests" where that is not known, or "request"."""
+        return "requests" if self.unit in {None, "request"} else self.unit
+
 
 class ServerLimits(NamedTuple):
     """The limits that one response reports. A field that it does not report is None, not 0.
@@ -68,7 +73,7 @@ class ServerLimits(NamedTuple):
 
     @property
     def by_unit(self) -> dict[str, Policy]:
-        """The binding limit of each unit; what has no unit counts as "requests".
+        """The binding limit of each unit, by what it counts.
 
         >>> tokens = Policy("tokens", 30_000, remaining=900, reset_after=5.0, unit="tokens")
         >>> requests = Policy("requests", 500, remaining=499, reset_after=1.0, unit="requests")
@@ -79,16 +84,13 @@ class ServerLimits(NamedTuple):
         """
         policies: dict[str, list[Policy]] = {}
         for policy in self.policies:
-            policies.setdefault(_plural(policy.unit), []).append(policy)
+            policies.setdefault(policy.counts, []).append(policy)
         limits = {unit: bound for unit, each in policies.items() if (bound := binding(each))}
         own = self.limit, self.window, self.remaining, self.reset_after
         if own != (None, None, None, None):
-            limits[_plural(self.unit)] = Policy(None, *own, self.unit, self.reset_error)
+            bound = Policy(None, *own, self.unit, self.reset_error)
+            limits[bound.counts] = bound
         return limits
-
-
-def _plural(unit: str | None) -> str:
-    return "requests" if unit in {None, "request"} else unit
 
 
 def binding(policies: Iterable[Policy]) -> Policy | None:

@@ -92,9 +92,9 @@ def test_unit_follows_from_the_name_of_a_limit(name: str, unit: str | None) -> N
 def test_limit_of_tokens_without_a_family_is_read() -> None:
     limits = read(
         ("X-RateLimit-Limit", "60"), ("X-RateLimit-Remaining", "3"), ("X-RateLimit-Reset", "0.5"),
-        ("X-TokenLimit-Limit", "1000"), ("X-TokenLimit-Remaining", "7"), ("X-TokenLimit-Reset", "9"),
+        ("X-TokenLimit-Limit", "100"), ("X-TokenLimit-Remaining", "7"), ("X-TokenLimit-Reset", "9"),
     )  # fmt: skip
-    assert by_unit(limits) == {"requests": (60, 3, 0.5), "tokens": (1000, 7, 9)}
+    assert by_unit(limits) == {"requests": (60, 3, 0.5), "tokens": (100, 7, 9)}
 
 
 def test_tightest_limit_of_each_unit_binds() -> None:
