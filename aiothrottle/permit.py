@@ -14,8 +14,8 @@ from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import REQUESTS, Amounts, Cost, as_costs, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
-from aiothrottle.reported_quota import ReportedQuota
 from aiothrottle.redact import shown
+from aiothrottle.reported_quota import ReportedQuota
 from aiothrottle.texts import number
 
 if TYPE_CHECKING:

@@ -23,3 +23,5 @@ class ReportedQuota(NamedTuple):
     error: float = 0.0
     #: Whether the server throttled the request.
     throttled: bool = False
+    #: Tokens per second to count on before the reset; 0.0: it is refilled then, at once.
+    refill: float = 0.0

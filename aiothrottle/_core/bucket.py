@@ -179,7 +179,7 @@ class LocalBucket:
             evenly: Whether the remaining tokens are spread over the time until the reset; the
                 first report of the resource decides.
         """
-        remaining, reset_after, resource, limit, error, _ = reported
+        remaining, reset_after, resource, limit, error, _, refill = reported
         tokens = by_name(cost).get(resource, 0.0)
         uncounted = 0.0
         if resource not in self._quotas:
@@ -192,7 +192,7 @@ class LocalBucket:
         quota, state = self._quotas[resource]
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         earliest = reset_after - error - (now - sent_at)
-        binds = quota.evenly or self._exceeds(now, resource, remaining, earliest)
+        binds = quota.evenly or refill or self._exceeds(now, resource, remaining, earliest)
         state.limit = limit
         quota.update(
             state,
@@ -200,8 +200,9 @@ class LocalBucket:
             remaining - uncounted,
             reset_after,
             sent_at,
-            binds=binds,
+            binds=bool(binds),
             in_flight=in_flight,
+            refill=refill,
             counts=tokens > 0.0,
         )
 

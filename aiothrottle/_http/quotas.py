@@ -42,6 +42,9 @@ _JSON = re.compile(
 # A larger quota limits no client, and a sliding window log would keep as many instants. No request
 # waits longer than such a window, so a longer one has no effect.
 _LARGEST_QUOTA, _LONGEST_WINDOW = 1_000_000, 31 * 86400.0
+# The part of a steady refill that is counted on before the next report. Another program may use the
+# rest; if none does, the next report has more remaining, and nothing is lost.
+_REFILL = 0.25
 
 
 class ServerQuotas:
@@ -132,7 +135,7 @@ def _follow(
     requests = next((quota for quota in quotas if quota.resource == REQUESTS), None)
     if rates:
         limiter.follow(*rates)
-    elif requests is not None and requests.limit < math.inf:
+    elif requests is not None and requests.limit < math.inf and not requests.refill:
         infer_rate(permit, requests)
     elif quotas:
         limiter.follow()
@@ -163,15 +166,22 @@ def _rates(limits: ServerLimits) -> list[Rate]:
 
 def _complete(limits: ServerLimits) -> list[ReportedQuota]:
     """Return the quotas of which a remainder and a reset are reported, one of each resource."""
-    return [
-        ReportedQuota(
-            each.remaining,
-            each.reset_after,
-            unit.replace("-", "_"),
-            math.inf if each.quota is None else each.quota,
-            each.reset_error,
-            limits.throttled,
+    quotas: list[ReportedQuota] = []
+    for unit, each in limits.by_unit.items():
+        remaining, reset_after = each.remaining, each.reset_after
+        if remaining is None or reset_after is None:
+            continue
+        limit = math.inf if each.quota is None else each.quota
+        refills = limits.refills and reset_after > 0.0 and remaining < limit < math.inf
+        quotas.append(
+            ReportedQuota(
+                remaining,
+                reset_after,
+                unit.replace("-", "_"),
+                limit,
+                each.reset_error,
+                limits.throttled,
+                _REFILL * (limit - remaining) / reset_after if refills else 0.0,
+            )
         )
-        for unit, each in limits.by_unit.items()
-        if each.remaining is not None and each.reset_after is not None
-    ]
+    return quotas

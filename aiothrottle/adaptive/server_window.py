@@ -64,7 +64,7 @@ class ServerWindow:
             sent_at: When its request was sent.
             quota: The reported quota, with its limit.
         """
-        remaining, reset_after, _, limit, error, throttled = quota
+        remaining, reset_after, _, limit, error, throttled, *_ = quota
         if limit != self.limit:
             self.limit, self.seconds, self._is_certain = limit, 0.0, False
             self._is_used_up = False

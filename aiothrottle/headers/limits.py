@@ -33,7 +33,7 @@ class Policy(NamedTuple):
     @property
     def counts(self) -> str:
         """What is counted: the unit; "requests" where that is not known, or "request"."""
-        return "requests" if self.unit in {None, "request"} else self.unit
+        return "requests" if self.unit is None or self.unit == "request" else self.unit
 
 
 class ServerLimits(NamedTuple):
@@ -54,6 +54,7 @@ class ServerLimits(NamedTuple):
         unit: What the binding limit counts, as in `Policy`. None: most likely requests.
         reset_error: Seconds by which the reset may be earlier than `reset_after`: servers round it
             up to whole seconds, and a Date is cut to them.
+        refills: Whether the quotas are refilled steadily, and are full at the reset.
 
     >>> ServerLimits(throttled=True, retry_after=30.0).remaining is None
     True
@@ -70,6 +71,7 @@ class ServerLimits(NamedTuple):
     reason: str | None = None
     unit: str | None = None
     reset_error: float = 0.0
+    refills: bool = False
 
     @property
     def by_unit(self) -> dict[str, Policy]:

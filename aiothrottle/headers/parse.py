@@ -133,6 +133,7 @@ def parse_response(
         label_of(labels, "reason") if labels else None,
         bound.unit,
         _reset_error(bound.reset_after, clock),
+        profile is not None and profile.refills,
     )
 
 

@@ -1,6 +1,5 @@
 """The bucket: credit counts like requests asked for one by one; a server quota only tightens."""
 
-import math
 from collections.abc import Callable
 
 import pytest

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from aiothrottle import KeyedRateLimiter, RateLimiter
+from aiothrottle._http.options import ServerQuotaUse
 from aiothrottle.stores import MemoryStore
 from tests.integrations.clients import ONCE, Feature, Integration, every
 from tests.serving import Handler, answer
@@ -33,7 +34,7 @@ def anthropic(**remaining: int) -> Handler:
             f"anthropic_ratelimit_{kind}_remaining": str(left),
             f"anthropic_ratelimit_{kind}_reset": "60.5",
         }
-    return answer(**headers)
+    return answer(200, **headers)
 
 
 async def send(
@@ -99,7 +100,7 @@ async def test_quota_without_a_resource_has_no_effect(integration: Integration) 
 @pytest.mark.parametrize(("use", "tokens"), [("evenly", True), (None, False)])
 @every(LIMITS)
 async def test_option_of_quotas_holds_for_each(
-    integration: Integration, use: Any, tokens: bool
+    integration: Integration, use: ServerQuotaUse, tokens: bool
 ) -> None:
     limiter = RateLimiter(BOTH, guard=0.0)
     await send(integration, limiter, openai(1000, 60), server_quota=use)
@@ -155,6 +156,6 @@ async def test_following_limiter_ignores_the_quota_of_tokens(integration: Integr
     limiter = RateLimiter("server", concurrency_limit=5)
     windows = {"x_ratelimit_renewalperiod_requests": "10", "x_ratelimit_renewalperiod_tokens": "60"}
     limits = {"x_ratelimit_limit_requests": "50", "x_ratelimit_limit_tokens": "7"}
-    await send(integration, limiter, answer(**windows, **limits))
+    await send(integration, limiter, answer(200, **windows, **limits))
     assert "limit=50" in repr(limiter)
     assert "limit=7" not in repr(limiter)
