@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.rate import Rate
 
 __all__ = [
@@ -149,6 +150,8 @@ class QuotaUpdated:
     reset_after: float | None
     #: The rates that the limiter keeps from now on, if it follows the server.
     rates: tuple[Rate, ...] = ()
+    #: The resource of the quota.
+    resource: str = REQUESTS
 
 
 @dataclass(slots=True)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import LONGEST_PAUSE, PauseRule
 from aiothrottle._core.wait_queue import Waiter
-from aiothrottle.amounts import Amounts, Cost, as_costs, read_cost
+from aiothrottle.amounts import REQUESTS, Amounts, Cost, as_costs, read_cost
 from aiothrottle.checks import check_number
 from aiothrottle.errors import ThrottleTimeout, no_copy
+from aiothrottle.redact import shown
+from aiothrottle.reported_quota import ReportedQuota
 from aiothrottle.texts import number
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "WatchedPermit",
     "acquired",
     "is_first_report",
+    "keep_to_quota",
     "report_answer",
     "request_of",
 ]
@@ -251,7 +254,14 @@ class Permit:
             del self._at
         return self._waiter
 
-    def update_quota(self, remaining: float, reset_after: float, *, evenly: bool = False) -> None:
+    def update_quota(
+        self,
+        remaining: float,
+        reset_after: float,
+        *,
+        evenly: bool = False,
+        resource: str = REQUESTS,
+    ) -> None:
         """Keep the limiter to the quota that the server reported in its response.
 
         The limiter becomes tighter until the server resets the quota, and never looser than its
@@ -263,11 +273,12 @@ class Permit:
             remaining: Tokens that the server has left, 0 or more.
             reset_after: Seconds until the server resets the quota.
             evenly: Whether the remaining tokens are spread over that time, or may be used at once.
-                The first report of a window decides.
+                The first report decides.
+            resource: The resource of the limiter that it is about.
 
         Raises:
             TypeError: An argument is not a number.
-            ValueError: An argument is negative or not finite.
+            ValueError: An argument is negative or not finite; or the limiter has no such resource.
             RuntimeError: The permit was never held.
 
         >>> async def fetch(limiter, session, url):
@@ -277,14 +288,21 @@ class Permit:
         """
         check_number("remaining", remaining, "tokens")
         check_number("reset_after", reset_after, "seconds")
+        resources = dict.fromkeys((REQUESTS, *self._entry.engine.resources))
+        if resource not in resources:
+            raise ValueError(
+                f"resource must be one of this limiter's, {' or '.join(resources)}, got "
+                f"{shown(resource)}"
+            )
         self._check_acquired("no server can have reported a quota for it")
+        self._keep_to(ReportedQuota(remaining, reset_after, resource), evenly=evenly)
+
+    def _keep_to(self, quota: ReportedQuota, *, evenly: bool) -> None:
         outcomes.update_quota(
             self._entry.engine,
-            self._sent_at,
-            remaining,
-            reset_after,
-            error=0.0,
-            limit=math.inf,
+            quota,
+            sent_at=self._sent_at,
+            cost=self._tokens,
             held=self._held is True,
             evenly=evenly,
         )
@@ -485,6 +503,8 @@ acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
 )
 #: Reports a success, for a caller that reports only once.
 report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
+#: Keeps its limiter to a quota that the server reported to its request.
+keep_to_quota = Permit._keep_to  # noqa: SLF001
 #: Returns whether this is the first report of the outcome of its request.
 is_first_report: "Callable[[Permit], bool]" = Permit._is_first_report  # noqa: SLF001
 #: Returns its request: where it arrives and when it was sent.

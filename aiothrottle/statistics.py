@@ -42,8 +42,8 @@ class Statistics:
     waited_max: float
     #: Seconds until the pause ends; 0.0 without a pause.
     paused_for: float
-    #: Tokens that the server has left: its last report less the requests sent since. None: the
-    #: server reported none, or has reset its quota since.
+    #: Tokens that the server has left, of resources the requests: its last report less those sent
+    #: since. None: the server reported none, or has reset its quota since.
     quota_remaining: float | None
     #: The part of the rate limit that is in use now, from 0 to 1; of resources the greatest part.
     utilisation: float

@@ -15,12 +15,13 @@ from aiothrottle.algorithms.all_of import AllOf, parts_of
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
-from aiothrottle.amounts import REQUESTS, least
+from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiothrottle.algorithms import Algorithm
+    from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = ["LocalBucket"]
 
@@ -34,7 +35,7 @@ class LocalBucket:
     __slots__ = (
         "_can",
         "_own",
-        "_quota",
+        "_quotas",
         "algorithm",
         "clock",
         "credit",
@@ -45,9 +46,9 @@ class LocalBucket:
     )
 
     def __init__(self, algorithm: "Algorithm[Any]", clock: "Callable[[], float]") -> None:
-        # The server's quota and its state, once it is reported: then `algorithm` is that of the
-        # limiter, `_own`, and the quota beside it.
-        self._quota: tuple[ServerQuota, ServerQuotaState] | None = None
+        # The server's quota of each resource and its state, once it is reported: then `algorithm`
+        # is that of the limiter, `_own`, and the quotas beside it.
+        self._quotas: dict[str, tuple[ServerQuota, ServerQuotaState]] = {}
         self._own: tuple[Algorithm[Any], Any]
         self._adopt(algorithm, algorithm.start())
         self.clock: Callable[[], float] = clock
@@ -59,9 +60,10 @@ class LocalBucket:
         self.granted: int = 0
 
     def _adopt(self, algorithm: "Algorithm[Any]", state: Any) -> None:  # noqa: ANN401 - its state
-        if self._quota is not None:
+        if self._quotas:
             self._own = algorithm, state
-            algorithm, state = _beside(algorithm, state, *self._quota)
+            quotas, states = _in_one(self._quotas)
+            algorithm, state = AllOf(algorithm, quotas), (state, states)
         self.algorithm: Algorithm[Any] = algorithm
         self.state: Any = state
         self._can: Capabilities = capabilities(algorithm)
@@ -71,7 +73,7 @@ class LocalBucket:
     @property
     def capacity(self) -> float:
         """The greatest cost that can ever be admitted."""
-        return self.algorithm.capacity
+        return self.own[0].capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
 
@@ -116,11 +118,14 @@ class LocalBucket:
 
     def remaining(self, now: float) -> float:
         """Return the tokens that may be taken now."""
-        if self._quota is None:
-            return self.algorithm.remaining(self.state, now)
-        own, state = self._own
-        quota, of_server = self._quota  # of requests alone: other resources keep what they have
-        return least(own.remaining(state, now), quota.remaining(of_server, now))
+        own, state = self.own
+        remaining = own.remaining(state, now)
+        for resource, (quota, of_server) in self._quotas.items():
+            left = quota.remaining(of_server, now)
+            if resource != REQUESTS:
+                left = Amounts({REQUESTS: math.inf, resource: left})
+            remaining = least(remaining, left)
+        return remaining
 
     def reset_after(self, now: float) -> float:
         """Return the seconds until the state is as good as new."""
@@ -131,7 +136,7 @@ class LocalBucket:
     @property
     def own(self) -> "tuple[Algorithm[Any], Any]":
         """The algorithm and its state, without the server's quota."""
-        return (self.algorithm, self.state) if self._quota is None else self._own
+        return self._own if self._quotas else (self.algorithm, self.state)
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
@@ -148,8 +153,7 @@ class LocalBucket:
     def restart(self, clock: "Callable[[], float]") -> None:
         """Start with a new state and another clock: timestamps of the old clock are void."""
         self.clock = clock
-        if self._quota is not None:
-            self._quota = self._quota[0], self._quota[0].start()
+        self._quotas = {name: (quota, quota.start()) for name, (quota, _) in self._quotas.items()}
         self.reset()
 
     # ---- the server's quota ----------------------------------------------------------------------
@@ -157,39 +161,38 @@ class LocalBucket:
     def update_quota(
         self,
         now: float,
-        remaining: float,
-        reset_after: float,
+        reported: "ReportedQuota",
         *,
         sent_at: float,
-        error: float,
-        limit: float,
+        cost: float,
         in_flight: int,
         evenly: bool,
     ) -> None:
-        """Keep to the quota of requests that the server reported, besides the own algorithm.
+        """Keep to a quota that the server reported, besides the own algorithm.
 
         Args:
             now: The time.
-            remaining: Tokens that the server has left.
-            reset_after: Seconds until the server resets the quota.
+            reported: The quota.
             sent_at: When the request was sent.
-            error: Seconds by which the reset may be earlier.
-            limit: Tokens that the server is going to have after the reset; infinity: not known.
+            cost: Its tokens.
             in_flight: Other requests in flight, which a report may not count yet.
-            evenly: Whether the remaining tokens are spread over `reset_after`; the first report
-                decides.
+            evenly: Whether the remaining tokens are spread over the time until the reset; the
+                first report of the resource decides.
         """
-        uncounted = 0
-        if self._quota is None:
+        remaining, reset_after, resource, limit, error, _, refill = reported
+        tokens = by_name(cost).get(resource, 0.0)
+        uncounted = 0.0
+        if resource not in self._quotas:
             quota, own = ServerQuota(evenly=evenly), self.own
-            self._quota = quota, quota.start()
+            state = quota.start()
+            self._quotas = {**self._quotas, resource: (quota, state)}
             self._adopt(*own)
-            uncounted = in_flight
-            self._quota[1].unanswered = in_flight + 1.0
-        quota, state = self._quota
+            uncounted = in_flight * tokens  # each of them is taken for one like this
+            state.unanswered = in_flight + 1.0
+        quota, state = self._quotas[resource]
         # Seconds until the earliest reset, counted from when the server answered at the earliest.
         earliest = reset_after - error - (now - sent_at)
-        binds = quota.evenly or self._exceeds(now, remaining, earliest)
+        binds = quota.evenly or refill or self._exceeds(now, resource, remaining, earliest)
         state.limit = limit
         quota.update(
             state,
@@ -197,58 +200,59 @@ class LocalBucket:
             remaining - uncounted,
             reset_after,
             sent_at,
-            binds=binds,
+            binds=bool(binds),
             in_flight=in_flight,
+            refill=refill,
+            counts=tokens > 0.0,
         )
 
     def take_sent(self, now: float, in_flight: int) -> None:
         """Take the tokens of all requests before an algorithm that counts was known."""
         own, state = self.own
-        log = () if self._quota is None else self._quota[1].log
+        log = self._quotas[REQUESTS][1].log if REQUESTS in self._quotas else ()
         for timestamp, cost in log or ((now, max(1.0, in_flight)),):
             own.take(state, timestamp, cost)
 
     def expect_reset(self, at: float) -> None:
-        """Let one request find out whether the server has reset its quota at that instant."""
-        if self._quota is not None:
-            quota, state = self._quota
+        """Let one request find out whether the server has reset its requests at that instant."""
+        if REQUESTS in self._quotas:
+            quota, state = self._quotas[REQUESTS]
             quota.expect_reset(state, at)
 
-    def _exceeds(self, now: float, requests: float, seconds: float) -> bool:
-        """Return whether the limiter's own algorithm admits more requests within so many seconds.
+    def _exceeds(self, now: float, resource: str, tokens: float, seconds: float) -> bool:
+        """Return whether the limiter's own algorithm admits more tokens within so many seconds.
 
-        If not, a quota of so many requests holds by itself. It may be less than what the server has
+        If not, a quota of so many tokens holds by itself. It may be less than what the server has
         by now: the report is late, the requests in flight are counted or not, and a window of the
         server ends before one of the limiter does.
         """
         own, state = self.own
-        if own.capacity.real == math.inf:
+        if by_name(own.capacity).get(resource, math.inf) == math.inf:
             return True
-        delay = capabilities(own).delay_behind(own, state, now, 1.0, requests)
+        one, before = amounts({resource: 1.0}), amounts({resource: tokens})
+        delay = capabilities(own).delay_behind(own, state, now, one, before)
         return delay < seconds or delay == math.inf  # a store alone knows
 
     def quota_delay(self, now: float, cost: float) -> float:
-        """Return the seconds until the server's quota admits the cost."""
-        if self._quota is None:
+        """Return the seconds until the server's quotas admit the cost."""
+        if not self._quotas:
             return 0.0
-        quota, state = self._quota
-        return quota.delay(state, now, cost.real)
+        quotas, states = parts_of(self.algorithm, self.state)[-1]
+        return quotas.delay(states, now, cost)
 
     def quota_remaining(self, now: float) -> float | None:
-        """Return the tokens that the server has left; None: not known."""
-        if self._quota is None:
+        """Return the requests that the server has left; None: not known."""
+        if REQUESTS not in self._quotas:
             return None
-        quota, state = self._quota
+        quota, state = self._quotas[REQUESTS]
         return quota.reported(state, now)
 
 
-def _beside(
-    algorithm: "Algorithm[Any]",
-    state: Any,  # noqa: ANN401 - its state
-    quota: ServerQuota,
-    quota_state: ServerQuotaState,
+def _in_one(
+    quotas: dict[str, tuple[ServerQuota, ServerQuotaState]],
 ) -> "tuple[Algorithm[Any], Any]":
-    """Return the algorithm and its state with the quota of requests beside it."""
-    if isinstance(algorithm, PerResource):
-        return algorithm.beside((REQUESTS, quota)), (*state, quota_state)
-    return AllOf(algorithm, quota), (state, quota_state)
+    """Return the quotas of all resources as one algorithm, and its state."""
+    if quotas.keys() == {REQUESTS}:
+        return quotas[REQUESTS]
+    algorithm = PerResource(*((resource, quota) for resource, (quota, _) in quotas.items()))
+    return algorithm, tuple(state for _, state in quotas.values())

@@ -27,6 +27,7 @@ from aiothrottle.adaptive.pace import Pace
 from aiothrottle.adaptive.server_window import ServerWindow
 from aiothrottle.algorithms import Unlimited
 from aiothrottle.rate import Rate, RateLike, as_rate
+from aiothrottle.reported_quota import ReportedQuota
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
 if TYPE_CHECKING:
@@ -242,38 +243,16 @@ class Limits:
         self.rate_unknown = False
         self._resize(engine)
 
-    def infer(
-        self,
-        engine: Host,
-        sent_at: float,
-        *,
-        limit: float,
-        remaining: float,
-        reset_after: float,
-        error: float,
-        throttled: bool,
-    ) -> None:
+    def infer(self, engine: Host, sent_at: float, quota: ReportedQuota) -> None:
         """Keep to the rate that follows from the quotas which the server reports.
 
         Args:
             engine: The engine with these limits.
-            sent_at: When the request was sent; the other arguments are of its response.
-            limit: The reported limit.
-            remaining: What remains of it.
-            reset_after: Seconds until the reset.
-            error: Seconds by which the reset may be earlier.
-            throttled: Whether the server throttled the request.
+            sent_at: When the request was sent.
+            quota: What its response reports of the requests, with their limit.
         """
         self._window = self._window or ServerWindow()
-        rate, probe_at = self._window.observe(
-            engine.bucket.clock(),
-            sent_at,
-            limit=limit,
-            remaining=remaining,
-            reset_after=reset_after,
-            error=error,
-            throttled=throttled,
-        )
+        rate, probe_at = self._window.observe(engine.bucket.clock(), sent_at, quota)
         if probe_at is not None:
             engine.bucket.expect_reset(probe_at)
             engine.reconsider()

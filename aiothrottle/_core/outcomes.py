@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.rate import Rate
+    from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = [
     "adopt_rate",
@@ -303,26 +304,33 @@ def apply(engine: Host, changes: tuple[Change, ...]) -> None:
 
 def update_quota(
     engine: Host,
-    sent_at: float,
-    remaining: float,
-    reset_after: float,
+    quota: "ReportedQuota",
     *,
-    error: float,
-    limit: float,
+    sent_at: float,
+    cost: float,
     held: bool,
     evenly: bool,
 ) -> None:
-    """Keep to the quota that the server reported; the reset may be earlier by `error` seconds."""
+    """Keep to a quota that the server reported to a request.
+
+    Args:
+        engine: The engine of the request.
+        quota: The quota.
+        sent_at: When the request was sent.
+        cost: Its tokens.
+        held: Whether its permit is held.
+        evenly: Whether what remains is spread until the reset.
+    """
     engine.bucket.update_quota(
         engine.now(),
-        remaining,
-        reset_after,
+        quota,
         sent_at=sent_at,
-        error=error,
-        limit=limit,
+        cost=cost,
         in_flight=engine.in_flight - held,  # sent since, or not counted yet
         evenly=evenly,
     )
     engine.reconsider()
     if engine.observers.listeners:
-        engine.observers.emit(events.QuotaUpdated(engine.key, remaining, reset_after))
+        remaining, reset_after, resource, *_ = quota
+        updated = events.QuotaUpdated(engine.key, remaining, reset_after, resource=resource)
+        engine.observers.emit(updated)

@@ -1,19 +1,21 @@
 """Server quotas: parses what responses report about limits, and applies it to the limiter.
 
 A quota only makes the limiter tighter, never looser than its own rate; a limiter without a rate of
-its own takes the server's. What is not plausible, or not about requests, has no effect.
+its own takes the server's. Each quota is one of the resource with the name of its unit, and has no
+effect where the limiter has none. What is not plausible has no effect either.
 """
 
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 from aiothrottle._http.backoff import Backoff
 from aiothrottle._http.options import ServerQuotaUse
-from aiothrottle._http.reports import infer_rate, report_quota
+from aiothrottle._http.reports import infer_rate, keep_to_quotas
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.headers import (
     PROFILES,
     Profile,
@@ -27,6 +29,7 @@ from aiothrottle.headers.server_clock import ServerClock
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
+from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = ["ServerQuotas"]
 
@@ -36,11 +39,12 @@ _MAY_THROTTLE = frozenset({403, 420, 429, 503, 529})
 _JSON = re.compile(
     r"application/(?:json|x-amz-json-[0-9.]+|[\w.+-]+\+json)[ \t]*(?:;|$)", re.IGNORECASE
 )
-# The units that a limiter counts.
-_REQUESTS = frozenset({None, "request", "requests"})
 # A larger quota limits no client, and a sliding window log would keep as many instants. No request
 # waits longer than such a window, so a longer one has no effect.
 _LARGEST_QUOTA, _LONGEST_WINDOW = 1_000_000, 31 * 86400.0
+# The part of a steady refill that is counted on before the next report. Another program may use the
+# rest; if none does, the next report has more remaining, and nothing is lost.
+_REFILL = 0.25
 
 
 class ServerQuotas:
@@ -113,42 +117,28 @@ class ServerQuotas:
             return
         if limits.remaining is None and limits.limit is None and not limits.policies:
             return
-        limiter.adopt(*_rates(limits))  # no effect but on an adaptive rate
+        rates = _rates(limits)
+        limiter.adopt(*rates)  # no effect but on an adaptive rate
+        quotas = _complete(limits)
         # Of a throttled response with a Retry-After, the pause is made of that.
-        if not limits.throttled or limits.retry_after is None:
-            self._keep_to(permit, limits)
+        if self._use is not None and (not limits.throttled or limits.retry_after is None):
+            short = (it._replace(reset_after=min(it.reset_after, self._longest)) for it in quotas)
+            keep_to_quotas(permit, short, evenly=self._use == "evenly")
         if limiter.follows_server:
-            _follow(limiter, permit, limits)
-
-    def _keep_to(self, permit: Permit, limits: ServerLimits) -> None:
-        """Apply the reported quota, if it is complete."""
-        remaining, reset_after = limits.remaining, limits.reset_after
-        if self._use is None or remaining is None or reset_after is None:
-            return
-        if limits.unit in _REQUESTS:
-            report_quota(
-                permit,
-                remaining,
-                min(reset_after, self._longest),
-                limits.reset_error,
-                math.inf if limits.limit is None else limits.limit,
-                evenly=self._use == "evenly",
-            )
+            _follow(limiter, permit, rates, quotas)
 
 
-def _follow(limiter: RateLimiter, permit: Permit, limits: ServerLimits) -> None:
+def _follow(
+    limiter: RateLimiter, permit: Permit, rates: Sequence[Rate], quotas: Sequence[ReportedQuota]
+) -> None:
     """Have the limiter keep to the server's rates, as far as they are reported or follow."""
-    rates = tuple(_rates(limits))
-    limit, remaining, reset_after = limits.limit, limits.remaining, limits.reset_after
+    requests = next((quota for quota in quotas if quota.resource == REQUESTS), None)
     if rates:
         limiter.follow(*rates)
-    elif remaining is None or reset_after is None:
-        return
-    elif limit is None or limits.unit not in _REQUESTS:
+    elif requests is not None and requests.limit < math.inf and not requests.refill:
+        infer_rate(permit, requests)
+    elif quotas:
         limiter.follow()
-    else:
-        error, throttled = limits.reset_error, limits.throttled
-        infer_rate(permit, limit, remaining, reset_after, error, throttled=throttled)
 
 
 def _profile(own: Iterable[Profile], host: str) -> Profile | None:
@@ -162,11 +152,36 @@ def _may_report(profiles: Iterable[Profile], name: str) -> bool:
     return IS_LIMIT_HEADER[name] or any(profile.is_limit_header[name] for profile in profiles)
 
 
-def _rates(limits: ServerLimits) -> Iterator[Rate]:
-    """Yield the reported rates, each a number of requests in a window."""
-    reported = [(it.quota, it.window, it.unit) for it in limits.policies]
-    for quota, window, unit in reported or [(limits.limit, limits.window, limits.unit)]:
-        if not (quota and window and unit in _REQUESTS):
+def _rates(limits: ServerLimits) -> list[Rate]:
+    """Return the reported rates, each a number of requests in a window."""
+    reported = [policy for policy in limits.policies if policy.counts == REQUESTS]
+    if not reported and REQUESTS in limits.by_unit:
+        reported = [limits.by_unit[REQUESTS]]
+    return [
+        Rate(quota, window)
+        for _, quota, window, *_ in reported
+        if quota and window and quota <= _LARGEST_QUOTA and window <= _LONGEST_WINDOW
+    ]
+
+
+def _complete(limits: ServerLimits) -> list[ReportedQuota]:
+    """Return the quotas of which a remainder and a reset are reported, one of each resource."""
+    quotas: list[ReportedQuota] = []
+    for unit, each in limits.by_unit.items():
+        remaining, reset_after = each.remaining, each.reset_after
+        if remaining is None or reset_after is None:
             continue
-        if quota <= _LARGEST_QUOTA and window <= _LONGEST_WINDOW:
-            yield Rate(quota, window)
+        limit = math.inf if each.quota is None else each.quota
+        refills = limits.refills and reset_after > 0.0 and remaining < limit < math.inf
+        quotas.append(
+            ReportedQuota(
+                remaining,
+                reset_after,
+                unit.replace("-", "_"),
+                limit,
+                each.reset_error,
+                limits.throttled,
+                _REFILL * (limit - remaining) / reset_after if refills else 0.0,
+            )
+        )
+    return quotas

@@ -3,20 +3,24 @@
 Invariant: only the first outcome of a permit counts.
 """
 
+from collections.abc import Iterable
+
 from aiothrottle import events
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import PauseRule
-from aiothrottle.permit import Permit, is_first_report, report_answer, request_of
+from aiothrottle.amounts import REQUESTS
+from aiothrottle.permit import Permit, is_first_report, keep_to_quota, report_answer, request_of
+from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = [
     "PauseRule",
     "hold_trial",
     "infer_rate",
+    "keep_to_quotas",
     "pass_on",
     "report_answer",
     "report_failure",
     "report_pause",
-    "report_quota",
     "report_retry",
     "report_suspicion",
 ]
@@ -74,50 +78,19 @@ def pass_on(permit: Permit) -> None:
 # ---- what the server reported --------------------------------------------------------------------
 
 
-def report_quota(
-    permit: Permit,
-    remaining: float,
-    reset_after: float,
-    error: float,
-    limit: float,
-    *,
-    evenly: bool,
-) -> None:
-    """Keep to a reported quota, whose reset may be earlier by `error` seconds."""
-    request = request_of(permit)
-    outcomes.update_quota(
-        request.entry.engine,
-        request.sent_at,
-        remaining,
-        reset_after,
-        error=error,
-        limit=limit,
-        held=request.held,
-        evenly=evenly,
-    )
+def keep_to_quotas(permit: Permit, quotas: Iterable[ReportedQuota], *, evenly: bool) -> None:
+    """Keep to the reported quotas of the resources that the limiter has."""
+    resources = request_of(permit).entry.engine.resources
+    for quota in quotas:
+        if quota.resource == REQUESTS or quota.resource in resources:
+            keep_to_quota(permit, quota, evenly=evenly)
 
 
-def infer_rate(
-    permit: Permit,
-    limit: float,
-    remaining: float,
-    reset_after: float,
-    error: float,
-    *,
-    throttled: bool,
-) -> None:
-    """Infer the rate of the server from the quotas that it reports."""
+def infer_rate(permit: Permit, quota: ReportedQuota) -> None:
+    """Infer the rate of the server from the quotas of requests that it reports."""
     request = request_of(permit)
     engine = request.entry.engine
-    engine.limits.infer(
-        engine,
-        request.sent_at,
-        limit=limit,
-        remaining=remaining,
-        reset_after=reset_after,
-        error=error,
-        throttled=throttled,
-    )
+    engine.limits.infer(engine, request.sent_at, quota)
 
 
 # ---- events --------------------------------------------------------------------------------------

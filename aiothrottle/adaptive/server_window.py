@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aiothrottle.rate import Rate
+from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = ["Inferred", "ServerWindow"]
 
@@ -38,7 +39,7 @@ class ServerWindow:
     right, and if it is throttled, the window is longer.
 
     >>> window = ServerWindow()
-    >>> window.observe(5.1, 5.0, limit=20, remaining=19, reset_after=1.0, error=1.0)
+    >>> window.observe(5.1, 5.0, ReportedQuota(19, 1.0, limit=20, error=1.0))
     Inferred(rate=Rate(limit=20, period=1.0), probe_at=None)
     """
 
@@ -55,28 +56,15 @@ class ServerWindow:
     _began_at: float = math.inf
     _resets_at: float = math.inf
 
-    def observe(
-        self,
-        now: float,
-        sent_at: float,
-        *,
-        limit: float,
-        remaining: float,
-        reset_after: float,
-        error: float,
-        throttled: bool = False,
-    ) -> Inferred:
+    def observe(self, now: float, sent_at: float, quota: ReportedQuota) -> Inferred:
         """Record what a response reports, and return what is known.
 
         Args:
             now: When it arrived.
             sent_at: When its request was sent.
-            limit: The reported limit.
-            remaining: What remains of it.
-            reset_after: Seconds until the reset.
-            error: Seconds by which the reset may be earlier.
-            throttled: Whether the server throttled the request.
+            quota: The reported quota, with its limit.
         """
+        remaining, reset_after, _, limit, error, throttled, *_ = quota
         if limit != self.limit:
             self.limit, self.seconds, self._is_certain = limit, 0.0, False
             self._is_used_up = False

@@ -88,10 +88,6 @@ class PerResource:
             return None
         return requests, tuple(state[place] for place in self._places()[REQUESTS])
 
-    def beside(self, *parts: tuple[str, Algorithm[Any]]) -> "PerResource":
-        """Return these algorithms and, behind them, others."""
-        return PerResource(*zip(self.names, self.algorithms, strict=True), *parts)
-
     def start(self) -> tuple[Any, ...]:
         """Return a fresh state of each."""
         return self._all.start()

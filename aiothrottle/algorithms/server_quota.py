@@ -16,6 +16,8 @@ _SAME_WINDOW = 1.5
 # What was taken since a request was sent is looked up among so many; more are hardly ever in
 # flight.
 _MOST_IN_FLIGHT = 4096
+# A wait of fewer units in the last place of the time is due to rounding.
+_ULPS = 8.0
 
 
 @dataclass(slots=True)
@@ -25,6 +27,9 @@ class ServerQuotaState:
     `next_at` is when the next token can be taken, where they are spread evenly. `binds` is whether
     the quota is kept to, or only known; `least` the lowest report about the window as it was, and
     `unanswered` the number of requests without a report.
+
+    A quota that is refilled steadily gains `refill` tokens per second: `remaining` is of `at`, and
+    the report is of a request sent at `sent_at`.
 
     After the reset no more than `limit` can be taken before the next report, for as long as the
     longest reset that was reported: `longest`. From `probe_at` on one token can be taken although
@@ -36,6 +41,9 @@ class ServerQuotaState:
     least: float = math.inf
     unanswered: float = 0.0
     binds: bool = True
+    refill: float = 0.0
+    at: float = -math.inf
+    sent_at: float = -math.inf
     limit: float = math.inf
     longest: float = 0.0
     expected_at: float = math.inf
@@ -87,6 +95,8 @@ class ServerQuota:
         *,
         binds: bool = True,
         in_flight: float = math.inf,
+        refill: float = 0.0,
+        counts: bool = True,
     ) -> None:
         """Record what a response reports.
 
@@ -94,6 +104,9 @@ class ServerQuota:
         Of several reports about one window the lowest counts, as requests and responses overtake
         each other. That subtracts some requests that the server had counted: once all requests are
         answered, it has counted all, and what remains is exactly the least that it reported.
+
+        A quota that is refilled has no window: there the report of the last request sent counts.
+        What was sent since may have been refilled since, but no later than it was taken.
 
         Args:
             state: Is changed.
@@ -103,19 +116,26 @@ class ServerQuota:
             sent_at: When the request was sent.
             binds: Whether it is kept to.
             in_flight: Other requests in flight, answered or not.
+            refill: Tokens per second by which it is refilled until the reset.
+            counts: Whether the request took any of these tokens.
         """
         # Some requests fail without an answer.
-        state.unanswered = min(max(0.0, state.unanswered - 1.0), in_flight)
-        least = remaining
+        state.unanswered = min(max(0.0, state.unanswered - counts), in_flight)
+        if refill and state.refill and sent_at < state.sent_at:
+            return
+        least, sent, uncounted = remaining, 0.0, 0.0
         for timestamp, cost in reversed(state.log):
             if timestamp <= sent_at:
                 break
-            remaining -= cost
+            sent += cost
+            uncounted = max(uncounted, sent - refill * (now - timestamp))
+        remaining -= uncounted
         resets_at = now + reset_after
         state.longest = max(state.longest, reset_after)
         # What is only known has held nothing back: it may be of the window before.
         if (
             (binds and state.binds)
+            and not refill
             and now < state.resets_at
             and sent_at < state.probed_at
             and abs(resets_at - state.resets_at) < _SAME_WINDOW
@@ -124,7 +144,7 @@ class ServerQuota:
             remaining = min(remaining, state.remaining) if state.unanswered else least
             resets_at = max(resets_at, state.resets_at)
         state.remaining, state.resets_at, state.binds = remaining, resets_at, binds
-        state.least = least
+        state.least, state.refill, state.at, state.sent_at = least, refill, now, sent_at
         if sent_at >= state.probed_at:
             state.probed_at = math.inf
 
@@ -145,7 +165,11 @@ class ServerQuota:
         if now >= state.resets_at:
             return state.longest if ahead and ahead + cost > state.limit else 0.0
         reset = until(state.resets_at, now)
-        if ahead + cost > state.remaining:
+        missing = ahead + cost - self._left(state, now)
+        if missing > 0.0:
+            if state.refill:
+                wait = missing / state.refill
+                return min(reset, wait) if wait > _ULPS * math.ulp(now) else 0.0
             return reset if ahead or cost > 1 else min(reset, until(state.probe_at, now))
         if not self.evenly:
             return 0.0
@@ -159,8 +183,9 @@ class ServerQuota:
         state.unanswered += 1.0
         if now >= state.resets_at and state.limit < math.inf and state.binds:
             state.remaining, state.resets_at = state.limit, now + state.longest
-            state.least = state.limit
+            state.least, state.at = state.limit, now
         if now < state.resets_at:
+            state.remaining, state.at = self._left(state, now), now
             if cost > state.remaining and now >= state.probe_at:
                 state.probe_at, state.probed_at = math.inf, now
             if self.evenly and state.binds:
@@ -175,7 +200,7 @@ class ServerQuota:
 
     def reported(self, state: ServerQuotaState, now: float) -> float | None:
         """Tokens that remain; None if that is unknown."""
-        return max(0.0, state.remaining) if now < state.resets_at else None
+        return max(0.0, self._left(state, now)) if now < state.resets_at else None
 
     def reset_after(self, state: ServerQuotaState, now: float) -> float:
         """Seconds until the quota resets."""
@@ -187,5 +212,11 @@ class ServerQuota:
 
     def _interval(self, state: ServerQuotaState, now: float) -> float:
         """Seconds for each of the tokens that remain."""
-        begins = max(now, state.next_at)
-        return max(0.0, state.resets_at - begins) / max(1.0, state.remaining)
+        seconds = max(0.0, state.resets_at - max(now, state.next_at))
+        return seconds / max(1.0, self._left(state, now) + state.refill * seconds)
+
+    def _left(self, state: ServerQuotaState, now: float) -> float:
+        """Tokens that remain at `now`, below zero where more were taken."""
+        if not state.refill:
+            return state.remaining
+        return min(state.limit, state.remaining + state.refill * max(0.0, now - state.at))

@@ -104,6 +104,10 @@ _WHOLE_NAMES = {
     "age": _Role("clock", "", "age"),
     "x-amzn-errortype": _Role("label", "error", ""),
     "x-concurrency-limit": _Role("limit", "concurrency", "limit"),
+    **{
+        f"x-tokenlimit-{field}": _Role("limit", "tokens", field)
+        for field in ("limit", "remaining", "reset")
+    },
     "stripe-rate-limited-reason": _Role("label", "reason", ""),
 }
 _FAMILY = re.compile(r"((?:x-|anthropic-)?ratelimit|(?:x-)?rate-limit)(?:-(.+))?", re.DOTALL)

@@ -15,7 +15,9 @@ class Policy(NamedTuple):
         window: Seconds.
         remaining: The unused part of the quota.
         reset_after: Seconds until the quota is refilled, in whole or in part.
-        unit: The server's word for what is counted (draft 10's `qu`), if it sends one.
+        unit: What is counted: the server's word (draft 10's `qu`), or by the name of the limit
+            "requests", "tokens", "input-tokens" and the like. None: most likely requests.
+        reset_error: Seconds by which the reset may be earlier, as in `ServerLimits`.
 
     A field that was missing or unreadable is None. 0 is a number like any other.
     """
@@ -26,6 +28,12 @@ class Policy(NamedTuple):
     remaining: float | None = None
     reset_after: float | None = None
     unit: str | None = None
+    reset_error: float = 0.0
+
+    @property
+    def counts(self) -> str:
+        """What is counted: the unit; "requests" where that is not known, or "request"."""
+        return "requests" if self.unit is None or self.unit == "request" else self.unit
 
 
 class ServerLimits(NamedTuple):
@@ -43,9 +51,10 @@ class ServerLimits(NamedTuple):
         policies: The separate limits of the response, if it lists any.
         scope: The server's word for the scope of the limit ("user", "global", "shared").
         reason: The server's word for what was exceeded, or for the kind of resource.
-        unit: The server's word for what the binding limit counts. None: most likely requests.
+        unit: What the binding limit counts, as in `Policy`. None: most likely requests.
         reset_error: Seconds by which the reset may be earlier than `reset_after`: servers round it
             up to whole seconds, and a Date is cut to them.
+        refills: Whether the quotas are refilled steadily, and are full at the reset.
 
     >>> ServerLimits(throttled=True, retry_after=30.0).remaining is None
     True
@@ -62,6 +71,28 @@ class ServerLimits(NamedTuple):
     reason: str | None = None
     unit: str | None = None
     reset_error: float = 0.0
+    refills: bool = False
+
+    @property
+    def by_unit(self) -> dict[str, Policy]:
+        """The binding limit of each unit, by what it counts.
+
+        >>> tokens = Policy("tokens", 30_000, remaining=900, reset_after=5.0, unit="tokens")
+        >>> requests = Policy("requests", 500, remaining=499, reset_after=1.0, unit="requests")
+        >>> limits = ServerLimits(limit=30_000, remaining=900, reset_after=5.0, unit="tokens",
+        ...     policies=(requests, tokens))
+        >>> {unit: limit.remaining for unit, limit in limits.by_unit.items()}
+        {'requests': 499, 'tokens': 900}
+        """
+        policies: dict[str, list[Policy]] = {}
+        for policy in self.policies:
+            policies.setdefault(policy.counts, []).append(policy)
+        limits = {unit: bound for unit, each in policies.items() if (bound := binding(each))}
+        own = self.limit, self.window, self.remaining, self.reset_after
+        if own != (None, None, None, None):
+            bound = Policy(None, *own, self.unit, self.reset_error)
+            limits[bound.counts] = bound
+        return limits
 
 
 def binding(policies: Iterable[Policy]) -> Policy | None:
@@ -77,7 +108,7 @@ def binding(policies: Iterable[Policy]) -> Policy | None:
 
 
 def _tightness(policy: Policy) -> tuple[bool, float, float, float]:
-    _, quota, _, remaining, reset_after, _ = policy
+    _, quota, _, remaining, reset_after, *_ = policy
     remaining = remaining or 0.0
     longest_first = 1.0 if reset_after is None else -reset_after
     if quota:

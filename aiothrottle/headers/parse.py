@@ -128,11 +128,12 @@ def parse_response(
         bound.remaining,
         bound.reset_after,
         bound.window,
-        tuple(policies),
+        tuple(_with_reset_error(policy, clock) for policy in policies),
         _scope(labels) if labels else None,
         label_of(labels, "reason") if labels else None,
         bound.unit,
         _reset_error(bound.reset_after, clock),
+        profile is not None and profile.refills,
     )
 
 
@@ -190,6 +191,11 @@ def _seems_throttled(
         return False
     errors = fields["label"]["error"][""]
     return any("throttl" in line.lower() or "toomanyrequests" in line.lower() for line in errors)
+
+
+def _with_reset_error(policy: Policy, clock: Clock) -> Policy:
+    error = _reset_error(policy.reset_after, clock)
+    return policy._replace(reset_error=error) if error else policy
 
 
 def _reset_error(reset_after: float | None, clock: Clock) -> float:

@@ -155,6 +155,7 @@ class Profile:
             compared without case; below status 400 they count only in the parts about errors.
         least_backoff: Seconds to wait after a throttled request if the response names no time. It
             doubles with each further wait in a row.
+        refills: Whether the quotas are refilled steadily, so that a reset is when they are full.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -182,6 +183,7 @@ class Profile:
     body_header: str = ""
     marks: tuple[str, ...] = ()
     least_backoff: float | None = None
+    refills: bool = False
 
     def __post_init__(self) -> None:
         """Reject a text where a tuple is expected, and other wrong types."""
@@ -220,6 +222,7 @@ class Profile:
             or self.windows
             or self.body_statuses
             or self.least_backoff
+            or self.refills
         )
 
     @cached_property

@@ -9,6 +9,7 @@ from aiothrottle.headers.fields import FAMILIES
 from aiothrottle.headers.limits import Policy
 from aiothrottle.headers.memo import Memo
 from aiothrottle.headers.quotas import read_dictionary, read_limit, read_remaining
+from aiothrottle.headers.units import UNIT_BY_NAME
 from aiothrottle.headers.values import Clock, in_seconds, items, read_reset, read_window
 
 __all__ = ["HeaderQuota", "read_latest_reset", "read_named_limits", "read_quota"]
@@ -168,4 +169,4 @@ def _read_named(name: str, lines: Lines, clock: Clock) -> Policy | None:
         return None
     if window is None:
         window = read_window(lines["window"][0]) if "window" in lines else _WINDOW_BY_NAME[name]
-    return Policy(name, quota, window, remaining, reset_after)
+    return Policy(name, quota, window, remaining, reset_after, UNIT_BY_NAME[name])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiothrottle.headers.limits import Policy
+from aiothrottle.headers.units import UNIT_BY_NAME
 
 __all__ = ["Record", "Vendor", "fill_template", "pick"]
 
@@ -37,7 +38,8 @@ class Record:
         remaining = self.remaining
         if remaining is None and self.limit is not None and self.used is not None:
             remaining = max(0, self.limit - self.used)
-        return Policy(self.name, self.limit, self.window, remaining, self.reset_after)
+        unit = UNIT_BY_NAME[self.name or ""]
+        return Policy(self.name, self.limit, self.window, remaining, self.reset_after, unit)
 
 
 class Vendor:

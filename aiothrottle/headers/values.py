@@ -169,9 +169,11 @@ def read_reset(text: str, clock: Clock) -> float | None:
             return _until_epoch(seconds, clock)
     if seconds is not None:
         return seconds if seconds <= _LONGEST_RESET else None
-    clock.dates_resets = True
     seconds = clock.until(text)
-    return seconds if seconds is not None and seconds <= _FARTHEST_EPOCH else None
+    if seconds is None or seconds > _FARTHEST_EPOCH:
+        return None
+    clock.dates_resets = True
+    return seconds
 
 
 def _until_epoch(number: float, clock: Clock) -> float | None:

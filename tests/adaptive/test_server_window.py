@@ -8,21 +8,20 @@ from hypothesis import strategies as st
 
 from aiothrottle.adaptive.server_window import Inferred, ServerWindow
 from aiothrottle.rate import Rate
+from aiothrottle.reported_quota import ReportedQuota
 
 
 def fresh(
     window: ServerWindow, now: float, reset_after: float, error: float = 1.0, limit: float = 20
 ) -> Inferred:
     """Observe the first response of a window, which took 20 ms."""
-    return window.observe(
-        now, now - 0.02, limit=limit, remaining=limit - 1, reset_after=reset_after, error=error
-    )
+    quota = ReportedQuota(limit - 1, reset_after, limit=limit, error=error)
+    return window.observe(now, now - 0.02, quota)
 
 
 def throttled(window: ServerWindow, now: float, reset_after: float) -> Inferred:
-    return window.observe(
-        now, now - 0.02, limit=20, remaining=0, reset_after=reset_after, error=3.0, throttled=True
-    )
+    quota = ReportedQuota(0, reset_after, limit=20, error=3.0, throttled=True)
+    return window.observe(now, now - 0.02, quota)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 10.0, 60.0])
@@ -55,9 +54,7 @@ def test_admitted_request_after_all_was_used_makes_it_certain() -> None:
     fresh(window, 5.0, 3.1, 3.0)
 
     def report(now: float, remaining: float) -> Inferred:  # of a log that slides
-        return window.observe(
-            now, now - 0.02, limit=20, remaining=remaining, reset_after=3, error=3
-        )
+        return window.observe(now, now - 0.02, ReportedQuota(remaining, 3, limit=20, error=3))
 
     assert report(6.1, 1) == Inferred(None, 6.0)  # not all was used
     assert report(6.2, 0) == Inferred(None, 6.0)
@@ -90,7 +87,7 @@ def test_report_within_a_window_gives_no_rate() -> None:
     window = ServerWindow()
 
     def within(now: float) -> Inferred:
-        return window.observe(now, now, limit=20, remaining=7, reset_after=1, error=1)
+        return window.observe(now, now, ReportedQuota(7, 1, limit=20, error=1))
 
     assert within(5.0) == Inferred()
     assert fresh(window, 6.0, 1.0) == within(6.1) == Inferred(Rate(20, 1))
@@ -99,14 +96,14 @@ def test_report_within_a_window_gives_no_rate() -> None:
 def test_reset_further_away_than_the_window_corrects_it() -> None:
     window = ServerWindow()
     fresh(window, 5.0, 1.0)  # the reset of a bucket: when it is full again
-    report = window.observe(5.1, 5, limit=20, remaining=3, reset_after=2, error=1)
+    report = window.observe(5.1, 5, ReportedQuota(3, 2, limit=20, error=1))
     assert report == Inferred(None, 7.0)
 
 
 def test_other_limit_begins_anew() -> None:
     window = ServerWindow()
     fresh(window, 5.0, 10.0)
-    report = window.observe(6, 6, limit=30, remaining=7, reset_after=9, error=1)
+    report = window.observe(6, 6, ReportedQuota(7, 9, limit=30, error=1))
     assert report == Inferred()
     assert fresh(window, 15.0, 1.0, limit=30) == Inferred(Rate(30, 1))
 

@@ -192,3 +192,68 @@ def test_one_request_finds_out_about_an_early_reset() -> None:
     assert not admit(algorithm, state, 12.0, 1)
     algorithm.update(state, 12.0, 5, 18.2, 10.0)
     assert algorithm.remaining(state, 12.0) == 5
+
+
+# ---- a quota that is refilled until the reset ----------------------------------------------------
+
+
+def refilled(remaining: float, *, now: float = 100.0, sent_at: float = 100.0) -> ServerQuotaState:
+    """Return the state after a report of a quota of 60 that gains 1 per second."""
+    state = ServerQuota().start()
+    state.limit = 60.0
+    ServerQuota().update(state, now, remaining, 60.0 - remaining, sent_at, refill=1.0)
+    return state
+
+
+def test_refill_counts_before_the_reset() -> None:
+    algorithm, state = ServerQuota(), refilled(10)
+    algorithm.take(state, 100.0, 10)
+    assert algorithm.delay(state, 100.0, 5) == 5
+    assert algorithm.delay_behind(state, 102.0, 5, 7) == 10
+    assert algorithm.delay(state, 105.0, 5) == 0
+    assert algorithm.remaining(state, 105.0) == 5
+    algorithm.take(state, 105.0, 5)
+    assert algorithm.delay(state, 105.0, 1) == 1
+
+
+def test_refill_ends_at_the_limit() -> None:
+    algorithm, state = ServerQuota(), refilled(50)
+    assert algorithm.remaining(state, 109.0) == 59
+    assert algorithm.delay(state, 100.0, 100) == 10  # more than there ever is
+    assert algorithm.delay(state, 110.0, 100) == 0
+
+
+def test_refill_since_the_request_covers_what_was_sent() -> None:
+    algorithm, state = ServerQuota(), refilled(40)
+    algorithm.take(state, 103.0, 3)
+    algorithm.take(state, 108.0, 4)
+    # Of the 7 since, the server counted 3 at least, or has gained 7 by now.
+    algorithm.update(state, 110.0, 20, 40.0, sent_at=101.0, refill=1.0)
+    assert algorithm.remaining(state, 110.0) == 18
+
+
+def test_report_of_an_earlier_request_is_overtaken() -> None:
+    algorithm, state = ServerQuota(), refilled(40, sent_at=99.0)
+    algorithm.update(state, 101.0, 3, 57.0, sent_at=98.0, refill=1.0)
+    assert algorithm.remaining(state, 101.0) == 41
+    algorithm.update(state, 102.0, 50, 10.0, sent_at=99.5, refill=1.0)
+    assert algorithm.remaining(state, 102.0) == 50
+
+
+@given(st.floats(0.001, 1000.0), st.floats(0.0, 1e6), st.floats(0.1, 50.0))
+def test_cost_is_admitted_after_the_delay_of_a_refill(
+    refill: float, now: float, cost: float
+) -> None:
+    algorithm, state = ServerQuota(), ServerQuota().start()
+    state.limit = 100.0
+    algorithm.update(state, now, 0.0, 100.0 / refill, now, refill=refill)
+    wait = algorithm.delay(state, now, cost)
+    assert algorithm.delay(state, now + wait + math.ulp(now + wait), cost) <= 1e-9
+    assert algorithm.delay(state, now + 0.99 * wait, cost) > 0
+
+
+def test_even_use_counts_the_refill() -> None:
+    algorithm, state = ServerQuota(evenly=True), refilled(0)
+    algorithm.update(state, 100.0, 30, 30.0, 100.0, refill=1.0)
+    algorithm.take(state, 100.0, 1)
+    assert algorithm.delay(state, 100.0, 1) == pytest.approx(0.5)

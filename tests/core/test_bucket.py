@@ -1,12 +1,12 @@
 """The bucket: credit counts like requests asked for one by one; a server quota only tightens."""
 
-import math
 from collections.abc import Callable
 
 import pytest
 
 from aiothrottle._core.bucket import LocalBucket
 from aiothrottle.algorithms import SlidingWindowLog, TokenBucket
+from aiothrottle.reported_quota import ReportedQuota
 
 
 def bucket_of(limit: float = 4) -> LocalBucket:
@@ -29,14 +29,14 @@ def report(
     error: float = 0.0,
     in_flight: int = 0,
     evenly: bool = False,
+    resource: str = "requests",
+    cost: float = 1.0,
 ) -> None:
     bucket.update_quota(
         now,
-        remaining,
-        reset_after,
+        ReportedQuota(remaining, reset_after, resource, error=error),
         sent_at=now,
-        error=error,
-        limit=math.inf,
+        cost=cost,
         in_flight=in_flight,
         evenly=evenly,
     )

@@ -119,7 +119,7 @@ def test_tighter_of_two_partitions_counts_in_any_order(one: str, other: str) -> 
 
 def test_reset_of_zero_differs_from_none() -> None:
     limits = read(("RateLimit", '"a";r=5;t=0, "a";r=5'))
-    assert limits.policies == (Policy("a", remaining=5, reset_after=0.0),)
+    assert limits.policies == (Policy("a", remaining=5, reset_after=0.0, reset_error=1.0),)
 
 
 def test_invalid_item_leaves_later_items_intact() -> None:

@@ -139,10 +139,10 @@ def test_common_and_profile_limits_merge_by_name() -> None:
     )
     lines = [("X-RateLimit-Limit-Day", "5"), ("Acme-Left", "4"), ("Acme-Reset", "7")]
     limits = read(*lines, profile=profile)
-    assert limits.policies == (Policy("day", 5, 86400.0, 4, 7.0),)
+    assert limits.policies == (Policy("day", 5, 86400.0, 4, 7.0, None, 1.0),)
     # The common headers come first.
     limits = read(*lines, ("X-RateLimit-Remaining-Day", "2"), ("Acme-Day", "9"), profile=profile)
-    assert limits.policies == (Policy("day", 5, 86400.0, 2, 7.0),)
+    assert limits.policies == (Policy("day", 5, 86400.0, 2, 7.0, None, 1.0),)
 
 
 # --- what a profile reads ---
@@ -212,7 +212,7 @@ def acme(text: str, row: Json = JSON, *, status: int = 200) -> ServerLimits:
 
 def test_json_object_gives_a_limit() -> None:
     limits = acme('{"x":{"kind":"k","limits":{"max":9,"used":2,"spent":3,"reset":5,"window":60}}}')
-    assert limits.policies == (Policy("k x", 9, 60.0, 6, 5.0),)
+    assert limits.policies == (Policy("k x", 9, 60.0, 6, 5.0, None, 1.0),)
     assert acme('[{"kind":"k","limits":{"left":3}}]').policies == (Policy("k 0", remaining=3),)
     assert acme('{"x":{"limits":{"left":3}}}').policies == (Policy(remaining=3),)
     assert acme('{"x":{"kind":"k","limits":{}}}').policies == ()

@@ -17,7 +17,7 @@ def test_list_of_policies_with_windows() -> None:
         remaining=3,
         reset_after=1.0,
         window=1.0,
-        policies=(Policy("a,b;w=5", 10, 1.0, 3, 1.0), Policy(None, 50, 60.0)),
+        policies=(Policy("a,b;w=5", 10, 1.0, 3, 1.0, None, 1.0), Policy(None, 50, 60.0)),
         reset_error=1.0,
     )
 
@@ -36,7 +36,7 @@ def test_dictionary_of_draft_07(text: str) -> None:
     limits = read(("RateLimit", text), ("RateLimit-Policy", "10;w=60"))
     assert limits == ServerLimits(
         limit=10, remaining=4, reset_after=5.0, window=60.0,
-        policies=(Policy(None, 10, 60.0, 4, 5.0),), reset_error=1.0,
+        policies=(Policy(None, 10, 60.0, 4, 5.0, None, 1.0),), reset_error=1.0,
     )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def test_structured_fields_are_joined_by_policy_name() -> None:
         ("X-RateLimit-Limit-Day", "7"),
     )
     assert limits.policies == (
-        Policy("a", 100, 60.0, 40, 44.0, "content-bytes"),
-        Policy("b", 10, 1.0, 5, 9.0),
+        Policy("a", 100, 60.0, 40, 44.0, "content-bytes", 1.0),
+        Policy("b", 10, 1.0, 5, 9.0, None, 1.0),
         Policy("c", None, None, 2, None),
     )
     assert (limits.limit, limits.remaining, limits.unit) == (100, 40, "content-bytes")
@@ -70,13 +70,13 @@ def test_malformed_field_is_ignored(state: str) -> None:
 
 def test_invalid_item_leaves_the_others() -> None:
     assert read(("RateLimit", '"a";r=-1, "b";r=1;t=2')).policies == (
-        Policy("b", None, None, 1, 2.0),
+        Policy("b", None, None, 1, 2.0, None, 1.0),
     )
 
 
 def test_partition_with_fewer_remaining_counts() -> None:
     limits = read(("RateLimit", '"a";r=9;t=1;pk=:AA==:, "a";r=3;t=5;pk=:AB==:, "a";r=4;t=9'))
-    assert limits.policies == (Policy("a", None, None, 3, 5.0),)
+    assert limits.policies == (Policy("a", None, None, 3, 5.0, None, 1.0),)
 
 
 def test_epoch_in_place_of_seconds_is_detected() -> None:

@@ -245,14 +245,16 @@ def test_name_may_precede_or_follow_the_field(
     limit: str, remaining: str, reset: str, name: str, window: float | None
 ) -> None:
     lines = [(limit, "10"), (remaining, "4")] + ([(reset, "7")] if reset else [])
-    after = 7.0 if reset else None
+    after, error = (7.0, 1.0) if reset else (None, 0.0)
+    unit = name if name in {"requests", "input-tokens"} else None
     assert read(*lines) == ServerLimits(
         limit=10,
         remaining=4,
         reset_after=after,
         window=window,
-        policies=(Policy(name, 10, window, 4, after),),
-        reset_error=1.0 if reset else 0.0,
+        policies=(Policy(name, 10, window, 4, after, unit, error),),
+        unit=unit,
+        reset_error=error,
     )
 
 
@@ -312,7 +314,7 @@ def test_unnamed_fields_match_their_named_limit() -> None:
     hour = [("X-RateLimit-Limit-Hour", "5"), ("X-RateLimit-Remaining-Hour", "3")]
     limits = read(*hour, *trio, *second)
     assert (limits.limit, limits.remaining, limits.reset_after, limits.window) == (5, 2, 1, 1)
-    assert Policy("second", 5, 1.0, 2, 1.0) in limits.policies
+    assert Policy("second", 5, 1.0, 2, 1.0, None, 1.0) in limits.policies
 
 
 def test_bare_reset_completes_the_named_limit_without_one() -> None:

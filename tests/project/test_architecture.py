@@ -31,6 +31,7 @@ TABLE = """
     texts        |                                                           |
     amounts      |                                                           |
     resource     |                                                           |
+    reported_quota |                                                         |
     hooks        |                                                           | json
     llm          | llm.*                                                     |
     llm.options  | llm.* hooks retry                                         |
@@ -62,13 +63,13 @@ TABLE = """
     _http.suspicion |                                                        |
     _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
     _http.backoff |                                                          |
-    _http.quotas | _http.backoff _http.options _http.reports headers headers.* limiter permit rate | time
-    _http.reports | _core.* events permit                                     |
+    _http.quotas | _http.backoff _http.options _http.reports headers headers.* limiter permit rate reported_quota | time
+    _http.reports | _core.* events permit reported_quota |
     _http.admission | _http.options keyed limiter                            |
     _http.adapter | _http.settlement hooks permit                            |
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio
     adaptive     | adaptive.*                                                |
-    adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate      |
+    adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate reported_quota |
     decision     | permit resource                                           |
     statistics   | resource                                                  |
     _core        |                                                           |
@@ -77,7 +78,7 @@ TABLE = """
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |
     _core.consumer |                                                         | asyncio
-    _core.bucket | algorithms algorithms.*                                   |
+    _core.bucket | algorithms algorithms.* reported_quota |
     _core.feedback | adaptive.* algorithms                                   | random
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
@@ -89,13 +90,13 @@ TABLE = """
     _core.dispatcher | _core.*                                                | asyncio
     _core.snapshot | _core.* resource statistics                              |
     _core.starter | _core.wait_queue                                         |
-    _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency  |
+    _core.limits | _core.* adaptive.pace adaptive.server_window algorithms events rate stores.shared_concurrency reported_quota |
     _core.entry  | _core.* errors                                            | asyncio
-    _core.outcomes | _core.* adaptive.* algorithms algorithms.all_of algorithms.capabilities events rate |
+    _core.outcomes | _core.* adaptive.* algorithms algorithms.all_of algorithms.capabilities events rate reported_quota |
     _core.trying | _core.* errors events                                     |
     _core.engine | _core.* algorithms events errors rate statistics          | asyncio threading
     _core.chain  | _core.* errors                                            | asyncio
-    permit       | _core.* errors events                                     | asyncio threading
+    permit       | _core.* errors events reported_quota | asyncio threading
     stores.process_count | algorithms.timestamps stores.store                        | random
     stores.local_share | stores.ledger stores.store algorithms algorithms.capabilities |
     stores.share_size | stores.process_count stores.store                     |

@@ -137,6 +137,24 @@ async def test_quota_of_the_server_leaves_other_resources() -> None:
 
 
 @virtual
+async def test_quota_of_a_resource_delays_the_next_call() -> None:
+    store = Watched()
+    limiter = limiter_on(store)
+    async with limiter.throttle({"tokens": 30}) as permit:
+        permit.update_quota(8, reset_after=60, resource="tokens")
+    assert limiter.statistics().resources == {
+        "requests": Resource(20, 19),
+        "tokens": Resource(100, 8),
+    }
+    assert await visit(limiter, {"tokens": 7}) == 0
+    asked = store.calls["reserve"]
+    waiting = asyncio.create_task(visit(limiter, {"tokens": 2}))
+    await asyncio.sleep(59)
+    assert store.calls["reserve"] == asked
+    assert await waiting == 60
+
+
+@virtual
 async def test_known_wait_rejects_at_once() -> None:
     limiter = limiter_on(Watched(), {"requests": "20/s", "tokens": "100/min"})
     await visit(limiter, {"tokens": 90})
