@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiothrottle import RateLimiter, TokenBucket, llm
+from aiothrottle.headers import Profile
 from aiothrottle.httpx2 import ThrottledTransport
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,6 +23,8 @@ from tests.llm.fake_api import FakeOpenAI
 
 openai: Any = importlib.import_module("openai")  # of the dependency group clients
 
+# As of api.openai.com: tokens trickle back, and the reset is when all are there.
+_PROFILE = Profile("fake", hosts=("127.0.0.1",), refills=True)
 _CALLS, _PERIOD, _LATENCY = 300, 6.0, 0.1
 
 
@@ -41,7 +44,8 @@ async def _measure(name: str, *, throttled: bool, reserved: bool) -> None:
     async with fake.serve() as url, RateLimiter(rates, algorithm=TokenBucket) as limiter:
         http_client = None
         if throttled:
-            transport = ThrottledTransport(limiter, **llm.openai(most_tokens=30_000))
+            options = llm.openai(most_tokens=30_000)
+            transport = ThrottledTransport(limiter, profiles=[_PROFILE], **options)
             http_client = openai.DefaultAsyncHttpx2Client(transport=transport)
         base = f"{url}/v1"
         client = openai.AsyncOpenAI(api_key="key", base_url=base, http_client=http_client)

@@ -34,7 +34,7 @@ def client_of(
         transport = ThrottledTransport(limiter, transport=transport, **given)
     client = sdk.AsyncAnthropic(
         api_key="key",
-        base_url="http://api.test",
+        base_url="https://api.anthropic.com",
         http_client=sdk.DefaultAsyncHttpxClient(transport=transport),
         max_retries=max_retries,
     )

@@ -39,7 +39,7 @@ def client_of(
         transport = ThrottledTransport(limiter, transport=transport, **given)
     client = sdk.AsyncOpenAI(
         api_key="key",
-        base_url="http://api.test/v1",
+        base_url="https://api.openai.com/v1",
         http_client=sdk.DefaultAsyncHttpx2Client(transport=transport),
         max_retries=max_retries,
     )
