@@ -45,7 +45,7 @@ body cannot be sent again, the last response is returned.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
 from aiothrottle._http.adapter import Adapter, Request
@@ -96,6 +96,7 @@ class RetryLoop(Generic[_Request, _Response]):
         on_grant: Called with each request and its permit.
         inner_permit: Returns the permit that a request got further in, if it got one: the limiter
             of that emits the events of retries.
+        known_terms: The terms of requests that may come again, whose hooks were called before.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class RetryLoop(Generic[_Request, _Response]):
         *,
         on_grant: Callable[[_Request, Permit], None] | None = None,
         inner_permit: Callable[[_Request], Permit | None] | None = None,
+        known_terms: MutableMapping[_Request, Terms] | None = None,
     ) -> None:
         retry, algorithm = options.retry, options.adaptive_throttling
         self._adapter = adapter
@@ -134,6 +136,7 @@ class RetryLoop(Generic[_Request, _Response]):
         self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in ruled)
         self._on_grant = on_grant
         self._inner_permit = inner_permit
+        self._known_terms = known_terms
 
     async def run(
         self,
@@ -207,7 +210,12 @@ class RetryLoop(Generic[_Request, _Response]):
     def _terms(self, request: _Request, throttle: object) -> Terms:
         """Return the terms of a request with hooks, or with a `Throttle` of its own."""
         assert self._hooking is not None  # without an admission there is no `throttle`
-        return self._hooking.terms(request, request.method, request.url, throttle)
+        if self._known_terms is not None and (known := self._known_terms.get(request)) is not None:
+            return known
+        terms = self._hooking.terms(request, request.method, request.url, throttle)
+        if self._known_terms is not None:
+            self._known_terms[request] = terms
+        return terms
 
     def _target(self, request: _Request) -> Target:
         """Return the key and the limiter of a request; without an admission, its origin as key."""

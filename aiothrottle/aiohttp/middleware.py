@@ -10,6 +10,7 @@ from typing import Unpack
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.hooking import Terms
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
@@ -73,6 +74,8 @@ class ThrottleMiddleware:
             origin_of,
             self._admission,
             on_grant=self._permits.__setitem__,
+            # A `RetryMiddleware` around this one sends the same request for each attempt.
+            known_terms=weakref.WeakKeyDictionary[ClientRequest, Terms](),
         )
 
     @property
