@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from aiohttp import web
 
@@ -21,6 +22,7 @@ from aiothrottle import RateLimiter, Retry
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.headers import Profile
 from aiothrottle.hooks import Response, WholeBody
+from aiothrottle.transport.decoding import DecodedBody
 from tests.integrations.clients import (
     BODY_ERRORS,
     ONCE,
@@ -42,6 +44,11 @@ PROFILE = Profile(
     body_header="X-Ours",
     marks=("spent",),
 )
+
+
+def always(value: object) -> Callable[[object], Any]:
+    """Make a hook that returns the value."""
+    return lambda _: value
 
 
 class Reader:
@@ -126,7 +133,7 @@ async def test_cost_from_the_head_is_final(integration: Integration, cost: float
 
 @every(LIMITS)
 async def test_none_leaves_the_request_charged(integration: Integration) -> None:
-    options: dict[str, Any] = {"cost": lambda _: 9, "settle": lambda _: None}
+    options: dict[str, Any] = {"cost": always(9), "settle": always(None)}
     async with integration.serve(answer(), limiter=limiter(), **options) as at:
         await at.send()
         assert await left(at.limiter) == 91
@@ -141,7 +148,7 @@ async def test_each_attempt_is_settled(integration: Integration) -> None:
         return 0 if response.status == 429 else 3
 
     script = answer(429, Retry_After="0"), answer(429, Retry_After="0"), answer()
-    options: dict[str, Any] = {"cost": lambda _: 10, "settle": settle}
+    options: dict[str, Any] = {"cost": always(10), "settle": settle}
     async with integration.serve(*script, limiter=limiter(), **options) as at:
         assert (await at.send()).status == 200
         assert await left(at.limiter) == 97
@@ -181,7 +188,7 @@ async def test_whole_body_settles_resources(integration: Integration) -> None:
     def settle(_: Response) -> WholeBody:
         return WholeBody(lambda body: {"tokens": json.loads(body)["usage"]["total_tokens"]})
 
-    options: dict[str, Any] = {"cost": lambda _: {"tokens": 500}, "settle": settle}
+    options: dict[str, Any] = {"cost": always({"tokens": 500}), "settle": settle}
     async with integration.serve(in_chunks(body), limiter=resources, **options) as at:
         assert (await at.send()).body == body
     remaining = {name: round(it.remaining) for name, it in resources.statistics().resources.items()}
@@ -437,12 +444,12 @@ def raises(_: Response) -> float:
     [
         (raises, LookupError, "no such price"),
         (later, TypeError, "settle= must be a plain function"),
-        (lambda _: "5", TypeError, "settle= must return the final cost, .* got '5'"),
-        (lambda _: True, TypeError, "settle= must return the final cost, .* got True"),
-        (lambda _: WholeBody, TypeError, "settle= must return the final cost"),
-        (lambda _: -1, ValueError, "a cost must be .* got -1"),
-        (lambda _: float("nan"), ValueError, "a cost must be .* got nan"),
-        (lambda _: {"tokens": 1}, TypeError, "a cost must be a finite number"),
+        (always("5"), TypeError, "settle= must return the final cost, .* got '5'"),
+        (always(True), TypeError, "settle= must return the final cost, .* got True"),
+        (always(WholeBody), TypeError, "settle= must return the final cost"),
+        (always(-1), ValueError, "a cost must be .* got -1"),
+        (always(float("nan")), ValueError, "a cost must be .* got nan"),
+        (always({"tokens": 1}), TypeError, "a cost must be a finite number"),
     ],
 )
 @pytest.mark.parametrize("handler", [answer(), first_then_never], ids=["short", "long"])
@@ -450,9 +457,9 @@ def raises(_: Response) -> float:
 async def test_wrong_settle_closes_the_response(
     integration: Integration,
     handler: Handler,
-    settle: Any,
+    settle: Any,  # noqa: ANN401 - or nonsense
     error: type[Exception],
-    text: str,  # noqa: ANN401
+    text: str,
 ) -> None:
     async with integration.serve(handler, limiter=limiter(), settle=settle) as at:
         for attempt in (1, 2):  # with one connection and one slot
@@ -488,7 +495,7 @@ async def test_failing_reader_does_not_break_the_callers_reading(
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     handler = in_chunks(b"one", b"two")
-    async with integration.serve(handler, limiter=limiter(), settle=lambda _: reader) as at:
+    async with integration.serve(handler, limiter=limiter(), settle=always(reader)) as at:
         assert (await at.send()).body == b"onetwo"
         assert await left(at.limiter) == 99
     (context,) = reported
@@ -551,7 +558,7 @@ async def test_every_way_to_read_feeds_the_reader(read: str) -> None:
                 await content.wait_eof()
                 return bytes(content.read_nowait())
             case _:
-                return (await response.text()).encode()
+                return str(await response.text()).encode()
 
     handler = in_chunks(body[:5], body[5:], **{"Content-Length": str(len(body))})
     async with (
@@ -562,3 +569,55 @@ async def test_every_way_to_read_feeds_the_reader(read: str) -> None:
         assert await take(response) == body
     await turns()
     assert (readers[0].body, readers.ends) == (body, [[True]])
+
+
+# ---- encodings that the libraries decode ---------------------------------------------------------
+
+
+class Sink:
+    """Records what it gets."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.longest = 0
+        self.ends: list[bool] = []
+
+    def feed(self, chunk: bytes, /) -> None:
+        self.size += len(chunk)
+        self.longest = max(self.longest, len(chunk))
+
+    def end(self, *, complete: bool) -> None:
+        self.ends.append(complete)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize(
+    ("encoding", "body", "size", "complete"),
+    [
+        ("gzip, deflate", zlib.compress(gzip.compress(b"x" * 1000, mtime=0)), 1000, True),
+        ("unknown", b"x" * 1000, 1000, True),
+        ("gzip, deflate", b"x" * 1000, 0, False),
+        ("unknown", b"x" * (1 << 21), 0, False),
+        ("gzip", gzip.compress(bytes(1 << 22)), 1 << 22, True),
+        ("gzip", gzip.compress(bytes(1 << 22))[:-4], 1 << 22, False),
+        ("gzip", gzip.compress(b"x") + b"rubbish" * 1000, 1, True),
+        ("deflate", b"", 0, True),
+    ],
+    ids=["two", "unknown", "wrong", "long", "large", "cut off", "more", "empty"],
+)
+def test_encoded_body_is_decoded_in_pieces(
+    library: Any,  # noqa: ANN401 - a module
+    encoding: str,
+    body: bytes,
+    size: int,
+    *,
+    complete: bool,
+) -> None:
+    sink = Sink()
+    decoded = DecodedBody(sink, encoding, library)
+    for at in range(0, len(body), 4096):
+        decoded.feed(body[at : at + 4096])
+    decoded.end(complete=True)
+    decoded.end(complete=False)
+    assert (sink.size, sink.ends) == (size, [complete])
+    assert sink.longest <= 1 << 16
