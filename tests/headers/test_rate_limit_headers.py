@@ -107,7 +107,7 @@ def test_profile_changes_no_common_header() -> None:
             now = datetime.fromisoformat(case["now"])
             found = parse_rate_limit(case["status"], lines, now, None, profile)
             # Whether a quota is refilled steadily is in no header.
-            assert found == parse(case)._replace(refills=profile.refills)
+            assert found._replace(refills=False) == parse(case)
 
 
 USED_UP = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "9")]
