@@ -73,7 +73,7 @@ class LocalBucket:
     @property
     def capacity(self) -> float:
         """The greatest cost that can ever be admitted."""
-        return self.own[0].capacity
+        return self._own[0].capacity if self._quotas else self.algorithm.capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
 
@@ -118,7 +118,9 @@ class LocalBucket:
 
     def remaining(self, now: float) -> float:
         """Return the tokens that may be taken now."""
-        own, state = self.own
+        if not self._quotas:
+            return self.algorithm.remaining(self.state, now)
+        own, state = self._own
         remaining = own.remaining(state, now)
         for resource, (quota, of_server) in self._quotas.items():
             left = quota.remaining(of_server, now)

@@ -105,7 +105,9 @@ def test_profile_changes_no_common_header() -> None:
         if case["requires"] == "generic" and profile is not None and not profile.windows:
             lines = [(name, value) for name, value in case["headers"]]
             now = datetime.fromisoformat(case["now"])
-            assert parse_rate_limit(case["status"], lines, now, None, profile) == parse(case)
+            found = parse_rate_limit(case["status"], lines, now, None, profile)
+            # Whether a quota is refilled steadily is in no header.
+            assert found._replace(refills=False) == parse(case)
 
 
 USED_UP = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "9")]

@@ -101,6 +101,7 @@ PROFILE_KEYS: Kinds = {
     "body_header": is_text,
     "marks": each(is_text),
     "least_backoff": is_seconds,
+    "refills": lambda value: isinstance(value, bool),
     "limits": each(lambda value: isinstance(value, dict)),
 }
 LIMIT_KEYS: Kinds = {
