@@ -39,7 +39,7 @@ def tiktoken_counter(model: str = "gpt-4o") -> TokenCounter:
     """Return a counter that counts with tiktoken, as the models of OpenAI do.
 
     tiktoken is imported at the first text, and then downloads the encoding unless it has it. It
-    runs on the event loop: about 10 ms for 100 kB of text.
+    runs on the event loop, which a long text blocks for its time.
 
     Args:
         model: The model, whose encoding is used; if tiktoken does not know it, "o200k_base".
