@@ -146,6 +146,8 @@ TABLE = """
     transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
+    integrations |                                                           |
+    integrations.langchain | limiter                                         | langchain_core
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
