@@ -1,1 +1,4 @@
-"""Adapters for libraries that require a class of their own; each module imports its library."""
+"""Integrations of clients whose hooks need more than a few lines; docs/works-with.md has the rest.
+
+A module imports its client, if at all, only when it is used.
+"""
