@@ -10,7 +10,7 @@ from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter
 from aiothrottle.testing import RateLimitedServer
-from tests.clients.limited import check_limit
+from tests.clients.counting import check_limit
 from tests.clients.recipes import run_recipe
 from tests.virtually import counts
 
@@ -62,7 +62,7 @@ async def _recipe() -> AsyncGenerator[tuple[Any, RateLimiter, RateLimitedServer]
 
 async def test_calls_keep_the_limit() -> None:
     async with _recipe() as (model, limiter, server):
-        await check_limit(limiter, lambda _: model.ainvoke("Hello?"), lambda: server.audit.sent)
+        await check_limit(limiter, lambda _: model.ainvoke("Hello?"), server)
 
 
 async def test_streams_keep_the_limit() -> None:
@@ -72,7 +72,7 @@ async def test_streams_keep_the_limit() -> None:
             parts = [part.content async for part in model.astream("Hello?")]
             assert "".join(parts) == "Hello."
 
-        await check_limit(limiter, read, lambda: server.audit.sent)
+        await check_limit(limiter, read, server)
 
 
 async def test_call_that_does_not_block_returns_whether_it_may() -> None:
