@@ -16,7 +16,10 @@ pytest.importorskip("aiogram")
 exceptions: Any = pytest.importorskip("aiogram.exceptions")
 telegram: Any = pytest.importorskip("aiogram.client.telegram")
 
-_MESSAGE = {"message_id": 1, "date": 1, "chat": {"id": 1, "type": "private"}}
+_RESULTS: dict[str, object] = {
+    "getUpdates": [],
+    "sendMessage": {"message_id": 1, "date": 1, "chat": {"id": 1, "type": "private"}},
+}
 
 
 async def _answer(request: web.Request) -> web.Response:
@@ -26,8 +29,7 @@ async def _answer(request: web.Request) -> web.Response:
         return web.json_response(
             {"ok": False, **error, "parameters": {"retry_after": 30}}, status=429
         )
-    result = {"getMe": {"id": 42, "is_bot": True, "first_name": "bot"}, "getUpdates": []}
-    return web.json_response({"ok": True, "result": result.get(method, _MESSAGE)})
+    return web.json_response({"ok": True, "result": _RESULTS[method]})
 
 
 @asynccontextmanager

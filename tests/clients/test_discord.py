@@ -16,8 +16,16 @@ from tests.virtually import counts
 discord: Any = pytest.importorskip("discord")
 
 _USER = {"id": "42", "username": "bot", "discriminator": "0", "avatar": None}
-_APPLICATION = {"name": "bot", "description": "", "icon": None, "verify_key": "", "owner": _USER}
-_APPLICATION |= {"bot_public": True, "bot_require_code_grant": False}
+_APPLICATION: dict[str, object] = {
+    **_USER,
+    "name": "bot",
+    "description": "",
+    "icon": None,
+    "verify_key": "",
+    "owner": _USER,
+    "bot_public": True,
+    "bot_require_code_grant": False,
+}
 
 
 class _Discord:
@@ -36,7 +44,7 @@ class _Discord:
             return _json(body, status=429, headers=headers)
         if name.isdigit():
             return _json({"id": name, "type": 1, "recipients": [_USER]})
-        return _json(_USER | _APPLICATION)
+        return _json(_APPLICATION)
 
 
 def _json(body: object, **options: Any) -> web.Response:  # noqa: ANN401 - of a web.Response

@@ -61,9 +61,7 @@ async def _ask(names: dict[str, Any]) -> str:
 
 async def test_calls_keep_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with _recipe(monkeypatch) as (names, _, server):
-        await check_limit(
-            names["transport"].limiter, lambda _: _ask(names), server
-        )
+        await check_limit(names["transport"].limiter, lambda _: _ask(names), server)
 
 
 async def test_stream_holds_its_slot_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

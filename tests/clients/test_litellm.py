@@ -103,9 +103,7 @@ async def _ask(names: dict[str, Any], model: str, **options: Any) -> Any:  # noq
 @pytest.mark.parametrize("model", _MODELS)
 async def test_calls_keep_the_limit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with _recipe(monkeypatch) as (names, _, server):
-        await check_limit(
-            names["limiter"], lambda _: _ask(names, model), server
-        )
+        await check_limit(names["limiter"], lambda _: _ask(names, model), server)
 
 
 async def test_stream_holds_its_slot_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
