@@ -72,7 +72,7 @@ async def assert_idle(limiter: RateLimiter) -> None:
     assert counts(limiter) == (0, 0)
 
 
-def throttled(seconds: int, body: Any = "") -> Handler:  # noqa: ANN401 - any JSON
+def throttled(seconds: int, body: Any = "") -> Handler:
     """Return a handler that throttles a request for so many seconds."""
 
     async def handler(_: web.Request) -> web.Response:

@@ -60,7 +60,7 @@ async def test_retries_of_lost_connections_take_tokens(clock: Clock) -> None:
     await assert_idle(names["limiter"])
 
 
-async def test_cancelled_request_releases_its_slot(clock: Clock) -> None:
+async def test_cancelled_request_releases_its_slot() -> None:
     async with serving(never) as (url, _):
         names, client = await recipe(url)
         async with client:
