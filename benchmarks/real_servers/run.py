@@ -13,7 +13,7 @@ listed as skipped.
 
 `--only` takes a first word (all of nginx) or a whole name. The package under test is the one that
 this Python imports: for another work tree run its Python, or set PYTHONPATH to its root.
-`--write` puts the tables into docs/your-server.md, between the markers there.
+`--write` puts the tables into docs/servers/your-server.md, between the markers there.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The code of docs/signed-requests.md: signatures, valid for two seconds, stay fresh in a queue."""
+"""The code of docs/servers/signed-requests.md: signatures of two seconds stay fresh."""
 
 import ast
 import hashlib
@@ -22,7 +22,7 @@ from aiothrottle.httpx import ThrottledTransport
 from tests.clients.limits import StandingClock, assert_idle, finish, throttled
 from tests.serving import Handler, serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "signed-requests.md"
+PAGE = Path(__file__).parents[2] / "docs" / "servers" / "signed-requests.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VALID_FOR = 2.0
 
