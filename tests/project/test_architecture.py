@@ -146,6 +146,8 @@ TABLE = """
     transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
+    integrations |                                                           |
+    integrations.aiobotocore | _http.admission _http.reports headers keyed limiter permit |
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
@@ -372,6 +374,7 @@ ENTRY_POINTS = [
     "aiothrottle.hooks",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.integrations.aiobotocore",
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
