@@ -26,6 +26,7 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.permit import Permit
 from aiothrottle.rate import Rate
 from aiothrottle.resource import Resource
+from aiothrottle.retry import Retry, RetryBudget
 from aiothrottle.statistics import Statistics
 from aiothrottle.stores.shared_concurrency import SharedConcurrency
 
@@ -47,6 +48,8 @@ __all__ = [
     "RateLimiter",
     "RequestDropped",
     "Resource",
+    "Retry",
+    "RetryBudget",
     "SharedConcurrency",
     "SlidingWindowCounter",
     "SlidingWindowLog",

@@ -31,9 +31,10 @@ class Request:
     Args:
         method: The method, in capitals.
         url: The absolute URL, of the client's own type: a `yarl.URL`, an `httpx.URL`.
-        headers: The headers that the caller gave; the client may add others. Names are matched in
-            any case.
-        content: The body, if it can be sent again and is in memory; else None.
+        headers: The headers that the caller or the session gave; the client may add others. Names
+            are matched in any case.
+        content: The body, if it can be sent again and is in memory; else None, also if there is
+            none. It is never read from a file, a form with files or a generator.
         document: The object of ``json=``, where the client has not serialized it yet.
 
     >>> request = Request("POST", "https://example.org/", {}, b'{"model": "small"}')
@@ -84,7 +85,9 @@ class Response(NamedTuple):
 class BodyReader(Protocol):
     """Reads a body along with the caller, without delaying it, and returns the final cost.
 
-    The integration calls `feed` with each decoded chunk, and then `end` once.
+    The integration calls `feed` with each decoded chunk, once and in order, and then `end` once. An
+    exception of either goes to the exception handler of the event loop, not to the caller who reads
+    the body; after one of `feed`, the reader is not called again, and the cost stays as charged.
     """
 
     def feed(self, chunk: bytes, /) -> None:
@@ -95,7 +98,8 @@ class BodyReader(Protocol):
         """Return the final cost of the request; None: it stays as it was charged.
 
         Args:
-            complete: Whether the body was received to its end.
+            complete: Whether the body was read to its end; not so if the response was closed early,
+                cut off, released unread or dropped, or ran into `max_hold`.
         """
         ...
 
@@ -148,7 +152,8 @@ class Throttle(TypedDict, total=False):
     """
 
     key: Hashable
-    """The key of the request, in place of what the `key` of the integration returns."""
+    """The key of the request, in place of what the `key` of the integration returns. It needs a
+    `KeyedRateLimiter`."""
 
     cost: Cost
     """The cost of the request, in place of what the `cost` of the integration returns."""

@@ -185,6 +185,12 @@ class Permit:
         return hasattr(self, "_at") or hasattr(getattr(self, "_waiter", None), "at")
 
     @property
+    def _was_granted(self) -> bool:
+        """Whether the permit is held or was released; not so if its request was cancelled."""
+        waiter = getattr(self, "_waiter", None)
+        return hasattr(self, "_at") if waiter is None else waiter.started
+
+    @property
     def waited(self) -> float:
         """Seconds that the request waited."""
         waiter = getattr(self, "_waiter", None)
@@ -209,7 +215,8 @@ class Permit:
         """Set the final cost of the request: the difference is refunded, or charged.
 
         A higher cost makes a debt, for which later requests wait. A refund counts at the instant
-        of the grant, so each window gets back what was taken from it.
+        of the grant, so each window gets back what was taken from it. The permit may have been
+        released: the cost of a streamed answer may be known only then.
 
         Args:
             cost: Tokens, 0 or more; there is no upper bound. Of a limiter with resources, a
@@ -218,7 +225,7 @@ class Permit:
         Raises:
             TypeError: The cost is not a number; or not a mapping, if the limiter has resources.
             ValueError: The cost is below zero or not finite, or of an unknown resource.
-            RuntimeError: The permit is not held: not entered yet, or released.
+            RuntimeError: The permit was never held.
 
         >>> async def ask(limiter, model, prompt):
         ...     async with limiter.throttle(cost=1000) as permit:  # tokens, an estimate
@@ -229,8 +236,8 @@ class Permit:
         if engine.resources:
             cost = read_cost(cost, engine.resources, self._tokens)
         check_number("a cost", cost, "tokens")
-        if not self._held:
-            raise RuntimeError(f"{self!r} cannot be settled: settle it while it is held")
+        if not self._was_granted:
+            raise RuntimeError(f"{self!r} cannot be settled: it was never held")
         engine.check_thread()
         self._entry.settle(self._charged(), cast("float", cost))
 

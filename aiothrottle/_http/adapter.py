@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from aiothrottle._http.settlement import Settlement
+from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
 
 __all__ = ["SHORT_BODY", "SHORT_TIME", "Adapter", "Failure", "Request"]
@@ -65,6 +67,14 @@ class Adapter(Protocol[_Request_contra, _Response]):
         self, request: _Request_contra, response: _Response, permit: Permit | None, /
     ) -> tuple[int, Mapping[str, str]]:
         """Return status and headers, and have the response hold the permit until it ends."""
+        ...
+
+    def view(self, request: _Request_contra, /) -> HookRequest:
+        """Return what a hook sees of a request that was not sent yet; nothing is consumed."""
+        ...
+
+    def follow(self, response: _Response, settlement: Settlement, /) -> None:
+        """Feed the body to the settlement, as it is read, and end it when the body ends."""
         ...
 
     def host(self, response: _Response) -> str:

@@ -1,9 +1,9 @@
 """Which limiter a request waits for: the only one, or that of the request's key."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeAlias
 
-from aiothrottle._http.options import Key, Options
+from aiothrottle._http.options import Options
 from aiothrottle.keyed import KeyedRateLimiter, expect_outcomes
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.redact import shown
@@ -28,39 +28,53 @@ class Admission:
     Args:
         limiter: One for all requests, or one for each key.
         options: The options of the integration.
-        origin: Returns the key of a request where the options have no `key`.
+        origin: Returns the key of a request that has none by an option, from method and URL.
 
     Raises:
         TypeError: `limiter` is of a wrong type.
         ValueError: The options have a `key`, and the limiter has no keys.
     """
 
-    def __init__(self, limiter: AnyLimiter, options: Options, origin: Key) -> None:
+    def __init__(
+        self, limiter: AnyLimiter, options: Options, origin: Callable[[str, Any], str]
+    ) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
             raise TypeError(
                 f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
             )
         if options.key is not None and isinstance(limiter, RateLimiter):
-            raise ValueError("key= needs a KeyedRateLimiter: a RateLimiter has one limit for all")
+            raise ValueError(_needs_keys("key="))
         expect_outcomes(limiter)
         self.limiter: AnyLimiter = limiter
-        self._key = options.key or origin
+        self._origin = origin
         #: The target of all requests, if there is one limiter for all.
         self.only: Target | None = (
             Target(None, limiter) if isinstance(limiter, RateLimiter) else None
         )
 
     def target(self, method: str, url: Any) -> Target:  # noqa: ANN401 - as the client has it
-        """Return the key and the limiter of a request. Raises what `key` raises."""
+        """Return the limiter of a request without a key of its own: its server is the key."""
+        return self.only or self.target_of(self._origin(method, url))
+
+    def target_of(self, key: Hashable) -> Target:
+        """Return a key and its limiter.
+
+        Raises:
+            TypeError: The key is not hashable.
+            ValueError: The limiter has no keys.
+        """
         if isinstance(self.limiter, RateLimiter):
-            return Target(None, self.limiter)
-        key = self._key(method, url)
+            raise ValueError(_needs_keys(f"key {shown(key)} of throttle"))
         try:
             return Target(key, self.limiter[key])
         except TypeError as error:
             raise TypeError(
                 f"a key has to be hashable, not {type(key).__name__}: {error}"
             ) from error
+
+
+def _needs_keys(subject: str) -> str:
+    return f"{subject} needs a KeyedRateLimiter: a RateLimiter has one limit for all"
 
 
 def origin(scheme: str, host: str, port: int | None) -> str:

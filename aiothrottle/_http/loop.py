@@ -4,9 +4,12 @@
 `Adapter` does what differs between HTTP clients. One turn of the loop, and the effect of a
 cancellation at each await:
 
+0. Before the first attempt, call the hooks: `key`, `cost`, `priority`. If one raises, nothing was
+   taken. No await.
 1. Wait for the limiter. Cancelled: the request has left the queue and took nothing.
 2. Send. Cancelled, or if it raises: the permit is released.
-3. Have the response hold the permit, and parse its headers. No await.
+3. Have the response hold the permit, call `settle`, and parse the headers. No await; if `settle`
+   raises, the response is closed, which releases the permit.
 4. Read a short body that may report more; call `Retry.should_retry`. Cancelled, or if it raises:
    the response is closed, which releases the permit.
 5. Report the outcome to the limiter, which pauses if the server throttled. No await.
@@ -42,12 +45,13 @@ body cannot be sent again, the last response is returned.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
 from aiothrottle._http.adapter import Adapter, Request
 from aiothrottle._http.admission import Admission, Target
 from aiothrottle._http.attempts import Attempts, Outcome, chain, failed, judge
+from aiothrottle._http.hooking import Hooking, Terms
 from aiothrottle._http.options import Options
 from aiothrottle._http.quotas import ServerQuotas
 from aiothrottle._http.reports import (
@@ -60,6 +64,7 @@ from aiothrottle._http.reports import (
     report_retry,
     report_suspicion,
 )
+from aiothrottle._http.settlement import Settlement, settle_head
 from aiothrottle._http.suspicion import Suspicion
 from aiothrottle._http.throttling import OriginThrottling
 from aiothrottle.budget import RetryQuota
@@ -88,6 +93,10 @@ class RetryLoop(Generic[_Request, _Response]):
         origin: Returns the server of a request, by its method and URL. Adaptive throttling and,
             without an admission, the retry budget are per server.
         admission: Finds the limiter of a request. None: an integration further in waits, if any.
+        on_grant: Called with each request and its permit.
+        inner_permit: Returns the permit that a request got further in, if it got one: the limiter
+            of that emits the events of retries.
+        known_terms: The terms of requests that may come again, whose hooks were called before.
     """
 
     def __init__(
@@ -96,10 +105,18 @@ class RetryLoop(Generic[_Request, _Response]):
         options: Options,
         origin: Callable[[str, Any], str],
         admission: Admission | None = None,
+        *,
+        on_grant: Callable[[_Request, Permit], None] | None = None,
+        inner_permit: Callable[[_Request], Permit | None] | None = None,
+        known_terms: MutableMapping[_Request, Terms] | None = None,
     ) -> None:
         retry, algorithm = options.retry, options.adaptive_throttling
         self._adapter = adapter
         self._origin = origin
+        self._hooking = (
+            None if admission is None else Hooking[_Request](options, admission, adapter.view)
+        )
+        self._has_hooks = self._hooking is not None and self._hooking.has_hooks
         self._admission = admission
         self._retry = retry
         self._pause_rule = PauseRule(
@@ -117,28 +134,37 @@ class RetryLoop(Generic[_Request, _Response]):
         self._judges_all = retry.should_retry is not None or retry.budget is not None
         ruled = {*retry.statuses, *retry.throttled_statuses}
         self._trusting = not self._judges_all and all(it >= _LEAST_ERROR for it in ruled)
-        #: Finds the limiter that emits events of retries, where there is no admission.
-        self.observed: Admission | None = None
+        self._on_grant = on_grant
+        self._inner_permit = inner_permit
+        self._known_terms = known_terms
 
     async def run(
-        self, request: _Request, send: Callable[[_Request], Awaitable[_Response]]
+        self,
+        request: _Request,
+        send: Callable[[_Request], Awaitable[_Response]],
+        throttle: object = None,
     ) -> _Response:
         """Send a request until an attempt succeeds or must not be retried.
 
         Args:
             request: The request.
             send: Makes one attempt. Cancelled, it leaves no connection in use.
+            throttle: The `Throttle` of the request, as the caller gave it; None: none.
 
         Returns:
             The response to the last attempt.
 
         Raises:
             ThrottleError: The limiter's.
-            Exception: What the client raised in the last attempt; what `key` or `should_retry`
+            TypeError: A hook returned, or `throttle` has, a value of a wrong type.
+            ValueError: The same with a value out of range.
+            Exception: What the client raised in the last attempt; what a hook or `should_retry`
                 raised.
         """
         adapter = self._adapter
-        key, limiter = self._only or self._target(request)
+        plain = throttle is None and not self._has_hooks
+        terms = None if plain else self._terms(request, throttle)
+        key, limiter = self._only or self._target(request) if terms is None else terms.target
         server = None if self._throttling is None else self._origin(request.method, request.url)
         permit: Permit | None = None
         attempts: Attempts | None = None
@@ -149,14 +175,16 @@ class RetryLoop(Generic[_Request, _Response]):
             if limiter is not None:
                 permit = await (
                     limiter.throttle(timeout=self._queue_timeout).__aenter__()
-                    if server is None and outcome is None  # a coroutine less
-                    else self._enter(limiter, server, outcome, priority)
+                    if server is None and outcome is None and terms is None  # a coroutine less
+                    else self._enter(limiter, server, outcome, priority, terms)
                 )
+                if self._on_grant is not None:
+                    self._on_grant(request, permit)
             try:
                 response = await send(request)
             except BaseException as error:
                 try:
-                    failure = self._failure(error, server, outcome, permit)
+                    failure = self._failure(error, server, outcome, permit, terms)
                 finally:
                     if permit is not None:
                         permit.release()
@@ -167,17 +195,27 @@ class RetryLoop(Generic[_Request, _Response]):
                 head = adapter.receive(request, response, permit)
                 if server is not None:
                     self._count(server, head[0])
+                if terms is not None and permit is not None:
+                    await self._settle(response, head, permit, terms)
                 if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
                 outcome = await self._judge(response, head, limits, limiter, permit)
-                if permit is not None:
-                    self._suspect(response, head[0], permit, throttled=outcome.throttled)
             attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
             # At the end of the queue it would be throttled anew after each pause, with all that
             # start at once, and use up its attempts.
             priority += outcome.throttled
+
+    def _terms(self, request: _Request, throttle: object) -> Terms:
+        """Return the terms of a request with hooks, or with a `Throttle` of its own."""
+        assert self._hooking is not None  # without an admission there is no `throttle`
+        if self._known_terms is not None and (known := self._known_terms.get(request)) is not None:
+            return known
+        terms = self._hooking.terms(request, request.method, request.url, throttle)
+        if self._known_terms is not None:
+            self._known_terms[request] = terms
+        return terms
 
     def _target(self, request: _Request) -> Target:
         """Return the key and the limiter of a request; without an admission, its origin as key."""
@@ -191,6 +229,7 @@ class RetryLoop(Generic[_Request, _Response]):
         server: str | None,
         before: Outcome[Any] | None,
         priority: int,
+        terms: Terms | None,
     ) -> Permit:
         """Wait for the limiter, no longer than `queue_timeout`.
 
@@ -199,6 +238,7 @@ class RetryLoop(Generic[_Request, _Response]):
             server: The server, if requests to it may be dropped.
             before: The outcome of the attempt before, if there was one.
             priority: How often the request was throttled: it precedes those that were not.
+            terms: The terms of the request; None: the default ones.
 
         Raises:
             RequestDropped: Adaptive throttling drops the request, which took no token.
@@ -206,8 +246,11 @@ class RetryLoop(Generic[_Request, _Response]):
         try:
             if self._throttling is not None and server is not None:
                 self._throttling.check(server)
-            timeout = self._queue_timeout
-            return await limiter.throttle(priority=priority, timeout=timeout).__aenter__()
+            if terms is None:
+                permit = limiter.throttle(priority=priority, timeout=self._queue_timeout)
+            else:
+                permit = limiter.throttle(terms.cost, priority + terms.priority, terms.timeout)
+            return await permit.__aenter__()
         except ThrottleError as error:
             chain(error, before)
             raise
@@ -218,6 +261,7 @@ class RetryLoop(Generic[_Request, _Response]):
         server: str | None,
         before: Outcome[Any] | None,
         permit: Permit | None,
+        terms: Terms | None,
     ) -> Outcome[Any] | None:
         """Return the outcome of an attempt that raised; None if the exception is to be raised."""
         if isinstance(error, ThrottleError):  # a limiter has waited as long as it may
@@ -231,6 +275,10 @@ class RetryLoop(Generic[_Request, _Response]):
         if failure.response is not None:
             host, status, headers = failure.response
             self._count(server, status)
+            if terms is not None and permit is not None:
+                settlement = self._settle_head((status, headers), permit, terms)
+                if settlement is not None:
+                    settlement.end(complete=False)
             limits = self._quotas.parse(host, status, headers)
             if permit is not None:
                 hold_trial(permit)
@@ -242,6 +290,30 @@ class RetryLoop(Generic[_Request, _Response]):
         exceptions = self._retry.exceptions
         retried = failure.retryable if exceptions is None else isinstance(error, exceptions)
         return failed(self._retry, error) if retried else None
+
+    def _settle_head(
+        self, head: tuple[int, Mapping[str, str]], permit: Permit, terms: Terms
+    ) -> Settlement | None:
+        """Call `settle`, if there is one; return the settlement that needs the body."""
+        if self._hooking is None or self._hooking.settle is None or terms.request is None:
+            return None
+        return settle_head(self._hooking.settle, terms.request, *head, permit)
+
+    async def _settle(
+        self,
+        response: _Response,
+        head: tuple[int, Mapping[str, str]],
+        permit: Permit,
+        terms: Terms,
+    ) -> None:
+        """Settle an attempt, now or when its body ends; if `settle` raises, close the response."""
+        try:
+            settlement = self._settle_head(head, permit, terms)
+            if settlement is not None:
+                self._adapter.follow(response, settlement)
+        except BaseException:
+            await self._adapter.close(response)
+            raise
 
     def _read(
         self,
@@ -357,7 +429,10 @@ class RetryLoop(Generic[_Request, _Response]):
         ):
             attempts.finish(outcome)
             return False
-        if (known := permit or self._observed(request)) is not None:
+        known = permit
+        if known is None and self._inner_permit is not None:
+            known = self._inner_permit(request)
+        if known is not None:
             report_retry(known, attempts.count, delay, status=outcome.status, error=outcome.error)
         if outcome.response is not None:
             await self._adapter.discard(outcome.response)
@@ -380,6 +455,8 @@ class RetryLoop(Generic[_Request, _Response]):
         """
         if permit is None:
             return False
+        if outcome.response is not None and outcome.status is not None:
+            self._suspect(outcome.response, outcome.status, permit, throttled=outcome.throttled)
         if outcome.throttled:
             return report_pause(
                 permit,
@@ -393,10 +470,3 @@ class RetryLoop(Generic[_Request, _Response]):
             else:
                 report_answer(permit)
         return False
-
-    def _observed(self, request: _Request) -> Permit | None:
-        """Return a permit that is not held, which emits events for the observed limiter."""
-        if self.observed is None:
-            return None
-        limiter = self.observed.target(request.method, request.url).limiter
-        return None if limiter is None else limiter.throttle()

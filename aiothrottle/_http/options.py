@@ -5,7 +5,7 @@ makes an `Options` of them with `read_options`. A new option is a line in one of
 field of `Options`, and a check if it can have a wrong value.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypedDict, cast
@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast
 from aiothrottle.adaptive import AdaptiveThrottling
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.headers import Profile
+from aiothrottle.hooks import CostHook, KeyHook, PriorityHook, SettleHook
 from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
 __all__ = [
     "ClientOptions",
     "HeaderOptions",
-    "Key",
     "MiddlewareOptions",
     "Options",
     "RetryOptions",
@@ -32,8 +32,9 @@ __all__ = [
     "read_options",
 ]
 
-# Method and URL, the latter as the client has it: a yarl.URL, an httpx.URL.
-Key: TypeAlias = Callable[[str, Any], Hashable]
+# The options that are called, and with what.
+_HOOKS = dict.fromkeys(("key", "cost", "priority"), "hooks.Request") | {"settle": "hooks.Response"}
+
 ServerQuotaUse: TypeAlias = Literal["at once", "evenly"] | None
 
 
@@ -62,10 +63,23 @@ class ThrottleOptions(HeaderOptions, total=False):
     >>> options: ThrottleOptions = {"queue_timeout": 5, "max_hold": 60}
     """
 
-    key: Key | None
-    """Returns the key of a request in a `KeyedRateLimiter`, from its method and its URL, as the
-    client has it (a `yarl.URL`, an `httpx.URL`). None, the default: the host as DNS has it,
-    ``"xn--bcher-kva.example"``, with the port unless it is the usual one: ``"localhost:8080"``."""
+    key: KeyHook | None
+    """Returns the key of a request in a `KeyedRateLimiter`, from a `hooks.Request`. None, the
+    default: the host as DNS has it, ``"xn--bcher-kva.example"``, with the port unless it is the
+    usual one: ``"localhost:8080"``."""
+
+    cost: CostHook | None
+    """Returns the cost of a request, from a `hooks.Request`: tokens, or with resources a mapping,
+    ``{"tokens": 1500}``. None, as the option or as the result: the default cost."""
+
+    priority: PriorityHook | None
+    """Returns the priority of a request, from a `hooks.Request`: see `RateLimiter.throttle`. Each
+    attempt after a throttled one has one step more. None, the default: 0 for all."""
+
+    settle: SettleHook | None
+    """Returns the final cost of an attempt, from a `hooks.Response`, when its headers have arrived;
+    or a `hooks.BodyReader`, which reads the body along with the caller and returns it at the end;
+    or None: it stays as it was charged. None, the default: for all."""
 
     retry: Retry
     """When to retry; ``Retry(attempts=1)`` for never. By default a ``Retry()``. It also decides
@@ -121,7 +135,10 @@ class Options:
         ValueError: An option is out of range.
     """
 
-    key: Key | None = None
+    key: KeyHook | None = None
+    cost: CostHook | None = None
+    priority: PriorityHook | None = None
+    settle: SettleHook | None = None
     retry: Retry = Retry()  # noqa: RUF009 - a frozen value
     queue_timeout: float | None = None
     max_hold: float | None = None
@@ -133,8 +150,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Validate each option, before the first request."""
-        if self.key is not None and not callable(self.key):
-            raise TypeError(f"key must be a function of method and URL, got {shown(self.key)}")
+        for name, argument in _HOOKS.items():
+            hook = getattr(self, name)
+            if hook is not None and not callable(hook):
+                raise TypeError(f"{name} must be a function of a {argument}, got {shown(hook)}")
         if not isinstance(self.retry, Retry):
             raise TypeError(
                 f"retry must be a Retry, such as Retry(attempts=1), got {shown(self.retry)}"

@@ -5,7 +5,12 @@ you can. The middlewares are for libraries that require a genuine `aiohttp.Clien
 """
 
 from aiothrottle._http.options import MiddlewareOptions, RetryOptions, SessionOptions
-from aiothrottle.aiohttp.middleware import RetryMiddleware, ThrottleMiddleware, throttled_session
+from aiothrottle.aiohttp.middleware import (
+    RetryMiddleware,
+    ThrottleMiddleware,
+    throttled_middlewares,
+    throttled_session,
+)
 from aiothrottle.aiohttp.session import ThrottledSession
 from aiothrottle.retry import Retry, RetryBudget
 
@@ -18,5 +23,6 @@ __all__ = [
     "SessionOptions",
     "ThrottleMiddleware",
     "ThrottledSession",
+    "throttled_middlewares",
     "throttled_session",
 ]

@@ -12,6 +12,8 @@ from yarl import URL
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
 from aiothrottle._http.options import Options
+from aiothrottle._http.settlement import Settlement
+from aiothrottle.aiohttp.content import SettledContent
 from aiothrottle.aiohttp.hold import Holds
 from aiothrottle.aiohttp.replay import replayed
 from aiothrottle.permit import Permit
@@ -69,6 +71,13 @@ class AiohttpAdapter(Generic[_Request_contra]):
         """Return the seconds after which aiohttp ends the response to a request, if it does."""
         timeout = getattr(request, "timeout", None)  # of a ClientRequest, since aiohttp 3.15
         return timeout.total if isinstance(timeout, ClientTimeout) else None
+
+    def follow(self, response: ClientResponse, settlement: Settlement, /) -> None:
+        """Feed the body to the settlement, as it is read, and end it when the body ends."""
+        if response.status == _SWITCHING_PROTOCOLS or response.content.at_eof():
+            settlement.end(complete=True)
+        else:
+            response.content = SettledContent(response.content, settlement)
 
     def host(self, response: ClientResponse) -> str:
         """Return the host that sent a response, the last one of a chain of redirects."""

@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import IOBasePayload
 from aiohttp.payload import LookupError as NoSuchPayload
 
-__all__ = ["Body", "buffer_request", "is_replayable", "prepare_again"]
+__all__ = ["Body", "buffer_request", "is_plain_form", "is_replayable", "prepare_again"]
 
 _PLAIN_DATA = str | bytes | bytearray | memoryview
 _PLAIN_VALUE = str | int | float
@@ -76,7 +76,7 @@ class Body:
             TypeError: aiohttp cannot send it.
             ValueError: aiohttp cannot send it.
         """
-        if data is None or isinstance(data, _PLAIN_DATA) or _is_plain_form(data):
+        if data is None or isinstance(data, _PLAIN_DATA) or is_plain_form(data):
             return None
         return cls(_make_payload(data))
 
@@ -274,7 +274,7 @@ def _is_read_by_threads(payload: Payload) -> bool:
     return isinstance(payload, IOBasePayload) and not isinstance(payload, BytesIOPayload)
 
 
-def _is_plain_form(data: object) -> bool:
+def is_plain_form(data: object) -> bool:
     """Return whether it is a form without files: parts get a new boundary each time."""
     if isinstance(data, dict | Mapping):  # isinstance is fastest for the first
         return all(map(_is_plain, cast("Mapping[object, object]", data).values()))

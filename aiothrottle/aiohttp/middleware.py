@@ -4,17 +4,19 @@ They run once for each hop of a chain of redirects, inside aiohttp's timeouts.
 """
 
 import weakref
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Unpack
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 
 from aiothrottle._http.admission import Admission, AnyLimiter
+from aiothrottle._http.hooking import Terms
 from aiothrottle._http.loop import RetryLoop
 from aiothrottle._http.options import (
     MiddlewareOptions,
     Options,
     RetryOptions,
+    SessionOptions,
     check_names,
     names_of,
     read_options,
@@ -23,10 +25,18 @@ from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
 from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.resending import without_resending
+from aiothrottle.aiohttp.views import view_of_request
+from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
+from aiothrottle.redact import shown
 from aiothrottle.retry import Retry
 
-__all__ = ["RetryMiddleware", "ThrottleMiddleware", "throttled_session"]
+__all__ = [
+    "RetryMiddleware",
+    "ThrottleMiddleware",
+    "throttled_middlewares",
+    "throttled_session",
+]
 
 
 class ThrottleMiddleware:
@@ -57,8 +67,16 @@ class ThrottleMiddleware:
     def __init__(self, limiter: AnyLimiter, **options: Unpack[MiddlewareOptions]) -> None:
         checked = read_options(type(self).__name__, MiddlewareOptions, options)
         self._admission = Admission(limiter, checked, origin_of)
-        self._adapter = _ThrottlingAdapter(checked)
-        self._loop = RetryLoop(self._adapter, checked, origin_of, self._admission)
+        self._permits = weakref.WeakKeyDictionary[ClientRequest, Permit]()
+        self._loop = RetryLoop(
+            _ThrottlingAdapter(checked),
+            checked,
+            origin_of,
+            self._admission,
+            on_grant=self._permits.__setitem__,
+            # A `RetryMiddleware` around this one sends the same request for each attempt.
+            known_terms=weakref.WeakKeyDictionary[ClientRequest, Terms](),
+        )
 
     @property
     def limiter(self) -> AnyLimiter:
@@ -69,8 +87,15 @@ class ThrottleMiddleware:
         self, request: ClientRequest, handler: ClientHandlerType
     ) -> Awaitable[ClientResponse]:
         """Wait, send, and hold the slot until the response ends."""
-        self._adapter.release_before(request)
+        # A middleware around this one, for digest authentication for example, may send a request
+        # again and keep the first response: with one slot, it would wait for itself for ever.
+        if (before := self._permits.get(request)) is not None:
+            before.release()
         return self._loop.run(request, handler)
+
+    def permit_of(self, request: ClientRequest) -> Permit | None:
+        """Return the latest permit that a request got here; None: none."""
+        return self._permits.get(request)
 
     def __repr__(self) -> str:
         return f"<ThrottleMiddleware {self.limiter!r}>"
@@ -79,41 +104,24 @@ class ThrottleMiddleware:
 class _ThrottlingAdapter(AiohttpAdapter[ClientRequest]):
     """What the retry loop needs of a `ThrottleMiddleware`."""
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        # Made for the first permit that is held: looking into an empty one would take time, too.
-        self._permits: weakref.WeakKeyDictionary[ClientRequest, Permit] | None = None
-
-    def release_before(self, request: ClientRequest) -> None:
-        """Release the permit of a request that a middleware around this one sends again.
-
-        One for digest authentication, for example, need not release the first response before: with
-        one slot, the second request would wait for the first for ever.
-        """
-        if self._permits is not None and (before := self._permits.get(request)) is not None:
-            before.release()
-
     def is_replayable(self, _: ClientRequest) -> bool:
         return False  # this middleware does not retry
 
-    def receive(
-        self, request: ClientRequest, response: ClientResponse, permit: Permit | None
-    ) -> tuple[int, Mapping[str, str]]:
-        if permit is not None and response.connection is not None:
-            if self._permits is None:
-                self._permits = weakref.WeakKeyDictionary()
-            self._permits[request] = permit
-        return super().receive(request, response, permit)
+    def view(self, request: ClientRequest, /) -> Request:
+        return view_of_request(request)
 
 
 class RetryMiddleware:
     """Retries the requests of an `aiohttp.ClientSession`, by the rules of a `Retry`.
 
-    Put it before, that is around, a `ThrottleMiddleware`: then each attempt takes a token, and no
-    slot is held in between. Aiohttp's `total` timeout includes the delays.
+    `throttled_middlewares` makes it together with a `ThrottleMiddleware`, around which it is put:
+    then each attempt takes a token, and no slot is held in between. Make one by itself where no
+    limiter is needed. Aiohttp's `total` timeout includes the delays.
 
     Args:
         retry: When to retry.
+        throttle: The `ThrottleMiddleware` further in, whose limiter emits `Retried`. None: there is
+            no such event.
         options: See `RetryOptions`.
 
     Raises:
@@ -123,13 +131,22 @@ class RetryMiddleware:
     def __init__(
         self,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        *,
+        throttle: ThrottleMiddleware | None = None,
         **options: Unpack[RetryOptions],
     ) -> None:
         check_names(type(self).__name__, names_of(RetryOptions), options)
+        if throttle is not None and not isinstance(throttle, ThrottleMiddleware):
+            raise TypeError(f"throttle must be a ThrottleMiddleware, got {shown(throttle)}")
         checked = Options(retry=retry, **options)
         self._retry = retry
         self._buffer_body = checked.buffer_body
-        self._loop = RetryLoop(_RetryingAdapter(checked), checked, origin_of)
+        self._loop = RetryLoop(
+            _RetryingAdapter(checked),
+            checked,
+            origin_of,
+            inner_permit=None if throttle is None else throttle.permit_of,
+        )
 
     def __call__(
         self, request: ClientRequest, handler: ClientHandlerType
@@ -153,8 +170,43 @@ class _RetryingAdapter(AiohttpAdapter[ClientRequest]):
     def is_replayable(self, request: ClientRequest) -> bool:
         return is_replayable(request.body)
 
+    def view(self, request: ClientRequest, /) -> Request:
+        return view_of_request(request)
+
     async def prepare_again(self, request: ClientRequest, /) -> None:
         await prepare_again(request)
+
+
+def throttled_middlewares(
+    limiter: AnyLimiter, **options: Unpack[SessionOptions]
+) -> tuple[RetryMiddleware, ThrottleMiddleware]:
+    """Make the middlewares that throttle and retry, for a client that makes its own session.
+
+    They belong together in this order: ``ClientSession(middlewares=throttled_middlewares(...))``.
+    A middleware that has to run for each attempt, such as one that signs, is put after both.
+
+    Args:
+        limiter: As for `ThrottleMiddleware`.
+        options: See `SessionOptions`.
+
+    Raises:
+        TypeError: An argument is of a wrong type, or unknown.
+        ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
+
+    >>> from aiothrottle import RateLimiter, Retry
+    >>> async def main():
+    ...     middlewares = throttled_middlewares(RateLimiter("20/s"), retry=Retry(attempts=3))
+    ...     async with ClientSession(middlewares=middlewares) as session:
+    ...         async with session.get("https://example.org/") as response:
+    ...             print(response.status, await response.text())
+    """
+    return _both(limiter, read_options(throttled_middlewares.__name__, SessionOptions, options))
+
+
+def _both(limiter: AnyLimiter, options: Options) -> tuple[RetryMiddleware, ThrottleMiddleware]:
+    throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
+    retrying = RetryMiddleware(options.retry, throttle=throttling, **options.of_kind(RetryOptions))
+    return retrying, throttling
 
 
 def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]) -> ClientSession:
@@ -178,9 +230,6 @@ def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]
     ...             print(response.status, await response.text())
     """
     options, for_client_session = read_arguments(throttled_session, arguments)
-    retrying = RetryMiddleware(options.retry, **options.of_kind(RetryOptions))
-    throttling = ThrottleMiddleware(limiter, **options.of_kind(MiddlewareOptions))
-    retrying._loop.observed = throttling._admission  # noqa: SLF001 - both are of this module
     around = for_client_session.pop("middlewares", None) or ()
-    middlewares = (*around, retrying, throttling)
+    middlewares = (*around, *_both(limiter, options))
     return without_resending(ClientSession(middlewares=middlewares, **for_client_session))

@@ -8,10 +8,11 @@ deprecated).
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 from aiohttp import ClientResponse, StreamReader
 from aiohttp.base_protocol import BaseProtocol
+
+from aiothrottle.aiohttp.content import ReadAlong
 
 __all__ = ["replayed"]
 
@@ -54,46 +55,13 @@ def _rewound(source: StreamReader, chunks: list[bytes]) -> StreamReader:
     return stream
 
 
-class _Recorder(StreamReader):
+class _Recorder(ReadAlong):
     """Reads from another stream, and keeps the chunks."""
 
     def __init__(self, source: StreamReader) -> None:
-        # Without the base class's, which would hide the attributes of the source.
-        self._source = source
+        super().__init__(source)
         self.chunks: list[bytes] = []
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the source
-        return getattr(self._source, name)
-
-    def _kept(self, chunk: bytes) -> bytes:
+    def seen(self, chunk: bytes) -> None:
         if chunk:
             self.chunks.append(chunk)
-        return chunk
-
-    async def read(self, n: int = -1) -> bytes:
-        if n >= 0:
-            return self._kept(await self._source.read(n))
-        # One by one: a cancelled reader must not lose the chunks that have arrived.
-        chunks: list[bytes] = []
-        while chunk := await self.readany():
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-    async def readany(self) -> bytes:
-        return self._kept(await self._source.readany())
-
-    async def readuntil(self, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401 - as there
-        return self._kept(await self._source.readuntil(*arguments, **options))
-
-    async def readchunk(self) -> tuple[bytes, bool]:
-        chunk, ends = await self._source.readchunk()
-        return self._kept(chunk), ends
-
-    def read_nowait(self, n: int = -1) -> bytes:
-        return self._kept(self._source.read_nowait(n))
-
-    async def wait_eof(self) -> None:
-        await self._source.wait_eof()
-
-    def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
-        self._source.set_exception(*arguments, **options)

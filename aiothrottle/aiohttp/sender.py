@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import (
@@ -22,6 +23,8 @@ from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.adapter import AiohttpAdapter, origin_of
 from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.resending import without_resending
+from aiothrottle.aiohttp.views import view_of_call
+from aiothrottle.hooks import Request, Throttle
 
 if TYPE_CHECKING:
     from aiothrottle.retry import Retry
@@ -30,6 +33,7 @@ __all__ = ["Sender"]
 
 # aiohttp rounds its own timeouts up to a whole second.
 _GRACE = 1.0
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +45,8 @@ class _Call:
     timeout: object
     body: Body | None
     adapter: "_SessionAdapter"
+    #: Those of aiohttp's request.
+    options: Mapping[str, Any]
 
     @property
     def url(self) -> URL:
@@ -75,6 +81,12 @@ class _SessionAdapter(AiohttpAdapter[_Call]):
 
     def is_replayable(self, request: _Call) -> bool:
         return request.body is None or request.body.is_replayable()
+
+    def view(self, request: _Call, /) -> Request:
+        url = request.url
+        if params := request.options.get("params"):
+            url = url.extend_query(params)
+        return view_of_call(request.method, url, self.session.headers, request.options)
 
     def classify(self, error: Exception) -> Failure:
         if isinstance(error, ClientResponseError):  # of raise_for_status
@@ -134,8 +146,10 @@ class Sender:
         method: str,
         url: StrOrURL,
         send: Callable[[Any], Awaitable[ClientResponse]],
-        timeout: object = None,
+        options: Mapping[str, Any] = _NO_OPTIONS,
+        *,
         body: Body | None = None,
+        throttle: Throttle | None = None,
     ) -> Coroutine[Any, Any, ClientResponse]:
         """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
 
@@ -143,13 +157,19 @@ class Sender:
             method: The method, in capitals.
             url: The URL, which may be relative to the `base_url` of the session.
             send: Makes one attempt.
-            timeout: The `aiohttp.ClientTimeout` of an attempt; None: the session's.
+            options: The options of the request, as the caller gave them, for hooks.
             body: The body, if it could be sent only once.
+            throttle: What the request overrides; None: nothing.
         """
-        return self._loop.run(_Call(method, url, timeout, body, self._adapter), send)
+        call = _Call(method, url, options.get("timeout"), body, self._adapter, options)
+        return self._loop.run(call, send, throttle)
 
     async def connect(
-        self, url: StrOrURL, send: Callable[[Any], Awaitable["ClientWebSocketResponse[bool]"]]
+        self,
+        url: StrOrURL,
+        send: Callable[[Any], Awaitable["ClientWebSocketResponse[bool]"]],
+        options: Mapping[str, Any] = _NO_OPTIONS,
+        throttle: Throttle | None = None,
     ) -> "ClientWebSocketResponse[bool]":
         """Open a websocket; the loop judges the response to its handshake."""
         websocket: ClientWebSocketResponse[bool] | None = None
@@ -160,6 +180,8 @@ class Sender:
             # It has no public name.
             return websocket._response  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
-        await self.request("GET", url, handshake)
+        # A websocket's `timeout` is another one, and its other options are no body.
+        seen = {"headers": options.get("headers")}
+        await self.request("GET", url, handshake, seen, throttle=throttle)
         assert websocket is not None
         return websocket

@@ -16,6 +16,7 @@ from aiothrottle.aiohttp.body import Body
 from aiothrottle.aiohttp.context import RequestContext
 from aiothrottle.aiohttp.options import SINGLE_USE, SharedTracker, keep_iterators
 from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.hooks import Throttle
 from aiothrottle.redact import shown
 
 if TYPE_CHECKING:
@@ -102,66 +103,111 @@ class ThrottledSession:
         return getattr(self.session, name)
 
     def request(
-        self, method: str, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        method: str,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
-        """Send a request of any method; `options` are those of `aiohttp.ClientSession.request`.
+        """Send a request of any method.
+
+        Args:
+            method: The method.
+            url: The URL.
+            throttle: What this request overrides, such as ``{"cost": 3}``: see `hooks.Throttle`.
+            options: Those of `aiohttp.ClientSession.request`.
 
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
             RequestDropped: The server is failing; see `adaptive_throttling`.
             aiohttp.ClientError: aiohttp's, of the last attempt.
+            TypeError: `throttle`, or the result of a hook, has a value of a wrong type.
+            ValueError: The same with a value out of range.
         """
-        return RequestContext(self._send(method.upper(), url, options))
+        return RequestContext(self._send(method.upper(), url, options, throttle))
 
     def get(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a GET request; see `request`."""
-        return RequestContext(self._send("GET", url, options))
+        return RequestContext(self._send("GET", url, options, throttle))
 
     def options(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send an OPTIONS request; see `request`."""
-        return RequestContext(self._send("OPTIONS", url, options))
+        return RequestContext(self._send("OPTIONS", url, options, throttle))
 
     def head(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a HEAD request, which by default follows no redirects; see `request`."""
         options.setdefault("allow_redirects", False)
-        return RequestContext(self._send("HEAD", url, options))
+        return RequestContext(self._send("HEAD", url, options, throttle))
 
     def post(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a POST request; see `request`."""
-        return RequestContext(self._send("POST", url, options))
+        return RequestContext(self._send("POST", url, options, throttle))
 
     def put(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a PUT request; see `request`."""
-        return RequestContext(self._send("PUT", url, options))
+        return RequestContext(self._send("PUT", url, options, throttle))
 
     def patch(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a PATCH request; see `request`."""
-        return RequestContext(self._send("PATCH", url, options))
+        return RequestContext(self._send("PATCH", url, options, throttle))
 
     def delete(
-        self, url: StrOrURL, **options: "Unpack[_RequestOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_RequestOptions]",
     ) -> "RequestContext[ClientResponse]":
         """Send a DELETE request; see `request`."""
-        return RequestContext(self._send("DELETE", url, options))
+        return RequestContext(self._send("DELETE", url, options, throttle))
 
     def ws_connect(
-        self, url: StrOrURL, **options: "Unpack[_WSConnectOptions]"
+        self,
+        url: StrOrURL,
+        *,
+        throttle: Throttle | None = None,
+        **options: "Unpack[_WSConnectOptions]",
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
         """Open a websocket. The handshake takes a token; the messages do not."""
-        return RequestContext(self._connect(url, options))
+        return RequestContext(self._connect(url, options, throttle))
 
     async def close(self) -> None:
         """Close the session that sends, if it was made here or `owns_session` is true.
@@ -180,19 +226,28 @@ class ThrottledSession:
         return f"<ThrottledSession {self.limiter!r}, {self._sender.retry!r}>"
 
     def _send(
-        self, method: str, url: StrOrURL, options: "_RequestOptions"
+        self,
+        method: str,
+        url: StrOrURL,
+        options: "_RequestOptions",
+        throttle: Throttle | None,
     ) -> Coroutine[Any, Any, ClientResponse]:
         if not SINGLE_USE.isdisjoint(options):
-            return self._send_prepared(method, url, options)
+            return self._send_prepared(method, url, options, throttle)
         return self._sender.request(
             method,
             url,
             lambda _: self._sender.session.request(method, url, **options),
-            options.get("timeout"),
+            options,
+            throttle=throttle,
         )
 
     async def _send_prepared(
-        self, method: str, url: StrOrURL, options: "_RequestOptions"
+        self,
+        method: str,
+        url: StrOrURL,
+        options: "_RequestOptions",
+        throttle: Throttle | None,
     ) -> ClientResponse:
         """Send with options of which some could be used only once."""
         kept: dict[str, Any] = {**options}
@@ -201,18 +256,20 @@ class ThrottledSession:
         if tracker is not None:
             tracker = kept["upload_tracker"] = SharedTracker(tracker)
         body: Body | None = None
+        sent: Any = kept
         try:
             body = Body.of(kept.get("data"))
             if body is not None:
                 if self._buffer_body and not body.is_replayable():
                     await body.buffer()
-                kept["data"] = body.data
+                sent = {**kept, "data": body.data}
             return await self._sender.request(
                 method,
                 url,
-                lambda _: self._sender.session.request(method, url, **kept),
-                kept.get("timeout"),
-                body,
+                lambda _: self._sender.session.request(method, url, **sent),
+                kept,
+                body=body,
+                throttle=throttle,
             )
         finally:
             if tracker is not None:
@@ -221,9 +278,12 @@ class ThrottledSession:
                 await body.close()
 
     async def _connect(
-        self, url: StrOrURL, options: "_WSConnectOptions"
+        self, url: StrOrURL, options: "_WSConnectOptions", throttle: Throttle | None
     ) -> "ClientWebSocketResponse[bool]":
         keep_iterators(cast("dict[str, Any]", options))
         return await self._sender.connect(
-            url, lambda _: self._sender.session.ws_connect(url, **options)
+            url,
+            lambda _: self._sender.session.ws_connect(url, **options),
+            cast("dict[str, Any]", options),
+            throttle,
         )

@@ -2,13 +2,16 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from aiothrottle._http.adapter import SHORT_BODY, SHORT_TIME, Failure
 from aiothrottle._http.admission import origin
+from aiothrottle._http.settlement import Settlement
+from aiothrottle.hooks import Request as HookRequest
 from aiothrottle.permit import Permit
+from aiothrottle.transport.decoding import DecodedBody
 from aiothrottle.transport.hold import HeldStream, Hold
 from aiothrottle.transport.library import Request, Response
 
@@ -55,6 +58,30 @@ class TransportAdapter(Generic[_Request, _Response]):
                 hold = Hold(permit, response.stream, self._max_hold, self._holds)
                 response.stream = self._held_stream(hold)
         return response.status_code, response.headers
+
+    def view(self, request: _Request) -> HookRequest:
+        """Return what a hook sees of a request."""
+        stream, content = request.stream, None
+        if isinstance(stream, self._library.ByteStream):
+            content = b"".join(cast("Iterable[bytes]", stream)) or None
+        return HookRequest(request.method, request.url, request.headers, content)
+
+    def follow(self, response: _Response, settlement: Settlement) -> None:
+        """Feed the body to the settlement, as it is read, and end it when the body ends."""
+        held = _held(response)
+        if held is not None:
+            encoding = response.headers.get("Content-Encoding")
+            held.follow(
+                settlement if encoding is None else DecodedBody(settlement, encoding, self._library)
+            )
+            return
+        complete = True
+        if response.status_code != _SWITCHING_PROTOCOLS:
+            try:
+                settlement.feed(cast("Any", response).content)
+            except self._library.StreamError:  # it was closed unread
+                complete = False
+        settlement.end(complete=complete)
 
     def is_replayable(self, request: _Request) -> bool:
         """Return whether the body of a request can be sent again unchanged."""

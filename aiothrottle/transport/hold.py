@@ -1,9 +1,13 @@
-"""How long a response holds its slot: until its stream is closed, fails, or is collected."""
+"""How long a response holds its slot: until its stream is closed, fails, or is collected.
+
+The settlement of its body ends then too, if there is one.
+"""
 
 import asyncio
 import math
 from collections.abc import AsyncIterator
 
+from aiothrottle._http.settlement import BodySink
 from aiothrottle.permit import Permit
 from aiothrottle.transport.library import Stream
 
@@ -13,12 +17,14 @@ __all__ = ["HeldStream", "Hold"]
 class Hold:
     """The slot of a response, and the stream that is closed before the slot is released."""
 
-    __slots__ = ("_all", "_loop", "_permit", "_timer", "stream")
+    __slots__ = ("_all", "_loop", "_permit", "_timer", "settlement", "stream")
 
     def __init__(
         self, permit: Permit, stream: Stream, seconds: float | None, holds: "set[Hold]"
     ) -> None:
         self.stream: Stream = stream
+        #: What reads the body along, if anything does.
+        self.settlement: BodySink | None = None
         self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
@@ -40,6 +46,8 @@ class Hold:
         if self._timer is not None:
             self._timer.cancel()
         self._permit.release()
+        if self.settlement is not None:
+            self.settlement.end(complete=False)  # unless the body has ended
 
     def abandon(self) -> None:
         """End the hold of a dropped response, on its loop. Thread-safe."""
@@ -92,6 +100,10 @@ class HeldStream:
         self._ahead: list[bytes] = []
         self._error: Exception | None = None
         self._is_read_ahead = False
+
+    def follow(self, settlement: BodySink) -> None:
+        """Show each chunk to the settlement, once, when it is first read."""
+        self._hold.settlement = settlement
 
     async def read_ahead(self, most: float = math.inf) -> bytes | None:
         """Return all of the body, or None if it is longer than `most` bytes.
@@ -161,6 +173,11 @@ class HeldStream:
             self._error = error if isinstance(error, Exception) else given_up
             await self._hold.end()
             raise
+        settlement = self._hold.settlement
         if chunk is None:
+            if settlement is not None:
+                settlement.end(complete=True)
             await self._hold.end()
+        elif settlement is not None:
+            settlement.feed(chunk)
         return chunk

@@ -13,6 +13,12 @@ class Request(Protocol):
     method: str
     url: Any
     stream: Any
+    extensions: Any
+
+    @property
+    def headers(self) -> Any:  # noqa: ANN401 - a multidict of the library
+        """The headers, by names of any case."""
+        ...
 
     async def aread(self) -> bytes:
         """Read the body into memory."""

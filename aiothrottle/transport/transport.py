@@ -68,11 +68,16 @@ class Transport(Generic[_Request, _Response]):
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
             RequestDropped: The server is failing; see `adaptive_throttling`.
             TransportError: The library's, of the last attempt.
+            TypeError: The extension "aiothrottle", or the result of a hook, has a value of a wrong
+                type.
+            ValueError: The same with a value out of range.
         """
         if self._buffer_body and not self._adapter.is_replayable(request):
             await request.aread()
 
-        return await self._loop.run(request, self._transport.handle_async_request)
+        return await self._loop.run(
+            request, self._transport.handle_async_request, request.extensions.get("aiothrottle")
+        )
 
     async def aclose(self) -> None:
         """Close the wrapped transport. The limiter stays as it is."""

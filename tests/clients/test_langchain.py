@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter
+from aiothrottle.integrations.langchain import langchain_rate_limiter
 from aiothrottle.testing import RateLimitedServer
 from tests.clients.counting import check_limit
 from tests.clients.recipes import run_recipe
@@ -17,7 +18,6 @@ from tests.virtually import counts
 chat_models: Any = pytest.importorskip("langchain_core.language_models.chat_models")
 messages: Any = pytest.importorskip("langchain_core.messages")
 outputs: Any = pytest.importorskip("langchain_core.outputs")
-adapter: Any = pytest.importorskip("aiothrottle.integrations.langchain")
 
 
 async def _answer(_: web.Request) -> web.Response:
@@ -55,9 +55,10 @@ def _model(session: aiohttp.ClientSession, url: object) -> type[Any]:
 @asynccontextmanager
 async def _recipe() -> AsyncGenerator[tuple[Any, RateLimiter, RateLimitedServer]]:
     """Make a model with the limiter of the recipe; close session and server at the end."""
-    limiter = (await run_recipe("LangChain"))["rate_limiter"]
+    names = await run_recipe("LangChain")
     async with RateLimitedServer(handler=_answer) as server, aiohttp.ClientSession() as session:
-        yield _model(session, server.url)(rate_limiter=limiter), limiter.limiter, server
+        model = _model(session, server.url)(rate_limiter=names["rate_limiter"])
+        yield model, names["limiter"], server
 
 
 async def test_calls_keep_the_limit() -> None:
@@ -77,7 +78,7 @@ async def test_streams_keep_the_limit() -> None:
 
 async def test_call_that_does_not_block_returns_whether_it_may() -> None:
     limiter = RateLimiter("1/h")
-    rate_limiter = adapter.LangChainRateLimiter(limiter)
+    rate_limiter = langchain_rate_limiter(limiter)
     assert await rate_limiter.aacquire(blocking=False) is True
     assert await rate_limiter.aacquire(blocking=False) is False
     assert counts(limiter) == (0, 0)
@@ -108,4 +109,4 @@ async def test_closed_limiter_ends_the_call() -> None:
 )
 def test_wrong_limiter_is_rejected(limiter: Any, error: type[Exception], message: str) -> None:  # noqa: ANN401
     with pytest.raises(error, match=message):
-        adapter.LangChainRateLimiter(limiter)
+        langchain_rate_limiter(limiter)

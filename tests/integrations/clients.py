@@ -54,20 +54,25 @@ class Feature(Enum):
     LIMITS = "takes a token for each attempt, and a slot for each response"
     RETRIES = "makes another attempt after a failure"
     UNTIMED_WAIT = "waits for the limiter outside of the client's timeouts"
+    OVERRIDES = "lets one request override its key, cost, priority and timeout"
     HOPS = "takes a token for each hop of a chain of redirects"
 
 
 _AROUND = "aiohttp's timeout `total` runs around its middlewares"
+_GENUINE = "a request to a genuine ClientSession has no place for it but `middlewares`"
 _NO_LIMITER = "it has no limiter; a ThrottleMiddleware inside of it waits"
 
 #: What an integration does not do, and why.
 MISSING: dict[tuple[str, Feature], str] = {
     ("ThrottledSession", Feature.HOPS): "aiohttp follows redirects inside of each attempt",
     ("throttled_session", Feature.UNTIMED_WAIT): _AROUND,
+    ("throttled_session", Feature.OVERRIDES): _GENUINE,
     ("ThrottleMiddleware", Feature.UNTIMED_WAIT): _AROUND,
+    ("ThrottleMiddleware", Feature.OVERRIDES): _GENUINE,
     ("ThrottleMiddleware", Feature.RETRIES): "a RetryMiddleware around it retries",
     ("RetryMiddleware", Feature.LIMITS): _NO_LIMITER,
     ("RetryMiddleware", Feature.UNTIMED_WAIT): _NO_LIMITER,
+    ("RetryMiddleware", Feature.OVERRIDES): _NO_LIMITER,
     ("RetryMiddleware", Feature.HOPS): _NO_LIMITER,
 }
 
@@ -102,6 +107,8 @@ class Options(NamedTuple):
     #: Seconds until the next bytes of the response.
     read_timeout: float | None = None
     redirects: bool = True
+    json: object = None
+    throttle: Mapping[str, object] | None = None
 
 
 class Client(Protocol):
@@ -144,8 +151,8 @@ class Scene:
         self.tasks.append(asyncio.create_task(self.send(path, method, **options)))
         return self.tasks[-1]
 
-    async def open(self, path: str = "", **options: Any) -> Stream:
-        return await self.client.open(self.url.join(URL(path)), "GET", Options(**options))
+    async def open(self, path: str = "", method: str = "GET", **options: Any) -> Stream:
+        return await self.client.open(self.url.join(URL(path)), method, Options(**options))
 
     @property
     def held(self) -> int:
@@ -197,7 +204,8 @@ class AiohttpClient:
         self.raw: Any = session
 
     async def open(self, url: URL | str, method: str, options: Options) -> Stream:
-        more: dict[str, Any] = {} if options.body is None else {"data": options.body}
+        named = {"data": options.body, "json": options.json, "throttle": options.throttle}
+        more: dict[str, Any] = {name: it for name, it in named.items() if it is not None}
         response = await self.raw.request(
             method,
             url,
@@ -244,6 +252,8 @@ class HttpxClient:
             method,
             str(url),
             content=options.body,
+            json=options.json,
+            extensions={} if options.throttle is None else {"aiothrottle": options.throttle},
             headers=options.headers,
             timeout=(seconds, options.read_timeout or seconds, seconds, seconds),
         )

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter, ThrottleTimeout
 from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottleMiddleware
+from aiothrottle.hooks import Request
 from aiothrottle.testing import RateLimitedServer
 from tests.integrations.clients import (
     BODY_ERRORS,
@@ -413,12 +414,12 @@ def test_default_key_is_the_host_in_dns(integration: Integration, url: str, key:
 
 
 @every(LIMITS)
-async def test_key_is_a_function_of_method_and_url(integration: Integration) -> None:
+async def test_key_is_a_function_of_the_request(integration: Integration) -> None:
     asked: list[tuple[str, Any]] = []
 
-    def key(method: str, url: Any) -> str:  # noqa: ANN401 - as the client has it
-        asked.append((method, url))
-        return str(url.path).split("/")[1]
+    def key(request: Request) -> str:
+        asked.append((request.method, request.url))
+        return str(request.url.path).split("/")[1]
 
     limiter = KeyedRateLimiter("10/s", overrides={"search": {"rate_limit": "1/h"}}, guard=0.0)
     async with integration.serve(answer(), limiter=limiter, key=key) as at:
@@ -435,10 +436,10 @@ async def test_key_is_a_function_of_method_and_url(integration: Integration) -> 
 async def test_failing_key_raises_and_takes_nothing(
     integration: Integration, unhashable: bool
 ) -> None:
-    def key(method: str, url: object) -> object:
+    def key(request: Request) -> Any:  # noqa: ANN401 - or nonsense
         if unhashable:
-            return [url]
-        raise LookupError(f"no account for {method}")
+            return [request.url]
+        raise LookupError(f"no account for {request.method}")
 
     limiter = KeyedRateLimiter(concurrency_limit=1)
     error, text = (TypeError, "key") if unhashable else (LookupError, "no account for GET")

@@ -221,24 +221,66 @@ async def test_settle_keeps_the_slot_taken() -> None:
 
 @pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
 @virtual
-async def test_only_a_held_permit_can_be_settled() -> None:
+async def test_permit_that_was_never_held_cannot_be_settled() -> None:
     limiter = RateLimiter("10/s", concurrency_limit=1)
     early = WatchedPermit(limiter._engine)
-    released = await limiter.acquire()
-    waits = limiter.throttle()
-    waiter = asyncio.create_task(waits.__aenter__())
+    held = await limiter.acquire()
+    waits, cancelled = limiter.throttle(), limiter.throttle()
+    waiter, victim = (asyncio.create_task(each.__aenter__()) for each in (waits, cancelled))
     await turns()
-    with pytest.raises(RuntimeError, match="settle"):
-        waits.settle(5)
-    released.release()
-    (await waiter).release()
-    async with limiter.throttle() as left:
-        pass
-    for permit in (early, released, waits, left):
-        with pytest.raises(RuntimeError, match="settle"):
+    victim.cancel()
+    await turns()
+    for permit in (early, waits, cancelled):
+        with pytest.raises(RuntimeError, match="never held"):
             permit.settle(5)
         assert permit.cost == 1
-    assert await remaining(limiter) == 7
+    held.release()
+    (await waiter).release()
+    assert await remaining(limiter) == 8
+
+
+@pytest.mark.filterwarnings("ignore:<Permit of .* never entered:RuntimeWarning")
+@virtual
+async def test_permit_cancelled_above_cannot_be_settled() -> None:
+    parent = RateLimiter("10/s", concurrency_limit=1)
+    limiter = RateLimiter("10/s", parent=parent)
+    held = await parent.acquire()
+    permit = limiter.throttle()
+    victim = asyncio.create_task(permit.__aenter__())
+    await turns()
+    victim.cancel()
+    await turns()
+    with pytest.raises(RuntimeError, match="never held"):
+        permit.settle(5)
+    held.release()
+    assert (await remaining(limiter), await remaining(parent)) == (9, 9)
+
+
+@pytest.mark.parametrize("cost", [1, 3])
+@virtual
+async def test_released_permit_can_be_settled(cost: float) -> None:
+    limiter = RateLimiter("10/s", concurrency_limit=1)
+    async with limiter.throttle(cost) as permit:
+        pass
+    permit.settle(6)
+    assert (permit.cost, await remaining(limiter)) == (6, 4)
+    permit.settle(0)
+    assert (permit.cost, await remaining(limiter)) == (0, 10)
+    assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_permit_released_after_a_wait_can_be_settled() -> None:
+    parent = RateLimiter("10/s", concurrency_limit=1)
+    limiter = RateLimiter("10/s", parent=parent)
+    held = await parent.acquire()
+    waiter = asyncio.create_task(limiter.acquire())
+    await turns()
+    held.release()
+    permit = await waiter
+    permit.release()
+    permit.settle(3)
+    assert (await remaining(limiter), await remaining(parent)) == (6, 6)
 
 
 @pytest.mark.parametrize(

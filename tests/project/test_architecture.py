@@ -50,14 +50,16 @@ TABLE = """
     retry        | budget headers errors                                     | random
     _http        |                                                           |
     _http.attempts | budget errors headers retry                             |
-    _http.options | adaptive headers retry                                   |
+    _http.options | adaptive headers hooks retry                             |
+    _http.hooking | _http.admission _http.options hooks permit               |
+    _http.settlement | _http.hooking hooks permit                            | asyncio
     _http.suspicion |                                                        |
     _http.throttling | adaptive adaptive.throttling errors                       | asyncio random
     _http.backoff |                                                          |
     _http.quotas | _http.backoff _http.options _http.reports headers headers.* limiter permit rate | time
     _http.reports | _core.* events permit                                     |
     _http.admission | _http.options keyed limiter                            |
-    _http.adapter | permit                                                   |
+    _http.adapter | _http.settlement hooks permit                            |
     _http.loop   | _http.* budget errors headers limiter permit              | asyncio
     adaptive     | adaptive.*                                                |
     adaptive.*   | adaptive.* algorithms.protocol algorithms.level rate      |
@@ -107,7 +109,7 @@ TABLE = """
     limiter      | _core.* events stores.share_size stores.store permit decision statistics algorithms rate resource errors | asyncio time
     keyed        | _core.* events limiter permit decision statistics stores.store rate errors | asyncio threading
     aiohttp      | _http.options aiohttp.* retry                                           |
-    aiohttp.*    | aiohttp.* _http.* permit retry | asyncio aiohttp yarl
+    aiohttp.*    | aiohttp.* _http.* hooks permit retry | asyncio aiohttp yarl
     stores.store | algorithms.protocol algorithms.timestamps                 |
     stores.ledger | stores.store algorithms algorithms.*                     |
     stores.damage | algorithms                                                | logging time
@@ -141,12 +143,14 @@ TABLE = """
     metrics.gauges | _core.engine stores.reserved adaptive.* algorithms algorithms.* keyed limiter rate |
     transport    | transport.*                                               |
     transport.library |                                                      |
-    transport.hold | permit transport.library                               | asyncio
-    transport.adapter | transport.* _http.adapter _http.admission permit        | asyncio
+    transport.hold | _http.settlement permit transport.library              | asyncio
+    transport.decoding | _http.settlement                                    |
+    transport.adapter | transport.* _http.adapter _http.admission _http.settlement hooks permit | asyncio
     transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
     integrations |                                                           |
+    integrations.aiobotocore | _http.admission _http.reports headers keyed limiter permit |
     integrations.langchain | limiter                                         | langchain_core
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
@@ -175,7 +179,7 @@ TABLE = """
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
     cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     __main__     | cli                                                       |
-    __init__     | adaptive keyed limiter permit decision stores.shared_concurrency statistics algorithms rate resource errors |
+    __init__     | adaptive keyed limiter permit decision retry stores.shared_concurrency statistics algorithms rate resource errors |
 """  # noqa: E501 - a table
 
 # The rest of the standard library is allowed everywhere: it neither waits, nor reads a clock, nor
@@ -374,6 +378,7 @@ ENTRY_POINTS = [
     "aiothrottle.hooks",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.integrations.aiobotocore",
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",

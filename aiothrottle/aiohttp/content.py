@@ -1,0 +1,133 @@
+"""Streams that read another one along with the caller: every way to read passes through here.
+
+A caller may read a response (`read`, `text`, `json`) or its `content`, by chunks, lines and
+iterators. All of that ends in five methods of the stream, so a stream in its place sees each chunk
+when the caller gets it, neither earlier nor copied.
+"""
+
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+from aiohttp import StreamReader
+
+from aiothrottle._http.settlement import Settlement
+
+__all__ = ["ReadAlong", "SettledContent"]
+
+
+class ReadAlong(StreamReader):
+    """Reads from another stream, and shows each chunk to `seen`.
+
+    Args:
+        source: The other stream.
+    """
+
+    def __init__(self, source: StreamReader) -> None:
+        # Without the base class's, which would hide the attributes of the source.
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the source
+        return getattr(self._source, name)
+
+    def seen(self, chunk: bytes) -> None:
+        """Take a chunk that was read, which may be empty."""
+        raise NotImplementedError
+
+    def failed(self) -> None:
+        """Take note that reading raised."""
+
+    def _shown(self, chunk: bytes) -> bytes:
+        self.seen(chunk)
+        return chunk
+
+    async def _along(self, reading: Awaitable[bytes]) -> bytes:
+        try:
+            chunk = await reading
+        except BaseException:
+            self.failed()
+            raise
+        self.seen(chunk)
+        return chunk
+
+    async def read(self, n: int = -1) -> bytes:
+        if n >= 0:
+            return await self._along(self._source.read(n))
+        self.set_read_chunk_size(sys.maxsize)
+        # One by one: a cancelled reader must not lose the chunks that have arrived.
+        chunks: list[bytes] = []
+        while chunk := await self.readany():
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def readany(self) -> bytes:
+        return await self._along(self._source.readany())
+
+    async def readuntil(self, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401 - as there
+        return await self._along(self._source.readuntil(*arguments, **options))
+
+    async def readchunk(self) -> tuple[bytes, bool]:
+        try:
+            chunk, ends = await self._source.readchunk()
+        except BaseException:
+            self.failed()
+            raise
+        return self._shown(chunk), ends
+
+    def read_nowait(self, n: int = -1) -> bytes:
+        return self._shown(self._source.read_nowait(n))
+
+    async def wait_eof(self) -> None:
+        await self._source.wait_eof()
+
+    def feed_data(self, data: bytes, size: int = 0) -> bool:  # noqa: ARG002 - aiohttp's own
+        return bool(self._source.feed_data(data))
+
+    def set_read_chunk_size(self, n: int) -> None:
+        if hasattr(self._source, "set_read_chunk_size"):  # since aiohttp 3.13.4
+            self._source.set_read_chunk_size(n)
+
+    def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
+        self._source.set_exception(*arguments, **options)
+
+
+class SettledContent(ReadAlong):
+    """The body of a response that a settlement needs.
+
+    aiohttp sets an exception when a response is closed or released, however that happens; a
+    response that is dropped takes this stream with it.
+    """
+
+    def __init__(self, source: StreamReader, settlement: Settlement) -> None:
+        super().__init__(source)
+        self._settlement = settlement
+        self._known = 0
+
+    def seen(self, chunk: bytes) -> None:
+        """Feed a chunk, as far as it was not fed when it was read ahead."""
+        if self._known:
+            known = min(self._known, len(chunk))
+            self._known -= known
+            chunk = chunk[known:]
+        if chunk:
+            self._settlement.feed(chunk)
+        if self._source.at_eof():
+            self._settlement.end(complete=True)
+
+    def failed(self) -> None:
+        """End the settlement if the body was lost."""
+        if self._source.exception() is not None:  # else the caller may read on, after a timeout
+            self._settlement.end(complete=False)
+
+    def feed_data(self, data: bytes, size: int = 0) -> bool:
+        """Put back what was read ahead: it is read again, and not fed again."""
+        self._known += len(data)
+        return super().feed_data(data, size)
+
+    def set_exception(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as there
+        """End the settlement: the response is closed or released."""
+        self._settlement.end(complete=self._source.at_eof() and not self._source.exception())
+        super().set_exception(*arguments, **options)
+
+    def __del__(self) -> None:
+        self._settlement.abandon()
