@@ -51,7 +51,7 @@ def langchain_rate_limiter(limiter: RateLimiter) -> "BaseRateLimiter":
     )
 
     class Adapter(BaseRateLimiter):  # type: ignore[misc, unused-ignore]
-        def acquire(self, *, blocking: bool = True) -> NoReturn:
+        def acquire(self, *, blocking: bool = True) -> NoReturn:  # noqa: ARG002 - LangChain's
             raise RuntimeError(
                 f"a synchronous call cannot wait for {limiter!r}, which belongs to an event loop: "
                 "call ainvoke, astream or abatch"

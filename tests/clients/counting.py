@@ -32,7 +32,8 @@ async def check_limit(
     await until(lambda: sum(call.done() for call in calls) + counts(limiter)[1] == len(calls))
     # A new session sends evenly at first, so fewer than the limit may be sent at once.
     assert 1 <= server.audit.sent <= _RATE
-    cancelled = calls.pop()
+    cancelled = next(call for call in calls if not call.done())
+    calls.remove(cancelled)
     cancelled.cancel()
     await asyncio.wait([cancelled])
     assert cancelled.cancelled()

@@ -87,7 +87,7 @@ async def test_throttled_call_pauses_all_calls() -> None:
         assert counts(names["limiter"]) == (0, 0)
 
 
-async def _ask_after_long_queue(exchange: Any, limiter: RateLimiter, fake: _Binance) -> Any:  # noqa: ANN401
+async def _ask_after_long_queue(exchange: Any, limiter: RateLimiter, fake: _Binance) -> Any:
     """Return the response to a signed request that waited five times as long as it is valid."""
     limiter.update(rate_limit="10/h")
     await limiter.record(10)

@@ -47,7 +47,7 @@ class _Discord:
         return _json(_APPLICATION)
 
 
-def _json(body: object, **options: Any) -> web.Response:  # noqa: ANN401 - of a web.Response
+def _json(body: object, **options: Any) -> web.Response:
     # discord.py reads JSON only without a charset.
     data = json.dumps(body).encode()
     return web.Response(body=data, content_type="application/json", **options)

@@ -27,11 +27,11 @@ async def _answer(_: web.Request) -> web.Response:
 def _model(session: aiohttp.ClientSession, url: object) -> type[Any]:
     """Return a class of chat models that ask a server, with a stream of one part."""
 
-    async def ask() -> Any:  # noqa: ANN401 - a message
+    async def ask() -> Any:
         async with session.post(str(url)) as response:
             return await response.text()
 
-    async def generate(*_: object, **_options: object) -> Any:  # noqa: ANN401 - LangChain's
+    async def generate(*_: object, **_options: object) -> Any:
         message = messages.AIMessage(await ask())
         return outputs.ChatResult(generations=[outputs.ChatGeneration(message=message)])
 
@@ -107,6 +107,6 @@ async def test_closed_limiter_ends_the_call() -> None:
         ("1/s", TypeError, "must be a RateLimiter, got '1/s'"),
     ],
 )
-def test_wrong_limiter_is_rejected(limiter: Any, error: type[Exception], message: str) -> None:  # noqa: ANN401
+def test_wrong_limiter_is_rejected(limiter: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         langchain_rate_limiter(limiter)

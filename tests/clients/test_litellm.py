@@ -94,7 +94,7 @@ async def _recipe(
         litellm.in_memory_llm_clients_cache.flush_cache()
 
 
-async def _ask(names: dict[str, Any], model: str, **options: Any) -> Any:  # noqa: ANN401
+async def _ask(names: dict[str, Any], model: str, **options: Any) -> Any:
     if not model.startswith("openai/"):
         options["client"] = names["client"]
     return await litellm.acompletion(model, _QUESTION, **options)

@@ -379,6 +379,7 @@ ENTRY_POINTS = [
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
     "aiothrottle.integrations.aiobotocore",
+    "aiothrottle.integrations.langchain",
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
