@@ -105,8 +105,8 @@ async def test_body_holds_its_slot_until_it_is_closed() -> None:
     async with serving(endless) as (url, _), client_of(throttled(limiter), url) as client:
         response = await client.get_object(Bucket="bucket", Key="key")
         assert counts(limiter) == (1, 0)
-        async with response["Body"] as body:
-            assert await body.read(10) == b"x" * 10
+        async with response["Body"]:
+            assert await response["Body"].read(10) == b"x" * 10
             assert counts(limiter) == (1, 0)
         await assert_idle(limiter)
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from tests.clients.limits import assert_idle, assert_limit_is_kept, finish, limited, throttled
 from tests.clients.recipes import run_recipe
 from tests.integrations.clients import Clock
-from tests.serving import serving
+from tests.serving import serving, until
 from tests.virtually import counts
 
 hub = pytest.importorskip("huggingface_hub")
@@ -84,7 +84,7 @@ async def test_streamed_answer_holds_its_slot_to_its_end(clock: Clock) -> None:
             )
             assert counts(names["limiter"]) == (1, 0)
             assert await text_of(stream) == "Fine."
-            await assert_idle(names["limiter"])
+            await until(lambda: counts(names["limiter"]) == (0, 0))
     await assert_idle(names["limiter"])
 
 

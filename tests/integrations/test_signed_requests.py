@@ -17,7 +17,7 @@ from aiohttp import web
 from yarl import URL
 
 from aiothrottle import RateLimiter
-from aiothrottle.aiohttp import Retry, RetryMiddleware, ThrottledSession, ThrottleMiddleware
+from aiothrottle.aiohttp import ThrottledSession, throttled_middlewares
 from aiothrottle.httpx import ThrottledTransport
 from tests.clients.limits import StandingClock, assert_idle, finish, throttled
 from tests.serving import Handler, serving
@@ -53,7 +53,7 @@ def clock(names: Names, monkeypatch: pytest.MonkeyPatch) -> StandingClock:
 
 @asynccontextmanager
 async def by_middlewares(names: Names, limiter: RateLimiter) -> AsyncGenerator[Get]:
-    middlewares = [RetryMiddleware(Retry()), ThrottleMiddleware(limiter), names["sign"]]
+    middlewares = [*throttled_middlewares(limiter), names["sign"]]
     async with aiohttp.ClientSession(middlewares=middlewares) as session:
         yield lambda url: status_of(session, url)
 
