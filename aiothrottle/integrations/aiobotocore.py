@@ -15,8 +15,11 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Protocol
 
+from aiohttp import ClientResponse
+
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.reports import report_failure
+from aiothrottle.aiohttp.hold import Holds
 from aiothrottle.checks import check_number
 from aiothrottle.headers import parse_rate_limit
 from aiothrottle.keyed import expect_outcomes
@@ -54,7 +57,12 @@ class _Session(Protocol):
 
 
 def throttle_session(
-    session: _Session, service: str, limiter: AnyLimiter, *, queue_timeout: float | None = None
+    session: _Session,
+    service: str,
+    limiter: AnyLimiter,
+    *,
+    queue_timeout: float | None = None,
+    max_hold: float | None = None,
 ) -> None:
     """Throttle the requests of all clients of a service that a session makes from now on.
 
@@ -70,9 +78,12 @@ def throttle_session(
         limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each operation by
             itself, with its name as the key: ``"PutObject"``.
         queue_timeout: Seconds that an attempt may wait for the limiter. None: no limit.
+        max_hold: Seconds that a streamed body may hold its slot, after which its connection is
+            closed. None: no limit, which is for ever if a body is dropped half-read.
 
     Raises:
-        TypeError: `limiter` is of a wrong type.
+        TypeError: An argument is of a wrong type.
+        ValueError: A duration is out of range.
 
     >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.integrations.aiobotocore import throttle_session
@@ -81,7 +92,7 @@ def throttle_session(
     ...     async with session.create_client("s3") as client:
     ...         print(await client.list_buckets())
     """
-    events = _Events(limiter, queue_timeout)
+    events = _Events(limiter, queue_timeout, max_hold)
     session.register(f"creating-client-class.{service.partition('.')[0]}", _wrap_methods)
     # The client registers its signer later, for the same event.
     session.register(f"request-created.{service}", events.wait)
@@ -110,15 +121,20 @@ _calls: ContextVar[_Call | None] = ContextVar("_calls", default=None)
 class _Events:
     """The handlers of one call of `throttle_session`."""
 
-    def __init__(self, limiter: AnyLimiter, queue_timeout: float | None) -> None:
+    def __init__(
+        self, limiter: AnyLimiter, queue_timeout: float | None, max_hold: float | None
+    ) -> None:
         if not isinstance(limiter, AnyLimiter):
             raise TypeError(
                 f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
             )
         check_number("queue_timeout", queue_timeout, "seconds", none="None")
+        check_number("max_hold", max_hold, "seconds", above=0, none="None")
         expect_outcomes(limiter)
         self._limiter = limiter
         self._queue_timeout = queue_timeout
+        self._max_hold = max_hold
+        self._holds = Holds()
 
     async def wait(self, operation_name: str, **_: object) -> None:
         """Wait for the limiter. Cancelled: the request has left the queue."""
@@ -142,20 +158,23 @@ class _Events:
         permit = None if call is None else call.permits.pop(self, None)
         if permit is None:
             return
+        if response_dict is None:  # no response: an exception
+            permit.release()
+            return
         try:
-            connection = None
-            if response_dict is not None:
-                _report(permit, response_dict, parsed_response or {})
-                body = response_dict["body"]
-                # A streamed body has aiohttp's response; an event stream is that response itself.
-                connection = getattr(getattr(body, "raw_stream", body), "connection", None)
-        except BaseException:
-            permit.release()
-            raise
-        if connection is None:
-            permit.release()
+            # Before the release, which would grant the slot in spite of a pause.
+            _report(permit, response_dict, parsed_response or {})
+        finally:
+            self._hold(permit, response_dict["body"])
+
+    def _hold(self, permit: Permit, body: object) -> None:
+        """Release a permit with the connection of a streamed body, or at once."""
+        # A streamed body has aiohttp's response; an event stream is that response itself.
+        response = getattr(body, "raw_stream", getattr(body, "__wrapped__", body))
+        if isinstance(response, ClientResponse):
+            self._holds.start(permit, response, self._max_hold)
         else:
-            connection.add_callback(permit.release)
+            permit.release()
 
 
 def _wrap_methods(class_attributes: MutableMapping[str, Any], **_: object) -> None:

@@ -117,6 +117,19 @@ def throttled(limiter: RateLimiter | KeyedRateLimiter, **options: Any) -> Any:
     return session
 
 
+async def test_body_holds_its_slot_no_longer_than_max_hold(clock: Clock) -> None:
+    limiter = clock.limiter()
+    session = throttled(limiter, max_hold=60)
+    async with serving(endless) as (url, _), client_of(session, url) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        await clock.skip(59)
+        assert counts(limiter) == (1, 0)
+        await clock.skip(2)
+        assert counts(limiter) == (0, 0)
+        with pytest.raises(Exception, match=r"(?i)closed"):
+            await response["Body"].read()
+
+
 async def test_cancelled_call_releases_its_slot() -> None:
     limiter = RateLimiter(concurrency_limit=1)
     errors: list[object] = []  # kept, as `gather` does
@@ -181,6 +194,21 @@ async def test_queue_timeout_ends_a_call() -> None:
         assert len(seen) == 1
 
 
+async def test_session_of_httpx_releases_its_slot_with_the_headers() -> None:
+    config = pytest.importorskip("aiobotocore.config")
+    httpxsession = pytest.importorskip("aiobotocore.httpxsession")
+    limiter = RateLimiter(concurrency_limit=1)
+    options: dict[str, Any] = {
+        "config": config.AioConfig(http_session_cls=httpxsession.HttpxSession)
+    }
+    async with serving(s3) as (url, _), client_of(throttled(limiter), url, **options) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        assert counts(limiter) == (0, 0)
+        async with response["Body"]:
+            assert await response["Body"].read() == b"object /bucket/key"
+    assert limiter.statistics().granted == 1
+
+
 async def test_presigned_url_takes_no_token() -> None:
     limiter = RateLimiter("1/min", concurrency_limit=1)
     async with client_of(throttled(limiter), "http://localhost") as client:
@@ -227,7 +255,9 @@ async def test_request_for_a_signature_does_not_wait_for_its_caller() -> None:
     await assert_idle(limiter)
 
 
-def test_limiter_is_checked() -> None:
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="max_hold must be"):
+        throttle_session(aiobotocore.get_session(), "s3", RateLimiter(1), max_hold=0)
     with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
         throttle_session(aiobotocore.get_session(), "s3", "100/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

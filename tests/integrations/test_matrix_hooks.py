@@ -37,6 +37,11 @@ def resources() -> RateLimiter:
     return RateLimiter({"requests": "100/h", "tokens": "1000/h"}, concurrency_limit=1)
 
 
+def always(value: object) -> Callable[[object], Any]:
+    """Make a hook that returns the value."""
+    return lambda _: value
+
+
 def left(limiter: RateLimiter) -> dict[str, float]:
     return {name: it.remaining for name, it in limiter.statistics().resources.items()}
 
@@ -64,10 +69,10 @@ async def test_hook_sees_the_request_once(integration: Integration) -> None:
 
 @every(LIMITS)
 async def test_hook_sees_the_json_of_a_request(integration: Integration) -> None:
-    seen: list[object] = []
-    async with integration.serve(answer(), cost=lambda it: seen.append(it.json())) as at:
+    seen: list[Request] = []
+    async with integration.serve(answer(), cost=seen.append) as at:
         await at.send(method="POST", json={"max_tokens": 5})
-    assert seen == [{"max_tokens": 5}]
+    assert [request.json() for request in seen] == [{"max_tokens": 5}]
 
 
 async def test_session_gives_the_object_itself() -> None:
@@ -83,11 +88,10 @@ async def test_session_gives_the_object_itself() -> None:
 
 @every(LIMITS)
 async def test_request_without_a_body_has_none(integration: Integration) -> None:
-    seen: list[object] = []
-    cost: Any = lambda it: seen.append((it.content, it.json()))  # noqa: E731
-    async with integration.serve(answer(), cost=cost) as at:
+    seen: list[Request] = []
+    async with integration.serve(answer(), cost=seen.append) as at:
         await at.send()
-    assert seen == [(None, None)]
+    assert [(request.content, request.json()) for request in seen] == [(None, None)]
 
 
 @every(LIMITS)
@@ -96,11 +100,11 @@ async def test_body_that_is_sent_once_is_not_consumed(integration: Integration) 
         yield b"one"
         yield b"two"
 
-    seen: list[object] = []
-    async with integration.serve(answer(), cost=lambda it: seen.append(it.content)) as at:
+    seen: list[Request] = []
+    async with integration.serve(answer(), cost=seen.append) as at:
         await at.send(method="POST", body=body())
         assert at.seen == [("POST", b"onetwo")]
-    assert seen == [None]
+    assert [request.content for request in seen] == [None]
 
 
 def rest_of(content: bytes, at: int) -> io.BytesIO:
@@ -119,7 +123,7 @@ def rest_of(content: bytes, at: int) -> io.BytesIO:
         (lambda: [("a", "1"), ("a", "2")], b"a=1&a=2"),
         (lambda: aiohttp.BytesPayload(b"\xff\x00"), b"\xff\x00"),
         (lambda: FormData({"file": io.BytesIO(b"x")}), None),
-        (lambda: io.BufferedReader(io.BytesIO(b"file")), None),  # type: ignore[type-var]
+        (lambda: io.BufferedReader(io.BytesIO(b"file")), None),
     ],
     ids=["text", "bytearray", "BytesIO", "form", "pairs", "payload", "files", "file"],
 )
@@ -180,10 +184,10 @@ async def test_each_hop_is_a_request_of_its_own(integration: Integration) -> Non
             raise web.HTTPFound("/there")
         return web.Response()
 
-    paths: list[str] = []
-    async with integration.serve(redirect, cost=lambda it: paths.append(it.url.path)) as at:
+    seen: list[Request] = []
+    async with integration.serve(redirect, cost=seen.append) as at:
         await at.send()
-    assert paths == ["/", "/there"]
+    assert [request.url.path for request in seen] == ["/", "/there"]
 
 
 # ---- what they decide ----------------------------------------------------------------------------
@@ -193,7 +197,11 @@ async def test_each_hop_is_a_request_of_its_own(integration: Integration) -> Non
 async def test_cost_is_taken(integration: Integration) -> None:
     limiter = resources()
     costs = iter([{"tokens": 10}, None, {"requests": 2, "tokens": 5}])
-    async with integration.serve(answer(), limiter=limiter, cost=lambda _: next(costs)) as at:
+
+    def cost(_: Request) -> Any:  # noqa: ANN401 - a cost or None
+        return next(costs)
+
+    async with integration.serve(answer(), limiter=limiter, cost=cost) as at:
         for remaining in ((99, 990), (98, 990), (96, 985)):
             await at.send()
             assert tuple(map(round, left(limiter).values())) == remaining
@@ -242,27 +250,27 @@ async def later(_: Request) -> int:
 @pytest.mark.parametrize(
     ("option", "hook", "error", "text"),
     [
-        ("cost", lambda _: "1", TypeError, "cost= must return tokens, .* got '1'"),
-        ("cost", lambda _: True, TypeError, "cost= must return tokens, .* got True"),
-        ("cost", lambda _: -1, ValueError, "a cost must be .* got -1"),
-        ("cost", lambda _: math.nan, ValueError, "a cost must be .* got nan"),
-        ("cost", lambda _: 1000, CostTooHigh, "1000"),
+        ("cost", always("1"), TypeError, "cost= must return tokens, .* got '1'"),
+        ("cost", always(True), TypeError, "cost= must return tokens, .* got True"),
+        ("cost", always(-1), ValueError, "a cost must be .* got -1"),
+        ("cost", always(math.nan), ValueError, "a cost must be .* got nan"),
+        ("cost", always(1000), CostTooHigh, "1000"),
         ("cost", later, TypeError, "cost= must be a plain function, got the asynchronous"),
         ("priority", later, TypeError, "priority= must be a plain function"),
         ("key", later, TypeError, "key= must be a plain function"),
-        ("priority", lambda _: "high", TypeError, "priority must be a finite number, got 'high'"),
-        ("priority", lambda _: None, TypeError, "priority must be a finite number, got None"),
-        ("priority", lambda _: math.inf, ValueError, "priority must be a finite number, got inf"),
-        ("key", lambda _: ["us"], TypeError, "a key has to be hashable, not list"),
+        ("priority", always("high"), TypeError, "priority must be a finite number, got 'high'"),
+        ("priority", always(None), TypeError, "priority must be a finite number, got None"),
+        ("priority", always(math.inf), ValueError, "priority must be a finite number, got inf"),
+        ("key", always(["us"]), TypeError, "a key has to be hashable, not list"),
     ],
 )
 @every(LIMITS)
 async def test_wrong_result_of_a_hook_is_named(
     integration: Integration,
     option: str,
-    hook: Any,
+    hook: Any,  # noqa: ANN401 - or nonsense
     error: type[Exception],
-    text: str,  # noqa: ANN401
+    text: str,
 ) -> None:
     limiter = KeyedRateLimiter("10/h", concurrency_limit=1)
     async with integration.serve(answer(), limiter=limiter, **{option: hook}) as at:
@@ -286,12 +294,12 @@ async def test_wrong_result_of_a_hook_is_named(
 @every(LIMITS)
 async def test_wrong_cost_of_resources_is_named(
     integration: Integration,
-    cost: Any,
+    cost: Any,  # noqa: ANN401 - or nonsense
     error: type[Exception],
-    text: str,  # noqa: ANN401
+    text: str,
 ) -> None:
     limiter = resources()
-    async with integration.serve(answer(), limiter=limiter, cost=lambda _: cost) as at:
+    async with integration.serve(answer(), limiter=limiter, cost=always(cost)) as at:
         with pytest.raises(error, match=text):
             await at.send()
         assert (left(limiter), at.seen) == ({"requests": 100, "tokens": 1000}, [])
@@ -300,8 +308,9 @@ async def test_wrong_cost_of_resources_is_named(
 @pytest.mark.parametrize("option", ["key", "cost", "priority", "settle"])
 @every(LIMITS)
 async def test_hook_has_to_be_callable(integration: Integration, option: str) -> None:
+    options: dict[str, Any] = {option: 5}
     with pytest.raises(TypeError, match=f"{option} must be a function of a hooks.Re.* got 5"):
-        async with integration.client(KeyedRateLimiter(), **{option: 5}):
+        async with integration.client(KeyedRateLimiter(), **options):
             pass
 
 
@@ -312,11 +321,11 @@ async def test_hook_has_to_be_callable(integration: Integration, option: str) ->
 async def test_request_overrides_the_hooks(integration: Integration) -> None:
     limiter = KeyedRateLimiter("10/h", guard=0.0)
     asked: list[str] = []
-    hooks = {
-        "key": lambda _: asked.append("key"),
-        "cost": lambda _: asked.append("cost"),
-        "priority": lambda _: asked.append("priority"),
-    }
+
+    def hook(request: Request) -> Any:  # noqa: ANN401 - nonsense
+        asked.append(request.method)
+
+    hooks: dict[str, Any] = {"key": hook, "cost": hook, "priority": hook}
     async with integration.serve(answer(), limiter=limiter, **hooks) as at:
         await at.send(throttle={"key": "ours", "cost": 3, "priority": 1, "timeout": 5})
     assert (asked, list(limiter)) == ([], ["ours"])
@@ -375,9 +384,9 @@ async def test_request_overrides_the_priority(integration: Integration) -> None:
 @every(OVERRIDES)
 async def test_wrong_override_is_named_and_takes_nothing(
     integration: Integration,
-    throttle: Any,
+    throttle: Any,  # noqa: ANN401 - or nonsense
     error: type[Exception],
-    text: str,  # noqa: ANN401
+    text: str,
 ) -> None:
     limiter = RateLimiter("10/h", concurrency_limit=1)
     async with integration.serve(answer(), limiter=limiter) as at:
@@ -396,7 +405,7 @@ async def test_genuine_session_has_no_such_argument(integration: Integration) ->
 
 async def test_middleware_of_one_request_stands_for_an_override() -> None:
     limiter = RateLimiter("10/h", concurrency_limit=1)
-    costly = ThrottleMiddleware(limiter, cost=lambda _: 3)
+    costly = ThrottleMiddleware(limiter, cost=always(3))
     async with (
         serving(answer()) as (url, _),
         ClientSession(middlewares=throttled_middlewares(limiter)) as session,
@@ -418,7 +427,7 @@ async def test_websocket_overrides_its_cost() -> None:
     seen: list[Request] = []
     async with (
         serving(handle) as (url, _),
-        ThrottledSession(limiter, priority=lambda it: seen.append(it) or 0) as session,
+        ThrottledSession(limiter, settle=lambda it: seen.append(it.request)) as session,
     ):
         headers = {"X-Team": "blue"}
         async with session.ws_connect(url, headers=headers, throttle={"cost": 4}):
@@ -468,9 +477,9 @@ async def test_factory_reports_a_retried_connection_error() -> None:
     async with (
         serving(cut, answer()) as (url, _),
         without_resending(ClientSession(middlewares=middlewares)) as session,
+        session.get(url) as response,
     ):
-        async with session.get(url) as response:
-            assert response.status == 200
+        assert response.status == 200
     (retried,) = (event for event in events if isinstance(event, Retried))
     assert (retried.key, retried.status) == ("us", None)
 

@@ -5,6 +5,7 @@ connection is left in use.
 """
 
 import asyncio
+import gc
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -112,13 +113,30 @@ class Steps(asyncio.SelectorEventLoop):
                 self.victim.cancel()
 
 
-async def cancelled(loop: Steps, make: Make, use: Use) -> bool:
+class Reader:
+    """A body reader that counts its ends."""
+
+    def __init__(self, _: object) -> None:
+        self.ends = 0
+
+    def feed(self, chunk: bytes, /) -> None:
+        assert chunk
+        assert not self.ends
+
+    def end(self, *, complete: bool) -> float:
+        self.ends += 1
+        return 2.0 if complete else 1.0
+
+
+async def cancelled(
+    loop: Steps, make: Make, use: Use, settle: Callable[[object], Reader] | None = None
+) -> bool:
     """Return whether the victim was really cancelled; another request waits behind it."""
     limiter = RateLimiter(concurrency_limit=1)
     async with MisbehavingServer() as server:
         server.throttled_times, server.retry_after = 1, "Retry-After: 0.001\r\n"
         timeout = ClientTimeout(total=30)
-        async with make(limiter, retry=RETRY, timeout=timeout) as session:
+        async with make(limiter, retry=RETRY, timeout=timeout, settle=settle) as session:
             victim = loop.victim = asyncio.ensure_future(use(session, server.url))
             other = asyncio.create_task(read(session, server.url))
             await asyncio.wait([victim, other])
@@ -147,3 +165,27 @@ def test_request_cancelled_at_any_step_leaves_nothing(use: Use, make: Make) -> N
             break  # it was done before
         at += 1
     assert often >= 5
+
+
+@pytest.mark.parametrize("make", [ThrottledSession, throttled_session])
+@pytest.mark.parametrize(
+    "use", [read, leave_half_read, be_throttled, be_throttled_with_a_large_body]
+)
+def test_body_reader_ends_once_wherever_cancelled(use: Use, make: Make) -> None:
+    at = 1
+    while True:
+        readers: list[Reader] = []
+
+        def settle(response: object, readers: list[Reader] = readers) -> Reader:
+            readers.append(Reader(response))
+            return readers[-1]
+
+        loop = Steps(at)
+        with asyncio.Runner(loop_factory=lambda loop=loop: loop) as runner:  # type: ignore[misc]
+            runner.run(cancelled(loop, make, use, settle))
+        gc.collect(0)
+        assert readers
+        assert {reader.ends for reader in readers} == {1}
+        if loop.at > 0:
+            break  # it was done before
+        at += 1

@@ -32,9 +32,12 @@ def signature(public: Any) -> str:  # noqa: ANN401
 
 
 def keywords(public: Any) -> str:  # noqa: ANN401
-    """The same of a class of options, whose defaults are those of `Options`."""
+    """The same of a class of options, whose defaults are those of `Options` if it has them."""
     of_all = inspect.signature(Options).parameters
-    return written([of_all[name] for name in sorted(public.__annotations__)])
+    names = sorted(public.__annotations__)
+    if not of_all.keys() >= set(names):
+        return written([inspect.Parameter(it, inspect.Parameter.KEYWORD_ONLY) for it in names])
+    return written([of_all[name] for name in names])
 
 
 def written(parameters: Iterable[inspect.Parameter]) -> str:

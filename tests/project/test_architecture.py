@@ -150,7 +150,7 @@ TABLE = """
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
     integrations |                                                           |
-    integrations.aiobotocore | _http.admission _http.reports headers keyed limiter permit |
+    integrations.aiobotocore | _http.admission _http.reports aiohttp.hold headers keyed limiter permit | aiohttp
     integrations.langchain | limiter                                         | langchain_core
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
