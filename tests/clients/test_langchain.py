@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 
 from aiothrottle import KeyedRateLimiter, LimiterClosed, RateLimiter
-from aiothrottle.integrations.langchain import langchain_rate_limiter
 from aiothrottle.testing import RateLimitedServer
 from tests.clients.counting import check_limit
 from tests.clients.recipes import run_recipe
@@ -18,6 +17,8 @@ from tests.virtually import counts
 chat_models: Any = pytest.importorskip("langchain_core.language_models.chat_models")
 messages: Any = pytest.importorskip("langchain_core.messages")
 outputs: Any = pytest.importorskip("langchain_core.outputs")
+# Without LangChain, what it returns has no type.
+adapter: Any = pytest.importorskip("aiothrottle.integrations.langchain")
 
 
 async def _answer(_: web.Request) -> web.Response:
@@ -78,7 +79,7 @@ async def test_streams_keep_the_limit() -> None:
 
 async def test_call_that_does_not_block_returns_whether_it_may() -> None:
     limiter = RateLimiter("1/h")
-    rate_limiter = langchain_rate_limiter(limiter)
+    rate_limiter = adapter.langchain_rate_limiter(limiter)
     assert await rate_limiter.aacquire(blocking=False) is True
     assert await rate_limiter.aacquire(blocking=False) is False
     assert counts(limiter) == (0, 0)
@@ -109,4 +110,4 @@ async def test_closed_limiter_ends_the_call() -> None:
 )
 def test_wrong_limiter_is_rejected(limiter: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        langchain_rate_limiter(limiter)
+        adapter.langchain_rate_limiter(limiter)
