@@ -5,7 +5,7 @@ Only asynchronous calls take tokens, since a limiter belongs to one event loop.
 
 # LangChain need not be installed where the types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
 
 from typing import TYPE_CHECKING, NoReturn
 
