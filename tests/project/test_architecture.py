@@ -156,6 +156,9 @@ TABLE = """
     transport.transport | transport.* _http.*                                |
     httpx        | _http.options transport retry                                           | httpx
     httpx2       | _http.options transport retry                                           | httpx2
+    integrations |                                                           |
+    integrations.aiobotocore | _http.admission _http.reports aiohttp.hold headers keyed limiter permit | aiohttp
+    integrations.langchain | limiter                                         | langchain_core
     testing      | testing.*                                                 |
     testing.algorithms |                                                           |
     testing.manual_clock |                                                   |
@@ -382,6 +385,8 @@ ENTRY_POINTS = [
     "aiothrottle.hooks",
     "aiothrottle.httpx",
     "aiothrottle.httpx2",
+    "aiothrottle.integrations.aiobotocore",
+    "aiothrottle.integrations.langchain",
     "aiothrottle.llm",
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",

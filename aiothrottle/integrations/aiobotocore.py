@@ -1,0 +1,215 @@
+"""aiobotocore, throttled: its requests wait before they are signed.
+
+Invariant: each attempt has a permit from its ``request-created`` event on, until the connection of
+its response is released, or the attempt or the call ends in another way.
+
+aiobotocore emits these events for each attempt, its own retries included, and none for a URL that
+is only signed. It emits nothing when an attempt is cancelled or cannot be signed, so the methods of
+a client are wrapped: the end of a call releases what the events have not.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Protocol
+
+from aiohttp import ClientResponse
+
+from aiothrottle._http.admission import AnyLimiter
+from aiothrottle._http.reports import report_failure
+from aiothrottle.aiohttp.hold import Holds
+from aiothrottle.checks import check_number
+from aiothrottle.headers import parse_rate_limit
+from aiothrottle.keyed import expect_outcomes
+from aiothrottle.limiter import RateLimiter
+from aiothrottle.permit import Permit
+from aiothrottle.redact import shown
+
+__all__ = ["throttle_session"]
+
+_LEAST_FAILURE = 500
+# Most services throttle with a status of 400, and one of these codes in the body.
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+
+
+class _Session(Protocol):
+    """An `aiobotocore.session.AioSession`."""
+
+    def register(self, event_name: str, handler: Callable[..., Any], /) -> None: ...
+
+
+def throttle_session(
+    session: _Session,
+    service: str,
+    limiter: AnyLimiter,
+    *,
+    queue_timeout: float | None = None,
+    max_hold: float | None = None,
+) -> None:
+    """Throttle the requests of all clients of a service that a session makes from now on.
+
+    A request waits before it is signed, and so does each retry of aiobotocore. It holds its slot
+    until its response is read or closed; with the `HttpxSession` of aiobotocore, until the headers
+    have arrived. A throttled response pauses the limiter: a status of 429, or an error code such as
+    ``SlowDown`` or ``ThrottlingException``.
+
+    Args:
+        session: The `AioSession`, also one for s3fs or aioboto3.
+        service: The service as in the names of events, such as ``"s3"`` or ``"bedrock-runtime"``;
+            or one of its operations, ``"dynamodb.Query"``.
+        limiter: The limiter, which may be shared. A `KeyedRateLimiter` limits each operation by
+            itself, with its name as the key: ``"PutObject"``.
+        queue_timeout: Seconds that an attempt may wait for the limiter. None: no limit.
+        max_hold: Seconds that a streamed body may hold its slot, after which its connection is
+            closed. None: no limit, which is for ever if a body is dropped half-read.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: A duration is out of range.
+
+    >>> from aiothrottle import RateLimiter
+    >>> from aiothrottle.integrations.aiobotocore import throttle_session
+    >>> async def main(session):
+    ...     throttle_session(session, "s3", RateLimiter("100/s", concurrency_limit=10))
+    ...     async with session.create_client("s3") as client:
+    ...         print(await client.list_buckets())
+    """
+    events = _Events(limiter, queue_timeout, max_hold)
+    session.register(f"creating-client-class.{service.partition('.')[0]}", _wrap_methods)
+    # The client registers its signer later, for the same event.
+    session.register(f"request-created.{service}", events.wait)
+    session.register(f"response-received.{service}", events.end)
+
+
+class _Call:
+    """A call of a client: its present attempt has a permit of each limiter of its operation."""
+
+    __slots__ = ("outer", "permits")
+
+    def __init__(self, outer: "_Call | None") -> None:
+        #: The call whose request is being signed, if that needs this call.
+        self.outer: _Call | None = outer
+        self.permits: dict[_Events, Permit] = {}
+
+    def is_inside(self, events: "_Events") -> bool:
+        """Return whether a call further out holds a permit of these events."""
+        outer = self.outer
+        return outer is not None and (events in outer.permits or outer.is_inside(events))
+
+
+_calls: ContextVar[_Call | None] = ContextVar("_calls", default=None)
+
+
+class _Events:
+    """The handlers of one call of `throttle_session`."""
+
+    def __init__(
+        self, limiter: AnyLimiter, queue_timeout: float | None, max_hold: float | None
+    ) -> None:
+        if not isinstance(limiter, AnyLimiter):
+            raise TypeError(
+                f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
+            )
+        check_number("queue_timeout", queue_timeout, "seconds", none="None")
+        check_number("max_hold", max_hold, "seconds", above=0, none="None")
+        expect_outcomes(limiter)
+        self._limiter = limiter
+        self._queue_timeout = queue_timeout
+        self._max_hold = max_hold
+        self._holds = Holds()
+
+    async def wait(self, operation_name: str, **_: object) -> None:
+        """Wait for the limiter. Cancelled: the request has left the queue."""
+        call = _calls.get()
+        # A request that needs another one for its signature would wait for itself.
+        if call is None or call.is_inside(self):
+            return
+        limiter = self._limiter
+        if not isinstance(limiter, RateLimiter):
+            limiter = limiter[operation_name]
+        call.permits[self] = await limiter.acquire(timeout=self._queue_timeout)
+
+    def end(
+        self,
+        response_dict: Mapping[str, Any] | None,
+        parsed_response: Mapping[str, Any] | None,
+        **_: object,
+    ) -> None:
+        """Report the outcome of an attempt, and release the permit with the connection."""
+        call = _calls.get()
+        permit = None if call is None else call.permits.pop(self, None)
+        if permit is None:
+            return
+        if response_dict is None:  # no response: an exception
+            permit.release()
+            return
+        try:
+            # Before the release, which would grant the slot in spite of a pause.
+            _report(permit, response_dict, parsed_response or {})
+        finally:
+            self._hold(permit, response_dict["body"])
+
+    def _hold(self, permit: Permit, body: object) -> None:
+        """Release a permit with the connection of a streamed body, or at once."""
+        # A streamed body has aiohttp's response; an event stream is that response itself.
+        response = getattr(body, "raw_stream", getattr(body, "__wrapped__", body))
+        if isinstance(response, ClientResponse):
+            self._holds.start(permit, response, self._max_hold)
+        else:
+            permit.release()
+
+
+def _wrap_methods(class_attributes: MutableMapping[str, Any], **_: object) -> None:
+    """Wrap the methods of a client that is being made, so that each call ends with its permits."""
+    for name, value in class_attributes.items():
+        if inspect.isfunction(value):
+            class_attributes[name] = _wrapped(value)
+
+
+def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any method
+        result = method(*args, **kwargs)
+        return _finish(result) if inspect.isawaitable(result) else result
+
+    return call
+
+
+async def _finish(result: Awaitable[Any]) -> Any:  # noqa: ANN401 - of any method
+    call = _Call(_calls.get())
+    token = _calls.set(call)
+    try:
+        return await result
+    finally:
+        _calls.reset(token)
+        for permit in call.permits.values():
+            permit.release()
+
+
+def _report(permit: Permit, response: Mapping[str, Any], parsed: Mapping[str, Any]) -> None:
+    status: int = response["status_code"]
+    limits = parse_rate_limit(status, response["headers"], datetime.now(UTC))
+    if limits.throttled or parsed.get("Error", {}).get("Code") in _THROTTLED:
+        permit.report_throttled(limits.retry_after)
+    elif status >= _LEAST_FAILURE:
+        report_failure(permit, answered=True)
+    else:
+        permit.report_success()

@@ -1,0 +1,301 @@
+"""The recipe of aiobotocore, and its adapter: requests wait before they are signed, and no call
+keeps a permit, however it ends.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from aiothrottle import KeyedRateLimiter, RateLimiter, ThrottleTimeout
+from aiothrottle.events import Event, Paused
+from aiothrottle.integrations.aiobotocore import throttle_session
+from tests.clients.limits import assert_idle, assert_limit_is_kept, finish, limited
+from tests.clients.recipes import run_recipe
+from tests.clients.s3 import CREDENTIALS, s3, slow_down
+from tests.integrations.clients import Clock
+from tests.serving import Handler, endless, hang_up, never, serving, until
+from tests.virtually import counts, turns
+
+aiobotocore = pytest.importorskip("aiobotocore.session")
+exceptions = pytest.importorskip("botocore.exceptions")
+
+# botocore makes naive times.
+pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utc:DeprecationWarning")
+
+
+@asynccontextmanager
+async def client_of(
+    session: Any, url: object, service: str = "s3", **options: Any
+) -> AsyncGenerator[Any]:
+    options = {**CREDENTIALS, "endpoint_url": str(url), **options}
+    async with session.create_client(service, **options) as client:
+        yield client
+
+
+async def read(client: Any, key: str = "key") -> bytes:
+    response = await client.get_object(Bucket="bucket", Key=key)
+    async with response["Body"] as body:
+        content: bytes = await body.read()
+        return content
+
+
+def pauses(limiter: RateLimiter) -> list[Paused]:
+    """Return a list to which each pause of the limiter is appended."""
+    found: list[Paused] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Paused):
+            found.append(event)
+
+    limiter.observe(note)
+    return found
+
+
+async def test_requests_keep_the_limit(clock: Clock) -> None:
+    names = await run_recipe("aiobotocore")
+    async with limited(s3) as server, client_of(names["session"], server.url) as client:
+        bodies = await assert_limit_is_kept(clock, names["limiter"], server, lambda: read(client))
+    assert set(bodies) == {b"object /bucket/key"}
+    await assert_idle(names["limiter"])
+
+
+async def test_slow_down_pauses_and_each_retry_takes_a_token(clock: Clock) -> None:
+    names = await run_recipe("aiobotocore")
+    limiter = names["limiter"]
+    paused = pauses(limiter)
+    async with serving(slow_down(2)) as (url, seen), client_of(names["session"], url) as client:
+        assert await finish(clock, limiter, read(client)) == [b"object /bucket/key"]
+    assert limiter.statistics().granted == len(seen) == 3
+    assert len(paused) == 2
+    await assert_idle(limiter)
+
+
+async def test_error_code_in_a_400_pauses_the_limiter(clock: Clock) -> None:
+    async def throttle(_: web.Request) -> web.Response:
+        return web.json_response(
+            {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"},
+            status=400,
+            content_type="application/x-amz-json-1.0",
+        )
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"TableNames": []}, content_type="application/x-amz-json-1.0")
+
+    limiter = clock.limiter("100/s")
+    session = aiobotocore.get_session()
+    throttle_session(session, "dynamodb", limiter)
+    paused = pauses(limiter)
+    async with (
+        serving(throttle, answer) as (url, seen),
+        client_of(session, url, "dynamodb") as client,
+    ):
+        await finish(clock, limiter, client.list_tables())
+    assert len(seen) == 2
+    assert len(paused) == 1
+    await assert_idle(limiter)
+
+
+async def test_body_holds_its_slot_until_it_is_closed() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    async with serving(endless) as (url, _), client_of(throttled(limiter), url) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        assert counts(limiter) == (1, 0)
+        async with response["Body"]:
+            assert await response["Body"].read(10) == b"x" * 10
+            assert counts(limiter) == (1, 0)
+        await assert_idle(limiter)
+
+
+def throttled(limiter: RateLimiter | KeyedRateLimiter, **options: Any) -> Any:
+    session = aiobotocore.AioSession()
+    throttle_session(session, "s3", limiter, **options)
+    return session
+
+
+async def test_body_holds_its_slot_no_longer_than_max_hold(clock: Clock) -> None:
+    limiter = clock.limiter()
+    session = throttled(limiter, max_hold=60)
+    async with serving(endless) as (url, _), client_of(session, url) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        await clock.skip(59)
+        assert counts(limiter) == (1, 0)
+        await clock.skip(2)
+        assert counts(limiter) == (0, 0)
+        with pytest.raises(Exception, match=r"(?i)closed"):
+            await response["Body"].read()
+
+
+async def test_cancelled_call_releases_its_slot() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    errors: list[object] = []  # kept, as `gather` does
+    async with serving(never) as (url, _), client_of(throttled(limiter), url) as client:
+        for _ in range(2):
+            call = asyncio.create_task(read(client))
+            await until(lambda: counts(limiter) == (1, 0))
+            call.cancel()
+            errors += await asyncio.gather(call, return_exceptions=True)
+            assert counts(limiter) == (0, 0)
+    assert len(errors) == 2
+
+
+async def test_cancelled_waiter_takes_nothing() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    async with serving(s3) as (url, seen), client_of(throttled(limiter), url) as client:
+        async with limiter.throttle():
+            call = asyncio.create_task(read(client))
+            await until(lambda: counts(limiter) == (1, 1))
+            call.cancel()
+            await asyncio.wait([call])
+            assert counts(limiter) == (1, 0)
+        await read(client)
+        assert len(seen) == 1
+    await assert_idle(limiter)
+
+
+async def test_request_that_cannot_be_signed_releases_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/does/not/exist")
+    limiter = RateLimiter(concurrency_limit=1)
+    no_credentials: dict[str, Any] = {"aws_access_key_id": None, "aws_secret_access_key": None}
+    async with (
+        serving(s3) as (url, seen),
+        client_of(throttled(limiter), url, **no_credentials) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(exceptions.NoCredentialsError):
+                await read(client)
+    assert not seen
+    await assert_idle(limiter)
+
+
+async def test_lost_connection_releases_its_slot(clock: Clock) -> None:
+    limiter = clock.limiter("100/s")
+    async with serving(hang_up) as (url, seen), client_of(throttled(limiter), url) as client:
+        with pytest.raises(exceptions.HTTPClientError):
+            await finish(clock, limiter, client.create_multipart_upload(Bucket="bucket", Key="key"))
+        assert limiter.statistics().granted == len(seen) > 1
+    await assert_idle(limiter)
+
+
+async def test_queue_timeout_ends_a_call() -> None:
+    limiter = RateLimiter("1/min")
+    session = throttled(limiter, queue_timeout=1)
+    async with serving(s3) as (url, seen), client_of(session, url) as client:
+        await read(client)
+        with pytest.raises(ThrottleTimeout):
+            await read(client)
+        assert len(seen) == 1
+
+
+async def test_session_of_httpx_releases_its_slot_with_the_headers() -> None:
+    config = pytest.importorskip("aiobotocore.config")
+    httpxsession = pytest.importorskip("aiobotocore.httpxsession")
+    limiter = RateLimiter(concurrency_limit=1)
+    options: dict[str, Any] = {
+        "config": config.AioConfig(http_session_cls=httpxsession.HttpxSession)
+    }
+    async with serving(s3) as (url, _), client_of(throttled(limiter), url, **options) as client:
+        response = await client.get_object(Bucket="bucket", Key="key")
+        assert counts(limiter) == (0, 0)
+        async with response["Body"]:
+            assert await response["Body"].read() == b"object /bucket/key"
+    assert limiter.statistics().granted == 1
+
+
+async def test_presigned_url_takes_no_token() -> None:
+    limiter = RateLimiter("1/min", concurrency_limit=1)
+    async with client_of(throttled(limiter), "http://localhost") as client:
+        for _ in range(3):
+            params = {"Bucket": "bucket", "Key": "key"}
+            assert "Signature" in await client.generate_presigned_url("get_object", Params=params)
+    assert limiter.statistics().granted == 0
+
+
+async def test_keys_are_names_of_operations() -> None:
+    limiter = KeyedRateLimiter(concurrency_limit=1)
+    async with serving(s3) as (url, _), client_of(throttled(limiter), url) as client:
+        await client.list_buckets()
+        await client.put_object(Bucket="bucket", Key="key", Body=b"text")
+        for name in ("ListBuckets", "PutObject"):
+            assert limiter[name].statistics().granted == 1
+
+
+async def test_operation_may_have_a_limiter_besides_its_service() -> None:
+    both, uploads = RateLimiter(concurrency_limit=1), RateLimiter(concurrency_limit=1)
+    session = throttled(both)
+    throttle_session(session, "s3.PutObject", uploads)
+    async with serving(s3) as (url, _), client_of(session, url) as client:
+        await client.list_buckets()
+        await client.put_object(Bucket="bucket", Key="key", Body=b"text")
+    assert (both.statistics().granted, uploads.statistics().granted) == (2, 1)
+    await assert_idle(both)
+    await assert_idle(uploads)
+
+
+async def test_request_for_a_signature_does_not_wait_for_its_caller() -> None:
+    limiter = RateLimiter(concurrency_limit=1)
+    session = throttled(limiter)
+    async with serving(s3) as (url, seen), client_of(session, url) as client:
+
+        async def sign_in(operation_name: str, **_: object) -> None:
+            if operation_name == "GetObject":  # as S3 Express signs in to a bucket
+                await client.list_buckets()
+
+        client.meta.events.register("before-sign.s3", sign_in)
+        assert await read(client) == b"object /bucket/key"
+        assert len(seen) == 2
+    assert limiter.statistics().granted == 1
+    await assert_idle(limiter)
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="max_hold must be"):
+        throttle_session(aiobotocore.get_session(), "s3", RateLimiter(1), max_hold=0)
+    with pytest.raises(TypeError, match="limiter must be a RateLimiter"):
+        throttle_session(aiobotocore.get_session(), "s3", "100/s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# ---- signatures ----------------------------------------------------------------------------------
+
+
+def valid_for_two_seconds(clock: Clock) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        signed = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ")
+        if date(clock) - signed.replace(tzinfo=UTC) > timedelta(seconds=2):
+            return web.Response(status=403, text="<Error><Code>RequestExpired</Code></Error>")
+        return await answer(request)
+
+    answer = slow_down(3)
+    return handler
+
+
+def date(clock: Clock) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=int(clock.time()))
+
+
+async def test_signature_is_fresh_after_a_long_queue(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def naive(**_: object) -> datetime:
+        return date(clock).replace(tzinfo=None)
+
+    monkeypatch.setattr("botocore.auth.get_current_datetime", naive)
+    limiter = clock.limiter("1/s", concurrency_limit=2)
+    async with (
+        serving(valid_for_two_seconds(clock)) as (url, seen),
+        client_of(throttled(limiter), url) as client,
+    ):
+        began = clock.time()
+        bodies = await finish(clock, limiter, *(read(client) for _ in range(8)))
+        assert clock.time() - began > 8
+        assert len(seen) == 8 + 3  # the retries were signed anew
+    assert set(bodies) == {b"object /bucket/key"}
+    await turns()
+    await assert_idle(limiter)
