@@ -11,7 +11,7 @@ the credit is void. So each method below needs a `now` that was read with `flush
 import math
 from typing import TYPE_CHECKING, Any
 
-from aiothrottle.algorithms.all_of import AllOf, parts_of
+from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
@@ -135,10 +135,9 @@ class LocalBucket:
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
-        old, state = self.own
-        if not isinstance(algorithm, AllOf):
-            old, state = parts_of(old, state)[0]  # its counterpart: the others are dropped
-        self._adopt(algorithm, inherit(algorithm, old, state, now))
+        several = algorithm if isinstance(algorithm, AllOf) else AllOf(algorithm)
+        state = inherit(several, *self.own, now)
+        self._adopt(algorithm, state if several is algorithm else state[0])
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""
