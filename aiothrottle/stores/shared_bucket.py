@@ -123,10 +123,11 @@ class SharedBucket:
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, under way or to be remembered."""
+        reserved = self._reserved
         return (
             self._reserver.task is None
             and not self._calls
-            and not self._reserved.ready
+            and not (reserved.ready or reserved.returned or reserved.owed)
             and (self._newcomers is None or self._newcomers.is_idle)
             and self._store.is_forgettable(now)
         )
@@ -284,7 +285,8 @@ class SharedBucket:
         try:
             return await self._named(asyncio.shield(call))
         except asyncio.CancelledError:
-            call.add_done_callback(lambda _: self._return(call, cost))
+            engine = self._engine  # held until then: the limiter may be dropped
+            call.add_done_callback(lambda _: self._return(engine, call, cost))
             raise
 
     async def _named(self, call: "Awaitable[_Result]") -> "_Result":
@@ -295,12 +297,12 @@ class SharedBucket:
             error.key = self._engine.key
             raise
 
-    def _return(self, call: "asyncio.Task[Answer]", cost: float) -> None:
+    def _return(self, engine: Engine, call: "asyncio.Task[Answer]", cost: float) -> None:
         """Return what a cancelled caller does not use."""
         if not call.cancelled() and call.exception() is None:
             for instant in call.result().instants:
-                self._reserved.returned.append(Reservation(math.nan, cost, instant))
-            self.flush()
+                reserved_of(engine).returned.append(Reservation(math.nan, cost, instant))
+            self._reserver.start(engine)
 
     # ---- the end, and loops ----------------------------------------------------------------------
 
