@@ -553,6 +553,47 @@ async def test_task_sweep_does_not_stop_later_waiters() -> None:
     assert await waiting == 0.0
 
 
+@virtual
+async def test_task_sweep_loses_no_debt() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/min", store=store, key="k")
+    async with limiter.throttle() as permit:
+        store.may_answer.clear()
+        permit.settle(6)
+        permit.settle(5)  # a refund of what is still being counted
+        await turns()
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("aiothrottle"):
+                task.cancel()
+        await turns()
+        store.may_answer.set()
+    assert not limiter._engine.is_forgettable()
+    await visit(limiter)  # no task is started until then: the loop may be closing
+    await rest()
+    assert await store.remaining("10/min") == 4
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.2])
+@virtual
+async def test_first_unknown_error_of_a_refund_is_logged(
+    latency: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Watched(latency=latency)
+    limiter = RateLimiter("100/s", store=store, key="k\n")
+    await asyncio.gather(*visits(limiter, 100))  # of a far store several are returned at once
+    for _ in range(2):
+        async with limiter.throttle(5) as one, limiter.throttle(5) as two:
+            store.error = OSError("no room\non the disk")
+            one.settle(1)
+            two.settle(1)
+            await rest()
+            store.error = None
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("tokens of 'k\\n' could not be returned")
+    assert "no room" in caplog.messages[0]
+    assert "\n" not in caplog.messages[0]
+
+
 # ---- closing -----------------------------------------------------------------------------------
 
 
@@ -699,6 +740,16 @@ async def test_cancelled_try_acquire_costs_nothing() -> None:
     with pytest.raises(StoreUnavailable):
         await limiter.try_acquire()
     assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_cancelled_try_acquire_of_a_dropped_limiter_costs_nothing() -> None:
+    store = Watched(latency=1.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(RateLimiter("2/h", store=store, key="k").try_acquire(), 0.1)
+    gc.collect()
+    await asyncio.sleep(2)
+    assert await store.remaining("2/h") == 2
 
 
 @virtual
