@@ -137,10 +137,7 @@ class SharedBucket:
         ready = self._reserved.ready
         wait = until(ready[-1].at, now) if ready else 0.0
         wait = max(wait, self._reserver.rejected_for(now, cost, ahead))
-        if self._newcomers is not None:
-            # Otherwise they would arrive by the thousand, and wait for the server's quota.
-            wait = max(wait, self._engine.bucket.quota_delay(now, cost))
-        return wait
+        return max(wait, self._engine.bucket.quota_delay(now, cost))
 
     def startable_soon(self, most: int) -> int:
         """Return for how many waiters slots are worth having, `most` at the most."""
@@ -256,8 +253,9 @@ class SharedBucket:
             return _verdict(answer, allowed=False)
         waiter.at = now
         waiter.started = True
-        engine.bucket.granted += 1
-        self._reserved.used.append((now, waiter.cost, answer.instants[0]))
+        if waiter.cost:  # ahead of those of the waiters that have come since
+            self._reserved.ready.appendleft(Reservation(now, waiter.cost, answer.instants[0]))
+        engine.bucket.take(now, waiter.cost)
         if engine.observers.listeners:
             engine.report_grant(waiter.cost, 0.0)
         return _verdict(answer, allowed=True)

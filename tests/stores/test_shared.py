@@ -501,6 +501,28 @@ async def test_exhausted_server_quota_delays_the_next_call() -> None:
 
 
 @virtual
+async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:
+    store = Watched()
+    limiter = RateLimiter("100/s", store=store, key="k")
+    async with limiter.throttle() as permit:
+        permit.update_quota(2, reset_after=7)
+    assert await limiter.peek(2)
+    assert not await limiter.peek(3)
+    for left in (1, 0):
+        assert await limiter.try_acquire()
+        assert limiter.statistics().quota_remaining == left
+    assert await limiter.try_acquire(0)
+    for decision in (await limiter.peek(), await limiter.try_acquire()):
+        assert (decision.allowed, decision.retry_after) == (False, 7)
+    assert limiter.statistics().granted == 4
+    assert await store.remaining("100/s") == 97
+    with pytest.raises(ThrottleTimeout) as error:
+        await limiter.acquire(timeout=6)
+    assert (now(), error.value.retry_after) == (0, 7)
+    assert await visit(limiter, timeout=8) == 7
+
+
+@virtual
 async def test_store_error_is_raised_in_each_waiter() -> None:
     store = Watched()
     store.error = StoreUnavailable("it is out")
