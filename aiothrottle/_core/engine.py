@@ -173,7 +173,7 @@ class Engine:
     @property
     def takes_outcomes(self) -> bool:
         """Whether reports of outcomes have an effect."""
-        return self.feedback is not None
+        return self.feedback is not None or self.pause.awaits_trial
 
     @property
     def shares_rate(self) -> bool:
