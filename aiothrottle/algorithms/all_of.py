@@ -14,7 +14,10 @@ from aiothrottle.algorithms.capabilities import (
     max_wait,
     used,
 )
+from aiothrottle.algorithms.level import ROUNDING
 from aiothrottle.algorithms.protocol import Algorithm, check_algorithm
+from aiothrottle.algorithms.sliding_window_counter import SlidingWindowCounter
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 
 __all__ = ["AllOf", "parts_of", "when_all_admit"]
 
@@ -142,8 +145,8 @@ class AllOf:
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> tuple[Any, ...]:
         """Continue each where the tightest of those parts of `old` stands that it can continue.
 
-        These are its counterpart, or all together where it has none; and each part that remembers
-        no longer than it does, since all that counts there counts under the new one as well.
+        These are its counterpart, or all together where it has none; and each part of which all
+        that counts there counts under the new one as well, or of which it is known how much.
         """
         parts = parts_of(old, state)
         befores, states = zip(*parts, strict=True)
@@ -151,10 +154,10 @@ class AllOf:
         continued: list[Any] = []
         for new, (before, stood) in zip(self.algorithms, counterparts, strict=False):
             best = inherit(new, before, stood, now)
-            for shorter, part in parts:
-                if shorter is not before and _memory(shorter) <= _memory(new) < math.inf:
-                    other = inherit(new, shorter, part, now)
-                    if used(new, other, now) > used(new, best, now):
+            for old_part, part in parts:
+                if old_part is not before and _tells(old_part, new):
+                    other = inherit(new, old_part, part, now)
+                    if used(new, other, now) > used(new, best, now) + ROUNDING:
                         best = other
             # No part may share the state of another one, which it would change.
             is_shared = any(best is each for each in continued)
@@ -211,6 +214,13 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
     if not isinstance(algorithm, AllOf):
         return [(algorithm, state)]
     return list(zip(algorithm.algorithms, cast("tuple[Any, ...]", state), strict=True))
+
+
+def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
+    """Return whether the state of `old` shows how much at least counts under `new`."""
+    if isinstance(new, SlidingWindowLog | SlidingWindowCounter) and type(old) is type(new):
+        return True  # it has the instants
+    return _memory(old) <= _memory(new) < math.inf
 
 
 def _memory(algorithm: Algorithm[Any]) -> float:

@@ -67,6 +67,7 @@ async def test_last_of_many_updates_counts() -> None:
         (["100/min", "10/s"], 60.0),  # in another order
         (["10/s", "100/min", "100/h"], 3600.0),
         (["10/s", "100/h"], 3600.0),
+        ("40/30s", 36.0),  # between the two: the second has the instants
         ({"requests": "100/min"}, 60.0),
         ({"requests": ["100/min", "10/s"]}, 60.0),
     ],

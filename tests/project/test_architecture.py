@@ -40,6 +40,7 @@ TABLE = """
     algorithms   | algorithms.*                                              |
     algorithms.protocol | rate                                               |
     algorithms.capabilities | algorithms.protocol                            |
+    algorithms.all_of | algorithms.capabilities algorithms.level algorithms.protocol algorithms.sliding_window_counter algorithms.sliding_window_log |
     algorithms.per_resource | algorithms.all_of algorithms.capabilities algorithms.protocol |
     algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining algorithms.leaky_bucket rate |
     headers      | headers.*                                                 |
