@@ -4,8 +4,11 @@ Strategy. A call of the algorithm costs more than the rest of an uncontended ent
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
 of these requests only appends its timestamp to `timestamps`.
 
-Invariant: before any other call of the algorithm, the pending timestamps are flushed into it and
-the credit is void. So each method below needs a `now` that was read with `flush`.
+The tokens of a waiter that resumes are taken after it has started: it is `started` until then.
+
+Invariant: before any other call of the algorithm, what has started is charged, the pending
+timestamps are flushed into it and the credit is void. So each method below needs a `now` that was
+read by `now`.
 """
 
 import math
@@ -20,6 +23,7 @@ from aiothrottle.amounts import REQUESTS, least
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
 
 __all__ = ["LocalBucket"]
@@ -40,6 +44,7 @@ class LocalBucket:
         "credit",
         "granted",
         "max_wait",
+        "started",
         "state",
         "timestamps",
     )
@@ -55,6 +60,8 @@ class LocalBucket:
         #: is fastest with small integers.
         self.credit: int = 0
         self.timestamps: list[float] = []
+        #: The last waiter that resumed: its tokens are not taken yet.
+        self.started: Waiter | None = None
         #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
 
@@ -74,6 +81,28 @@ class LocalBucket:
         return self.algorithm.capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Read the clock, and charge all started requests, so that the algorithm may decide."""
+        now = self.clock()
+        if self.started is not None:
+            self.take_started(self.started, now)
+        self.flush()
+        return now
+
+    def take_started(self, started: "Waiter", now: float) -> None:
+        """Take the tokens of the last waiter that resumed: by now it has started.
+
+        The system may suspend the process between any two steps. A timestamp that is read before
+        the request starts could be too early by as much.
+        """
+        self.started = None
+        started.at = now
+        if started.cost == 1.0:
+            self.timestamps.append(now)
+        else:
+            self.flush()
+            self.take(now, started.cost)
 
     def flush(self) -> None:
         """Flush the pending timestamps into the algorithm, and void the credit."""

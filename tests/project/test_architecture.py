@@ -70,7 +70,7 @@ TABLE = """
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |
     _core.consumer |                                                         | asyncio
-    _core.bucket | algorithms algorithms.*                                   |
+    _core.bucket | _core.wait_queue algorithms algorithms.*                  |
     _core.feedback | adaptive.* algorithms                                   | random
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
