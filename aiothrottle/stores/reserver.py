@@ -203,8 +203,7 @@ class Reserver:
         try:
             answer = await self.store.record(self.key, self.algorithm, cost)
         except asyncio.CancelledError:
-            if reserved.recorded and reserved.recorded[-1] is owed:  # else it was forgotten
-                reserved.owed.appendleft(reserved.recorded.pop())  # to count it twice is safe
+            reserved.owe_again()
             raise
         reserved.counted(owed, cost, answer.now)
 

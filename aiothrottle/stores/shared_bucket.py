@@ -316,6 +316,7 @@ class SharedBucket:
         if self._newcomers is not None:
             self._newcomers.clear()
         engine.now()  # a request that just started has used a reservation
+        self._reserved.owe_again()
         self._reserved.give_back()
 
     async def close(self) -> None:

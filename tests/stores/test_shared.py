@@ -684,6 +684,37 @@ def test_second_loop_keeps_the_record_and_refunds_reservations() -> None:
     assert not reserved.returned
 
 
+class Stuck(MemoryStore):
+    """A store whose first record call has no answer."""
+
+    is_stuck = True
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        if self.is_stuck:
+            self.is_stuck = False
+            await asyncio.Event().wait()
+        return await super().record(key, algorithm, cost)
+
+
+def test_loop_that_is_closed_meanwhile_loses_no_debt() -> None:
+    limiter = RateLimiter("10/h", store=Stuck(), key="k")
+
+    async def owe() -> None:
+        async with limiter.throttle() as permit:
+            permit.settle(6)
+            await turns()
+
+    async def remaining() -> float:
+        await visit(limiter)
+        await rest()
+        return (await limiter.peek()).remaining
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(owe())
+    loop.close()
+    assert asyncio.run(remaining()) == 3
+
+
 class Slow(MemoryStore):
     """A store that takes a while to refund."""
 
