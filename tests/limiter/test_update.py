@@ -76,7 +76,8 @@ async def test_last_of_many_updates_counts() -> None:
 @virtual
 async def test_update_of_several_rates_forgets_no_token(to: Unchecked, expected: float) -> None:
     rates: Unchecked = ["10/s", "100/min"]
-    limiter = RateLimiter({"requests": rates} if isinstance(to, dict) else rates)
+    has_resources = isinstance(to, dict)
+    limiter = RateLimiter({"requests": rates} if has_resources else rates)
     assert max(await asyncio.gather(*visits(limiter, 100))) == 9.0
     limiter.update(rate_limit=to)
     assert await visit(limiter) == max(9.0, expected)
