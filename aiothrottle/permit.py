@@ -371,8 +371,9 @@ class Permit:
         """
         entry = self._entry
         if entry.takes_outcomes:
+            waiter = getattr(self, "_waiter", None)
             age = entry.bucket.clock() - self._sent_at
-            outcomes.report_success(entry, self.cost, age, held=self._held is True)
+            outcomes.report_success(entry, waiter, self.cost, age, held=self._held is True)
 
     def _request(self) -> "Request":
         """Return what a report of the outcome needs to know of the request."""

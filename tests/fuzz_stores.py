@@ -12,35 +12,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 atheris: Any = importlib.import_module("atheris")
 with atheris.instrument_imports(include=["aiothrottle.algorithms", "aiothrottle.stores"]):
-    from aiothrottle.algorithms import (
-        Algorithm,
-        AllOf,
-        Cooldown,
-        FixedWindow,
-        LeakyBucket,
-        SlidingWindowCounter,
-        SlidingWindowLog,
-        TokenBucket,
-        WaitUntil,
-    )
     from aiothrottle.stores.ledger import DamagedRecordError, Record, seal
+    from tests.stored import STORED
 
-ALGORITHMS: list[Algorithm[Any]] = [
-    SlidingWindowLog("3/s"),
-    TokenBucket("3/s", burst=2),
-    LeakyBucket("3/s"),
-    FixedWindow("3/s"),
-    SlidingWindowCounter("3/s", buckets=4),
-    WaitUntil(1, 5, 10),
-    Cooldown(3, 60),
-    AllOf(SlidingWindowLog("3/s"), FixedWindow("20/min")),
-]
 NOW = 1000.5
 
 
 def read(data: bytes) -> None:
     """Check that a record keeps its limit and can be written, or raises a clear error."""
-    algorithm = ALGORITHMS[data[0] % len(ALGORITHMS) if data else 0]
+    algorithm = STORED[data[0] % len(STORED) if data else 0]
     try:
         record = Record.load(algorithm, "key", seal(algorithm) + data[1:])
     except DamagedRecordError:

@@ -4,14 +4,17 @@ Strategy. A call of the algorithm costs more than the rest of an uncontended ent
 returns how many requests with a cost of 1 may start without a further decision, the `credit`; each
 of these requests only appends its timestamp to `timestamps`.
 
-Invariant: before any other call of the algorithm, the pending timestamps are flushed into it and
-the credit is void. So each method below needs a `now` that was read with `flush`.
+The tokens of a waiter that resumes are taken after it has started: it is `started` until then.
+
+Invariant: before any other call of the algorithm, what has started is charged, the pending
+timestamps are flushed into it and the credit is void. So each method below needs a `now` that was
+read by `now`.
 """
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from aiothrottle.algorithms.all_of import AllOf, parts_of
+from aiothrottle.algorithms.all_of import AllOf
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState
@@ -20,6 +23,7 @@ from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name, least
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiothrottle._core.wait_queue import Waiter
     from aiothrottle.algorithms import Algorithm
     from aiothrottle.reported_quota import ReportedQuota
 
@@ -41,6 +45,7 @@ class LocalBucket:
         "credit",
         "granted",
         "max_wait",
+        "started",
         "state",
         "timestamps",
     )
@@ -56,6 +61,8 @@ class LocalBucket:
         #: is fastest with small integers.
         self.credit: int = 0
         self.timestamps: list[float] = []
+        #: The last waiter that resumed: its tokens are not taken yet.
+        self.started: Waiter | None = None
         #: Requests whose tokens were taken, without those in `timestamps`.
         self.granted: int = 0
 
@@ -76,6 +83,28 @@ class LocalBucket:
         return self._own[0].capacity if self._quotas else self.algorithm.capacity
 
     # ---- deciding and charging -------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Read the clock, and charge all started requests, so that the algorithm may decide."""
+        now = self.clock()
+        if self.started is not None:
+            self.take_started(self.started, now)
+        self.flush()
+        return now
+
+    def take_started(self, started: "Waiter", now: float) -> None:
+        """Take the tokens of the last waiter that resumed: by now it has started.
+
+        The system may suspend the process between any two steps. A timestamp that is read before
+        the request starts could be too early by as much.
+        """
+        self.started = None
+        started.at = now
+        if started.cost == 1.0:
+            self.timestamps.append(now)
+        else:
+            self.flush()
+            self.take(now, started.cost)
 
     def flush(self) -> None:
         """Flush the pending timestamps into the algorithm, and void the credit."""
@@ -142,10 +171,9 @@ class LocalBucket:
 
     def use(self, algorithm: "Algorithm[Any]", now: float) -> None:
         """Replace the algorithm; spent tokens stay spent."""
-        old, state = self.own
-        if not isinstance(algorithm, AllOf):
-            old, state = parts_of(old, state)[0]  # its counterpart: the others are dropped
-        self._adopt(algorithm, inherit(algorithm, old, state, now))
+        several = algorithm if isinstance(algorithm, AllOf) else AllOf(algorithm)
+        state = inherit(several, *self.own, now)
+        self._adopt(algorithm, state if several is algorithm else state[0])
 
     def reset(self) -> None:
         """Forget the tokens that were spent; the server's quota stays."""

@@ -47,7 +47,6 @@ class Host(Protocol):
     def in_flight(self) -> int: ...
     def decide(self, now: float, cost: float, *, ahead: float = 0.0) -> float: ...
     def estimate(self, now: float, waiter: "Waiter", ahead: float | None = None) -> float: ...
-    def now(self) -> float: ...
     def watch(self) -> None: ...
 
 
@@ -73,7 +72,7 @@ class Dispatcher:
         host.observers.tidy()
         if self.resuming:
             return None  # the last of them makes the consumer serve again
-        now = host.now()
+        now = host.bucket.now()
         if now < host.pause.opens_at:
             return host.pause.closed_for(now)
         if host.rejects:
@@ -135,7 +134,7 @@ class Dispatcher:
         """
         if not (self.starved and host.queue.count and host.in_flight):
             return None
-        wait = host.estimate(host.now(), host.queue.head, 0.0)
+        wait = host.estimate(host.bucket.now(), host.queue.head, 0.0)
         # Infinity: the store is called only with a free slot.
         return 0.0 if wait == math.inf else wait
 

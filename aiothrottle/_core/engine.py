@@ -59,7 +59,6 @@ class Engine:
         "_given_clock",
         "_lost",
         "_patient",
-        "_started",
         "bucket",
         "chained",
         "closed",
@@ -127,8 +126,6 @@ class Engine:
         self._given_clock = clock
         #: Counts the changes that affect decisions.
         self.epoch: int = 0
-        # The last waiter that resumed: its tokens are not taken yet, see `now`.
-        self._started: Waiter | None = None
         self._lost: LostPermits = LostPermits()
         # Whether no request is rejected for the length of the queue or of its wait.
         self._patient: bool = max_queue is None and self.bucket.max_wait == math.inf
@@ -173,7 +170,7 @@ class Engine:
     @property
     def takes_outcomes(self) -> bool:
         """Whether reports of outcomes have an effect."""
-        return self.feedback is not None
+        return self.feedback is not None or self.pause.awaits_trial
 
     @property
     def shares_rate(self) -> bool:
@@ -203,25 +200,7 @@ class Engine:
 
     def now(self) -> float:
         """Read the clock, and charge all started requests, so that the bucket may decide."""
-        now = self.bucket.clock()
-        if self._started is not None:
-            self._take(self._started, now)
-        self.bucket.flush()
-        return now
-
-    def _take(self, started: Waiter, now: float) -> None:
-        """Take the tokens of the last waiter that resumed: by now it has started.
-
-        The system may suspend the process between any two steps. A timestamp that is read before
-        the request starts could be too early by as much.
-        """
-        self._started = None
-        started.at = now
-        if started.cost == 1.0:
-            self.bucket.timestamps.append(now)
-        else:
-            self.bucket.flush()
-            self.bucket.take(now, started.cost)
+        return self.bucket.now()
 
     # ---- deciding --------------------------------------------------------------------------------
 
@@ -314,7 +293,7 @@ class Engine:
         if self.queue.count:
             now = self.bucket.clock()
         else:
-            now = self.now()
+            now = self.bucket.now()
             entry = chain or self
             if entry.decide_at_once(waiter, now) <= 0.0:
                 entry.start(waiter, now)
@@ -363,19 +342,19 @@ class Engine:
         """Start a granted waiter, or return the future to wait on next."""
         bucket = self.bucket
         now = bucket.clock()
-        started = self._started
+        started = bucket.started
         if started is not None:
-            if started.cost == 1.0:  # as in `_take`, without a call
-                self._started = None
+            if started.cost == 1.0:  # as in `take_started`, without a call
+                bucket.started = None
                 started.at = now
                 bucket.timestamps.append(now)
             else:
-                self._take(started, now)
+                bucket.take_started(started, now)
         dispatcher = self.dispatcher
         if dispatcher.epoch != self.epoch and not self._may_start(waiter):
             return self._stay(waiter)
         dispatcher.resuming -= 1
-        self._started = waiter
+        bucket.started = waiter
         self.queue.remove(waiter)
         if not dispatcher.resuming:
             self._last_has_started()
@@ -451,7 +430,7 @@ class Engine:
             if resumed:
                 self._take_back()
                 loop = self.loop
-                if self._started is not None and loop is not None and not loop.is_closed():
+                if self.bucket.started is not None and loop is not None and not loop.is_closed():
                     # This waiter, or the last of its batch, would have taken those tokens.
                     loop.call_soon(self._all_started)
             self._leave(waiter, resumed=resumed)

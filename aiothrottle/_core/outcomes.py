@@ -96,19 +96,24 @@ def pause_for(engine: Host, seconds: float, reason: events.Reason) -> None:
             engine.observers.emit(events.Paused(engine.key, left, reason))
 
 
-def report_success(entry: Entry, cost: float, age: float, *, held: bool) -> None:
+def report_success(
+    entry: Entry, waiter: "Waiter | None", cost: float, age: float, *, held: bool
+) -> None:
     """Record a request that was not throttled, in all its engines.
 
     Args:
         entry: Where the request arrived.
+        waiter: The request; None: it started on credit.
         cost: Its tokens.
         age: Seconds since it started.
         held: Whether its permit is held.
     """
     own = True
     for engine in entry.engines:
+        if engine.pause.awaits_trial:
+            _end_trial(engine, waiter)
         _succeeded(engine, cost, age, own=own, held=held)
-        own = False
+        waiter, own = _above(waiter), False
 
 
 def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) -> None:
@@ -116,8 +121,6 @@ def _succeeded(engine: Host, cost: float, age: float, *, own: bool, held: bool) 
     if feedback is None:
         return
     now = engine.bucket.clock()
-    if engine.pause.awaits_trial:
-        _end_trial(engine, now - age)
     changes = feedback.succeeded(
         now,
         now - age,
@@ -163,10 +166,15 @@ def _of_requests(engine: Host) -> "tuple[Algorithm[Any], Any] | None":
     return algorithm, state
 
 
-def _end_trial(engine: Host, sent_at: float) -> None:
-    """End the trial if it is over; only the trial was sent after the pause began."""
-    if sent_at > engine.pause.began_at:
+def _end_trial(engine: Host, waiter: "Waiter | None") -> None:
+    """Grant all again if this request went ahead: it got through."""
+    if engine.pause.is_trial(waiter):
         engine.end_trial()
+
+
+def _above(waiter: "Waiter | None") -> "Waiter | None":
+    """Return the request at the next engine of a chain."""
+    return None if waiter is None else waiter.above
 
 
 def hold_trial(entry: Entry, waiter: "Waiter | None") -> None:
@@ -175,10 +183,8 @@ def hold_trial(entry: Entry, waiter: "Waiter | None") -> None:
     A response may release its permit before it is known whether the server throttled.
     """
     for engine in entry.engines:
-        if waiter is None:
-            return
         engine.pause.hold_trial(waiter, engine.bucket.clock())
-        waiter = waiter.above
+        waiter = _above(waiter)
 
 
 def report_failure(entry: Entry, waiter: "Waiter | None", age: float, *, answered: bool) -> None:
@@ -190,16 +196,17 @@ def report_failure(entry: Entry, waiter: "Waiter | None", age: float, *, answere
         age: Seconds since it was sent.
         answered: Whether there was a response, by which the server did not throttle.
     """
+    if not answered:
+        entry.pass_on(waiter)
     for engine in entry.engines:
-        now = engine.bucket.clock()
-        if answered and engine.pause.awaits_trial:
-            _end_trial(engine, now - age)
+        if answered:
+            _end_trial(engine, waiter)
         if engine.feedback is not None:
+            now = engine.bucket.clock()
             changes = engine.feedback.failed(now, now - age)
             if changes:
                 apply(engine, changes)
-    if not answered:
-        entry.pass_on(waiter)
+        waiter = _above(waiter)
 
 
 def report_throttled(

@@ -80,20 +80,24 @@ class Pause:
             self.trial = None
             self.end_trial()
 
+    def is_trial(self, waiter: "Waiter | None") -> bool:
+        """Return whether the others wait for this request."""
+        return self.awaits_trial and waiter is not None and waiter is self.trial
+
     def ends_with(self, waiter: "Waiter | None") -> bool:
         """Return whether the release of this request ends the trial."""
-        return self._is_trial(waiter) and not self.is_held
+        return self.is_trial(waiter) and not self.is_held
 
     def pass_on(self, waiter: "Waiter | None") -> bool:
         """Let another request go ahead in place of this one. Returns whether it was the trial."""
-        if not self._is_trial(waiter):
+        if not self.is_trial(waiter):
             return False
         self.await_trial()
         return True
 
-    def hold_trial(self, waiter: "Waiter", now: float) -> None:
+    def hold_trial(self, waiter: "Waiter | None", now: float) -> None:
         """Wait on for the outcome of the trial, although its permit is or will be released."""
-        if waiter is self.trial:
+        if waiter is not None and waiter is self.trial:
             self.awaits_trial = self.is_held = True
             self.opens_at = max(self.ends_at, now + LONGEST_TRIAL)
 
@@ -101,6 +105,3 @@ class Pause:
         """Let all go on when the pause ends."""
         self.awaits_trial = False
         self.opens_at = self.ends_at
-
-    def _is_trial(self, waiter: "Waiter | None") -> bool:
-        return self.awaits_trial and waiter is not None and waiter is self.trial

@@ -14,6 +14,7 @@ from aiothrottle.errors import LimiterClosed
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from aiothrottle._core.bucket import LocalBucket
     from aiothrottle._core.pause import Pause
     from aiothrottle._core.semaphore import Semaphore
     from aiothrottle._core.shared import SharedSlots, SharedTokens
@@ -25,6 +26,7 @@ __all__ = ["peek", "try_start"]
 class Host(Protocol):
     """The engine, as far as these requests need it."""
 
+    bucket: "LocalBucket"
     closed: bool
     key: "Hashable"
     leased: "SharedSlots | None"
@@ -80,7 +82,7 @@ async def peek(entry: EntryPoint, waiter: "Waiter") -> Verdict:
     engine = entry.engine
     async with _try_lease(engine):
         if engine.shared is not None:
-            if _has_room(engine):
+            if _has_room(engine, waiter):
                 return await engine.shared.peek(waiter.cost)
             return await _rejection(engine, engine.shared, waiter)
         waiter.at = now = entry.now()
@@ -95,7 +97,7 @@ def _try_lease(engine: Host) -> AbstractAsyncContextManager[None]:
 
 
 async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:
-    if not _has_room(engine):
+    if not _has_room(engine, waiter):
         engine.reject("no room")
         return await _rejection(engine, tokens, waiter)
     engine.semaphore.taken += 1  # keeps the slot during the call of the store
@@ -114,11 +116,13 @@ async def _try_shared(engine: Host, tokens: "SharedTokens", waiter: "Waiter") ->
     return verdict
 
 
-def _has_room(engine: Host) -> bool:
+def _has_room(engine: Host, waiter: "Waiter") -> bool:
     """Return whether everything but the store admits a request now."""
     if engine.closed:
         raise LimiterClosed(key=engine.key)
-    return engine.queue.count == 0 and engine.decide(engine.now(), 0.0) <= 0.0
+    now = engine.now()
+    wait = max(engine.decide(now, 0.0), engine.bucket.quota_delay(now, waiter.cost))
+    return engine.queue.count == 0 and wait <= 0.0
 
 
 async def _rejection(engine: Host, tokens: "SharedTokens", waiter: "Waiter") -> Verdict:

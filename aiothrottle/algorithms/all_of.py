@@ -1,5 +1,6 @@
 """Several limits at once: a cost has to fit under all of them."""
 
+import copy
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,12 @@ from aiothrottle.algorithms.capabilities import (
     capabilities,
     inherit,
     max_wait,
+    used,
 )
+from aiothrottle.algorithms.level import ROUNDING
 from aiothrottle.algorithms.protocol import Algorithm, check_algorithm
+from aiothrottle.algorithms.sliding_window_counter import SlidingWindowCounter
+from aiothrottle.algorithms.sliding_window_log import SlidingWindowLog
 
 __all__ = ["AllOf", "parts_of", "when_all_admit"]
 
@@ -138,13 +143,26 @@ class AllOf:
         )
 
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> tuple[Any, ...]:
-        """Continue each where its counterpart in `old` stands; without one, as all of `old`."""
+        """Continue each where the tightest of those parts of `old` stands that it can continue.
+
+        These are its counterpart, or all together where it has none; and each part of which all
+        that counts there counts under the new one as well, or of which it is known how much.
+        """
         parts = parts_of(old, state)
         befores, states = zip(*parts, strict=True)
-        # No part may share the state of another one, which it would change.
-        parts += (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
-        pairs = zip(self.algorithms, parts, strict=False)  # what is dropped is not looked at
-        return tuple(inherit(new, before, part, now) for new, (before, part) in pairs)
+        counterparts = parts + (len(self.algorithms) - len(parts)) * [(AllOf(*befores), states)]
+        continued: list[Any] = []
+        for new, (before, stood) in zip(self.algorithms, counterparts, strict=False):
+            best = inherit(new, before, stood, now)
+            for old_part, part in parts:
+                if old_part is not before and _tells(old_part, new):
+                    other = inherit(new, old_part, part, now)
+                    if used(new, other, now) > used(new, best, now) + ROUNDING:
+                        best = other
+            # No part may share the state of another one, which it would change.
+            is_shared = any(best is each for each in continued)
+            continued.append(copy.deepcopy(best) if is_shared else best)
+        return tuple(continued)
 
     def cost_of_reject(
         self, state: tuple[Any, ...], now: float, cost: float, ahead: float
@@ -196,6 +214,22 @@ def parts_of(algorithm: Algorithm[Any], state: object) -> list[tuple[Algorithm[A
     if not isinstance(algorithm, AllOf):
         return [(algorithm, state)]
     return list(zip(algorithm.algorithms, cast("tuple[Any, ...]", state), strict=True))
+
+
+def _tells(old: Algorithm[Any], new: Algorithm[Any]) -> bool:
+    """Return whether the state of `old` shows how much at least counts under `new`."""
+    if isinstance(new, SlidingWindowLog | SlidingWindowCounter) and type(old) is type(new):
+        return True  # it has the instants
+    return _memory(old) <= _memory(new) < math.inf
+
+
+def _memory(algorithm: Algorithm[Any]) -> float:
+    """Return the seconds for which tokens count; infinity without a greatest cost."""
+    if algorithm.capacity == math.inf:
+        return math.inf
+    full = algorithm.start()
+    algorithm.take(full, 0.0, algorithm.capacity)
+    return algorithm.reset_after(full, 0.0)
 
 
 def when_all_admit(

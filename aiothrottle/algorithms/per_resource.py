@@ -8,7 +8,7 @@ from typing import Any, cast
 from aiothrottle.algorithms.all_of import AllOf, when_all_admit
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit
 from aiothrottle.algorithms.protocol import Algorithm
-from aiothrottle.amounts import REQUESTS, Amounts, amounts, by_name
+from aiothrottle.amounts import REQUESTS, ROUNDING, Amounts, amounts, by_name
 
 __all__ = ["PerResource"]
 
@@ -103,7 +103,7 @@ class PerResource:
         delay = 0.0
         for name, algorithm, can, part in self._parts(state):
             tokens, first = wanted.get(name, 0.0), before.get(name, 0.0)
-            if first > 0.0 and not tokens and cost:
+            if first > ROUNDING and not tokens and cost:
                 # It needs nothing of this resource, but may not overtake the requests that do.
                 tokens = min(first, algorithm.capacity)
                 first -= tokens

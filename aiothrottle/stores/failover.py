@@ -237,7 +237,7 @@ class FailoverStore(Store):
     def _raise_early(self) -> None:
         """Raise without a call if the store has just failed, and not for the first time."""
         health = self._store_health
-        if health.failures > 1 and not health.take_turn(self._clock()):
+        if health.failures > 1 and not health.take_turn():
             raise StoreUnavailable(f"not asked again yet: {health.error}") from health.error
 
     def _call_failed(self, error: StoreUnavailable, algorithm: Algorithm[Any]) -> None:
@@ -249,9 +249,8 @@ class FailoverStore(Store):
             raise error
 
     def _note_failure(self, error: StoreUnavailable) -> None:
-        now = self._clock()
-        self._store_health.call_failed(now, error)
-        self._store_health.begin_outage(now, self._choice, str(error))
+        self._store_health.call_failed(error)
+        self._store_health.begin_outage(self._choice, str(error))
 
     def _begin_outage(self, algorithm: Algorithm[Any]) -> None:
         self.is_down = True
@@ -268,10 +267,10 @@ class FailoverStore(Store):
     def _call_answered(self, answer: Answer, spent: float = 0.0) -> None:
         """Note an answer of the store, which has just granted `spent` tokens."""
         if not self.is_down:
-            self._store_health.call_answered(self._clock())
+            self._store_health.call_answered()
         elif self._choice == "raise":
             self._end_outage()
-            self._store_health.end_outage(self._clock())
+            self._store_health.end_outage()
         if self._choice == "local" and self.reserves_ahead:
             now = self._clock()
             self._fallback.note_answer(now, answer, spent)
@@ -304,7 +303,7 @@ class FailoverStore(Store):
         self._start(self._try_store()).add_done_callback(self._probe_ended, context=Context())
 
     def _probe_ended(self, _: "asyncio.Task[None]") -> None:
-        self._store_health.probe_ended(self._clock())
+        self._store_health.probe_ended()
 
     def server_returned(self) -> None:
         """Continue with the store, once it has got what was spent here."""
@@ -324,7 +323,7 @@ class FailoverStore(Store):
             The seconds after which the fallback may grant the cost; infinity if it does not.
         """
         self._waits = True
-        self._store_health.probe_later(self._clock())
+        self._store_health.probe_later()
         return self._fallback.patience(self._clock(), cost)
 
     def stop_waiting(self) -> None:
@@ -337,18 +336,17 @@ class FailoverStore(Store):
         """Start the task if something is due, or a timer until it is."""
         if self._task is not None:
             return
-        now = self._clock()
         if self.is_down:
             health = self._store_health
             health.follow(self)
             if not health.failures:
                 self.server_returned()
-            elif health.pause(now) == 0.0 and not health.is_tried:
+            elif health.pause() == 0.0 and not health.is_tried:
                 self.probe()
             else:
-                health.probe_later(now)
+                health.probe_later()
         elif self._recorded is not None:
-            pause = self._recorded[0].expires_at - now
+            pause = self._recorded[0].expires_at - self._clock()
             if pause <= 0.0:
                 self._start(self._refund_expired())
             elif self._timer is None:
@@ -394,7 +392,7 @@ class FailoverStore(Store):
         finally:
             self._returning = False
         self._end_outage()
-        self._store_health.end_outage(self._clock())
+        self._store_health.end_outage()
 
     async def _refund_expired(self) -> None:
         """Refund in the store what would have left its record by now."""
@@ -429,7 +427,7 @@ class FailoverStore(Store):
         self._task = None
         if self.is_down:
             self._store_health.follow(self)
-            self._store_health.probe_later(self._clock())
+            self._store_health.probe_later()
         elif not task.cancelled():
             self._maintain_unused()
         elif self._timer is None:  # code that cancels all tasks wants no new one at once

@@ -127,7 +127,7 @@ class Fallback:
         """Seconds after which to ask again for the cost; 0.0 if it may start."""
         if not cost or self._choice == "open":
             return 0.0
-        pause = max(SHORTEST_PAUSE, self.health.pause(now))
+        pause = max(SHORTEST_PAUSE, self.health.pause())
         if self._share is None:
             return pause
         wait = self._share.wait(now, cost, self._size.divisor)

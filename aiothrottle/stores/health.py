@@ -5,6 +5,7 @@ limiter tries it, at growing intervals, on behalf of all, and one line is logged
 they have no timers and make no calls, and are notified when it is back.
 
 Invariant: while a follower needs the server, a probe is under way or a timer is set for the next.
+All times are those of the event loop: the clocks of the limiters may differ.
 """
 
 import asyncio
@@ -101,7 +102,7 @@ class Health:
         return health
 
     def move_to(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Begin anew if that is another loop: its clock may be another one."""
+        """Begin anew if that is another loop, which may have a time of its own."""
         if loop is not self._loop:
             self._loop = loop
             self._begin_anew()
@@ -118,47 +119,47 @@ class Health:
         self._timer: asyncio.TimerHandle | None = None
         self.counter.restart()
 
-    def pause(self, now: float) -> float:
+    def pause(self) -> float:
         """Seconds until it is time to try again."""
-        return until(self._try_at, now) if self.failures else 0.0
+        return until(self._try_at, _now()) if self.failures else 0.0
 
-    def call_failed(self, now: float, error: StoreUnavailable) -> None:
+    def call_failed(self, error: StoreUnavailable) -> None:
         """Note a failed call. Of several that were under way together one counts."""
         self.error = error
-        if self.pause(now) == 0.0:
-            self._begin_pause(now)
+        if self.pause() == 0.0:
+            self._begin_pause()
 
-    def take_turn(self, now: float) -> bool:
+    def take_turn(self) -> bool:
         """Return whether it is time for a call: then it is not for the other limiters."""
-        if self.pause(now) > 0.0 or self.is_tried:
+        if self.pause() > 0.0 or self.is_tried:
             return False
-        self._begin_pause(now)
+        self._begin_pause()
         return True
 
-    def _begin_pause(self, now: float) -> None:
+    def _begin_pause(self) -> None:
         doublings = min(self.failures, 20)  # an outage of hours has thousands of failures
         pause = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
-        self._try_at = now + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self._try_at = _now() + pause * random.uniform(1 - _JITTER, 1 + _JITTER)
         self.failures += 1
 
-    def call_answered(self, now: float) -> None:
+    def call_answered(self) -> None:
         """Note an answer to a limiter whose calls never failed: the others may call no more."""
-        if self.failures and self.pause(now) == 0.0:  # else it may be older than the failure
-            self.end_outage(now)
+        if self.failures and self.pause() == 0.0:  # else it may be older than the failure
+            self.end_outage()
 
-    def begin_outage(self, now: float, choice: str, reason: str) -> None:
+    def begin_outage(self, choice: str, reason: str) -> None:
         """Log that the store fails, unless that is logged already."""
         if self._reported_at is None:
-            self._reported_at = now
+            self._reported_at = _now()
             self.outage = next(_OUTAGES)
             # The reason is in the words of a server: escaped and cut, it forges no line.
             _LOG.warning("%s fails, on_store_error=%r: %.500r", self._name, choice, reason)
 
-    def end_outage(self, now: float) -> None:
+    def end_outage(self) -> None:
         """Notify all followers that the server is back, and log it, unless that is logged."""
         self.failures, self.error = 0, None
         if self._reported_at is not None:
-            _LOG.info("%s is back after %s", self._name, duration(now - self._reported_at))
+            _LOG.info("%s is back after %s", self._name, duration(_now() - self._reported_at))
             self._reported_at = None
         followers = list(self._followers)
         self._followers.clear()
@@ -185,16 +186,16 @@ class Health:
         """Notify it no more."""
         self._followers.pop(follower, None)
 
-    def probe_later(self, now: float) -> None:
+    def probe_later(self) -> None:
         """Have a follower that needs the server try it when it is time."""
         if self._timer is None and not self.is_tried and self._followers and self._loop is not None:
-            pause = max(_FIRST_PAUSE, self.pause(now))
+            pause = max(_FIRST_PAUSE, self.pause())
             self._timer = self._loop.call_later(pause, self._probe, context=Context())
 
-    def probe_ended(self, now: float) -> None:
+    def probe_ended(self) -> None:
         """Note that the probe is over, whatever came of it."""
         self.is_tried = False
-        self.probe_later(now)
+        self.probe_later()
 
     def _probe(self) -> None:
         self._timer = None
@@ -205,3 +206,7 @@ class Health:
                 self._followers[follower] = self._followers.pop(follower)  # in turns
                 follower.probe()
                 return
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -74,6 +74,17 @@ class ReservedState:
         if back := positive(cost - owed.cost):
             self.returned.append(Reservation(owed.at, back, instant))
 
+    def owe_again(self) -> None:
+        """Count again what the one call under way was counting: it ends without an answer.
+
+        At the worst that counts it twice, which is safe.
+        """
+        uncounted = [each for each in self.recorded if math.isnan(each.instant)]
+        counted = [each for each in self.recorded if not math.isnan(each.instant)]
+        self.recorded.clear()
+        self.recorded.extend(counted)
+        self.owed.extendleft(uncounted)
+
     def put(self, reservation: Reservation) -> None:
         """Add a reservation; the answers of several calls may arrive in another order."""
         place = len(self.ready)

@@ -17,6 +17,7 @@ Invariant: of the calls that reserve tokens for waiters one is under way at a ti
 
 import asyncio
 import functools
+import logging
 import math
 import weakref
 from contextvars import Context
@@ -26,6 +27,7 @@ from aiothrottle._core.engine import Engine
 from aiothrottle.algorithms.protocol import Algorithm
 from aiothrottle.algorithms.timestamps import until
 from aiothrottle.amounts import covers, positive
+from aiothrottle.errors import StoreUnavailable, reason_of
 from aiothrottle.stores.batching import MOST_AHEAD, Batching
 from aiothrottle.stores.reserved import Reserved, ReservedState
 from aiothrottle.stores.round_trip import RoundTrip
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from aiothrottle.stores.store import Answer, Key
 
 __all__ = ["SHORTEST_BREAK", "Reserver"]
+
+_logger = logging.getLogger("aiothrottle")
 
 #: Seconds. A call at the very instant that the store named can be too early by a rounding.
 SHORTEST_BREAK = 0.001
@@ -57,6 +61,7 @@ class Reserver:
 
     __slots__ = (
         "_ask_at",
+        "_has_failed",
         "_queue",
         "_rejected_cost",
         "_rejected_until",
@@ -91,6 +96,8 @@ class Reserver:
         self._task: asyncio.Task[None] | None = None
         # Of the prefetched tokens that are kept while nobody waits.
         self._timer: asyncio.TimerHandle | None = None
+        # Whether tokens could not be returned or counted, for which one line is logged.
+        self._has_failed = False
         self.use(algorithm)
 
     def use(self, algorithm: Algorithm[Any]) -> None:
@@ -176,17 +183,35 @@ class Reserver:
             if reserved.returned:
                 await self._refund(reserved)
             else:
-                owed = reserved.owed.popleft()
-                reserved.recorded.append(owed)
-                cost = owed.cost
-                answer = await self.store.record(self.key, self.algorithm, cost)
-                reserved.counted(owed, cost, answer.now)
-        except Exception:  # noqa: BLE001 - a store that fails is not called for the rest
+                await self._record(reserved)
+        except Exception as error:  # noqa: BLE001 - a store that fails is not called for the rest
             reserved.returned.clear()
             reserved.owed.clear()
+            # That a store does not answer is logged already, once for all limiters: see `Health`.
+            if not (self._has_failed or isinstance(error, StoreUnavailable)):
+                self._has_failed = True
+                _logger.warning(
+                    "tokens of %.200r could not be returned, or counted: %.300r",
+                    *(self.key, reason_of(error, None)),
+                )
+
+    async def _record(self, reserved: ReservedState) -> None:
+        """Record what one request owes."""
+        owed = reserved.owed.popleft()
+        reserved.recorded.append(owed)
+        cost = owed.cost
+        try:
+            answer = await self.store.record(self.key, self.algorithm, cost)
+        except asyncio.CancelledError:
+            reserved.owe_again()
+            raise
+        reserved.counted(owed, cost, answer.now)
 
     async def _refund(self, reserved: ReservedState) -> None:
-        """Return one reservation; of a far store several at once, in order."""
+        """Return one reservation; of a far store several at once, in order.
+
+        Cancelled, it does not return them again: done twice, that would free tokens of others.
+        """
         count = min(len(reserved.returned), _MOST_RETURNED if self.batching.way else 1)
         returned = [reserved.returned.popleft() for _ in range(count)]
         refunds = [
@@ -196,9 +221,9 @@ class Reserver:
         if count == 1:
             await refunds[0]
         else:
-            async with asyncio.TaskGroup() as group:
-                for refund in refunds:
-                    group.create_task(refund)
+            for result in await asyncio.gather(*refunds, return_exceptions=True):
+                if isinstance(result, Exception):
+                    raise result
 
     async def _reserve(self, engine: Engine, costs: list[float]) -> None:
         """Reserve the costs, and serve the queue with what is granted."""

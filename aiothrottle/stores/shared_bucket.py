@@ -123,10 +123,11 @@ class SharedBucket:
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing is reserved, under way or to be remembered."""
+        reserved = self._reserved
         return (
             self._reserver.task is None
             and not self._calls
-            and not self._reserved.ready
+            and not (reserved.ready or reserved.returned or reserved.owed)
             and (self._newcomers is None or self._newcomers.is_idle)
             and self._store.is_forgettable(now)
         )
@@ -136,10 +137,7 @@ class SharedBucket:
         ready = self._reserved.ready
         wait = until(ready[-1].at, now) if ready else 0.0
         wait = max(wait, self._reserver.rejected_for(now, cost, ahead))
-        if self._newcomers is not None:
-            # Otherwise they would arrive by the thousand, and wait for the server's quota.
-            wait = max(wait, self._engine.bucket.quota_delay(now, cost))
-        return wait
+        return max(wait, self._engine.bucket.quota_delay(now, cost))
 
     def startable_soon(self, most: int) -> int:
         """Return for how many waiters slots are worth having, `most` at the most."""
@@ -255,8 +253,9 @@ class SharedBucket:
             return _verdict(answer, allowed=False)
         waiter.at = now
         waiter.started = True
-        engine.bucket.granted += 1
-        self._reserved.used.append((now, waiter.cost, answer.instants[0]))
+        if waiter.cost:  # ahead of those of the waiters that have come since
+            self._reserved.ready.appendleft(Reservation(now, waiter.cost, answer.instants[0]))
+        engine.bucket.take(now, waiter.cost)
         if engine.observers.listeners:
             engine.report_grant(waiter.cost, 0.0)
         return _verdict(answer, allowed=True)
@@ -284,7 +283,8 @@ class SharedBucket:
         try:
             return await self._named(asyncio.shield(call))
         except asyncio.CancelledError:
-            call.add_done_callback(lambda _: self._return(call, cost))
+            engine = self._engine  # held until then: the limiter may be dropped
+            call.add_done_callback(lambda _: self._return(engine, call, cost))
             raise
 
     async def _named(self, call: "Awaitable[_Result]") -> "_Result":
@@ -295,12 +295,12 @@ class SharedBucket:
             error.key = self._engine.key
             raise
 
-    def _return(self, call: "asyncio.Task[Answer]", cost: float) -> None:
+    def _return(self, engine: Engine, call: "asyncio.Task[Answer]", cost: float) -> None:
         """Return what a cancelled caller does not use."""
         if not call.cancelled() and call.exception() is None:
             for instant in call.result().instants:
-                self._reserved.returned.append(Reservation(math.nan, cost, instant))
-            self.flush()
+                reserved_of(engine).returned.append(Reservation(math.nan, cost, instant))
+            self._reserver.start(engine)
 
     # ---- the end, and loops ----------------------------------------------------------------------
 
@@ -316,6 +316,7 @@ class SharedBucket:
         if self._newcomers is not None:
             self._newcomers.clear()
         engine.now()  # a request that just started has used a reservation
+        self._reserved.owe_again()
         self._reserved.give_back()
 
     async def close(self) -> None:

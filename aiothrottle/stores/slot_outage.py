@@ -110,7 +110,7 @@ class SlotOutage:
                 self._health = Health.of(self._store, self._key)
                 self._health.move_to(asyncio.get_running_loop())
             self._health.follow(self)
-            self._health.begin_outage(now, self._choice, str(error))
+            self._health.begin_outage(self._choice, str(error))
             if self._down_since is None:
                 self._down_since = now
                 self._report(StoreDown(None, error, self._health.outage))
@@ -122,7 +122,7 @@ class SlotOutage:
         """Note an answer: the store counts again."""
         if self.failures:
             self._health.unfollow(self)
-            self._health.end_outage(now)
+            self._health.end_outage()
         self.forget_failures()
         if self._down_since is not None:
             # The clock may be that of another loop.

@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aiothrottle import Rate, RateLimiter
 from aiothrottle.algorithms import (
@@ -18,7 +20,10 @@ from aiothrottle.algorithms import (
     Unlimited,
     WaitUntil,
 )
+from aiothrottle.rate import as_rate
 from tests.asking import admit, inherit, used
+
+RATES = st.sampled_from(["2/500ms", "3/s", "8/3s", "20/10s", "40/min", "100/min"])
 
 
 def test_window_inherits_the_log_of_another() -> None:
@@ -176,6 +181,34 @@ def test_part_without_counterpart_counts_as_used_now(old: SlidingWindowLog) -> N
     assert new.delay(fresh, 0.5, 2) == 0.5  # the first continues where it stood
     assert new.reset_after(fresh, 0.5) == 60.0
     assert fresh[0] is not fresh[1]
+
+
+@given(
+    old=st.lists(RATES, min_size=1, max_size=3),
+    new=st.lists(RATES, min_size=1, max_size=3),
+    steps=st.lists(st.tuples(st.floats(0, 5), st.sampled_from([1.0, 2.0, 0.5])), max_size=30),
+    then=st.floats(0, 20),
+)
+def test_each_part_counts_what_any_old_part_knows(
+    old: list[str],
+    new: list[str],
+    steps: list[tuple[float, float]],
+    then: float,
+) -> None:
+    before, after = AllOf(*map(SlidingWindowLog, old)), AllOf(*map(SlidingWindowLog, new))
+    state, now = before.start(), 0.0
+    taken: list[tuple[float, float]] = []
+    for wait, cost in steps:
+        now += wait
+        if admit(before, state, now, cost):
+            taken.append((now, cost))
+    now += then
+    known = max(as_rate(rate).period for rate in old)
+    inherited = inherit(after, before, state, now)
+    for part, rate, counted in zip(after.algorithms, new, inherited, strict=True):
+        period = min(as_rate(rate).period, known)
+        least = sum(cost for at, cost in taken if at + period > now)
+        assert used(part, counted, now) >= least - 1e-6
 
 
 def test_algorithm_without_rate_takes_the_given_one() -> None:

@@ -94,6 +94,38 @@ async def test_others_follow_a_reported_success(make: Make) -> None:
 
 @every_kind
 @virtual
+async def test_success_counts_despite_a_requested_pause(make: Make) -> None:
+    limiter = make()
+    senders = await ahead(limiter)
+    limiter.pause(1.0)
+    senders.permits[0].report_success()
+    await asyncio.sleep(0.99)
+    assert len(senders.permits) == 1
+    await asyncio.sleep(0.1)
+    assert len(senders.permits) == 10
+    await senders.end()
+
+
+@every_kind
+@virtual
+async def test_success_counts_after_one_of_an_older_request(make: Make) -> None:
+    limiter = make()
+    async with limiter.throttle() as throttled, limiter.throttle() as older:
+        await asyncio.sleep(0.01)
+        limiter.pause(0.01)
+        throttled.report_throttled(PAUSE)
+        older.report_success()
+    senders = Senders(limiter, 10)
+    await asyncio.sleep(SOON)
+    assert len(senders.permits) == 1
+    senders.permits[0].report_success()
+    await asyncio.sleep(0.1)
+    assert len(senders.permits) == 10
+    await senders.end()
+
+
+@every_kind
+@virtual
 async def test_throttled_trial_begins_the_next_pause(make: Make) -> None:
     limiter = make()
     senders = await ahead(limiter)

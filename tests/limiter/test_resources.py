@@ -79,6 +79,22 @@ async def test_request_without_tokens_never_overtakes() -> None:
 
 
 @virtual
+async def test_waiters_that_left_leave_no_rounding_ahead() -> None:
+    limiter = RateLimiter({"requests": "1/s", "tokens": "1/min"}, algorithm=LeakyBucket)
+    await visit(limiter, {"tokens": 1})
+    first, *left, last = (
+        asyncio.create_task(visit(limiter, {"tokens": tokens})) for tokens in (0, 0.1, 0.2, 0.3, 0)
+    )
+    await turns()
+    for waiting in left:  # 0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is above zero
+        waiting.cancel()
+    await turns()
+    assert await visit(limiter, timeout=10) == pytest.approx(3, abs=0.01)
+    assert first.done()
+    assert last.done()
+
+
+@virtual
 async def test_several_rates_of_one_resource_hold() -> None:
     limiter = RateLimiter({"tokens": ["10/s", "25/min"]})
     tasks = visits(limiter, 4, {"tokens": 8})

@@ -58,6 +58,31 @@ async def test_last_of_many_updates_counts() -> None:
     assert await asyncio.gather(*waiting) == [0, 2, 4]
 
 
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        ("100/min", 60.0),  # the second of them continues
+        ("200/2min", 0.0),  # a hundred of it are free
+        ("10/s", 9.0 + 1.0),
+        (["100/min", "10/s"], 60.0),  # in another order
+        (["10/s", "100/min", "100/h"], 3600.0),
+        (["10/s", "100/h"], 3600.0),
+        ("40/30s", 36.0),  # between the two: the second has the instants
+        ({"requests": "100/min"}, 60.0),
+        ({"requests": ["100/min", "10/s"]}, 60.0),
+    ],
+    ids=str,
+)
+@virtual
+async def test_update_of_several_rates_forgets_no_token(to: Unchecked, expected: float) -> None:
+    rates: Unchecked = ["10/s", "100/min"]
+    has_resources = isinstance(to, dict)
+    limiter = RateLimiter({"requests": rates} if has_resources else rates)
+    assert max(await asyncio.gather(*visits(limiter, 100))) == 9.0
+    limiter.update(rate_limit=to)
+    assert await visit(limiter) == max(9.0, expected)
+
+
 @virtual
 async def test_burst_and_algorithm_are_kept() -> None:
     limiter = RateLimiter("10/s", algorithm=TokenBucket, burst=2)

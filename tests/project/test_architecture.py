@@ -47,6 +47,7 @@ TABLE = """
     algorithms   | algorithms.*                                              |
     algorithms.protocol | rate                                               |
     algorithms.capabilities | algorithms.protocol                            |
+    algorithms.all_of | algorithms.capabilities algorithms.level algorithms.protocol algorithms.sliding_window_counter algorithms.sliding_window_log |
     algorithms.per_resource | algorithms.all_of algorithms.capabilities algorithms.protocol |
     algorithms.* | algorithms.protocol algorithms.capabilities algorithms.timestamps algorithms.dumps algorithms.level algorithms.draining algorithms.leaky_bucket rate |
     headers      | headers.*                                                 |
@@ -78,7 +79,7 @@ TABLE = """
     _core.wait_queue |                                                       | asyncio
     _core.observers | events statistics                                      |
     _core.consumer |                                                         | asyncio
-    _core.bucket | algorithms algorithms.* reported_quota |
+    _core.bucket | _core.wait_queue algorithms algorithms.* reported_quota |
     _core.feedback | adaptive.* algorithms                                   | random
     _core.stall  |                                                           | asyncio time
     _core.threads | errors                                                   | asyncio threading
@@ -135,7 +136,7 @@ TABLE = """
     stores.prefetch | rate                                                    |
     stores.reserved | algorithms.protocol algorithms.capabilities algorithms.timestamps |
     stores.round_trip |                                                      |
-    stores.reserver | _core.* algorithms.* stores.failover stores.reserved stores.batching stores.prefetch stores.round_trip stores.store | asyncio weakref
+    stores.reserver | _core.* algorithms.* errors stores.failover stores.reserved stores.batching stores.prefetch stores.round_trip stores.store | asyncio weakref
     stores.newcomers | _core.* algorithms algorithms.* errors stores.reserved stores.reserver            | asyncio weakref
     stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.share_size stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis_nodes |                                                     |

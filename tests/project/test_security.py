@@ -129,10 +129,10 @@ async def test_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -
         assert "all is lost" in message
 
 
-def test_store_error_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_error_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiothrottle")
     for reason in (FORGED, FORGED * 10_000):
-        Health(MemoryStore()).begin_outage(0.0, "local", reason)
+        Health(MemoryStore()).begin_outage("local", reason)
     assert len(caplog.messages) == 2
     for message in caplog.messages:
         assert_one_plain_line(message)

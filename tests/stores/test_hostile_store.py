@@ -18,7 +18,6 @@ from aiothrottle.algorithms import (
     Algorithm,
     AllOf,
     FixedWindow,
-    LeakyBucket,
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
@@ -32,17 +31,9 @@ from aiothrottle.stores.request import read_answer
 from aiothrottle.stores.store import Answer
 from aiothrottle.testing.store_contract import ManualClock
 from tests.servers import Valkey, connect_memcached, memcached, mongodb
+from tests.stored import STORED
 
-ALGORITHMS: list[Algorithm[Any]] = [
-    SlidingWindowLog("3/s"),
-    TokenBucket("3/s", burst=2),
-    LeakyBucket("3/s"),
-    FixedWindow("3/s"),
-    SlidingWindowCounter("3/s", buckets=4),
-    WaitUntil(1, 5, 10),
-    AllOf(TokenBucket("3/s", burst=3), FixedWindow("20/min")),
-]
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+every_algorithm = pytest.mark.parametrize("algorithm", STORED, ids=repr)
 
 NOW = 1000.5
 NO_TIMES = [

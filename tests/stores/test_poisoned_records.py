@@ -16,15 +16,8 @@ from pymongo import AsyncMongoClient
 
 from aiothrottle.algorithms import (
     Algorithm,
-    AllOf,
-    Cooldown,
     FixedWindow,
-    LeakyBucket,
-    PerResource,
-    SlidingWindowCounter,
-    SlidingWindowLog,
     TokenBucket,
-    WaitUntil,
 )
 from aiothrottle.stores import Claim, Key, MemoryStore, damage
 from aiothrottle.stores import request as of_redis
@@ -35,21 +28,10 @@ from aiothrottle.stores.slots import SlotStore, SlotTable, slots_key
 from aiothrottle.stores.store import Store
 from aiothrottle.testing.store_contract import ManualClock
 from tests.servers import Valkey, connect_memcached, memcached, mongodb
+from tests.stored import STORED
 from tests.stores.test_stores import DictStore
 
-ALGORITHMS: list[Algorithm[Any]] = [
-    SlidingWindowLog("3/s"),
-    TokenBucket("3/s", burst=3),
-    LeakyBucket("3/s"),
-    FixedWindow("3/s"),
-    SlidingWindowCounter("3/s", buckets=4),
-    WaitUntil(1, 5, 10),
-    Cooldown(3, 1),
-    AllOf(SlidingWindowLog("3/s"), FixedWindow("20/min")),
-    PerResource(("requests", SlidingWindowLog("3/s")), ("tokens", TokenBucket("20/min"))),
-    PerResource(("tokens", SlidingWindowLog("3/s")), ("requests", FixedWindow("3/s"))),
-]
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+every_algorithm = pytest.mark.parametrize("algorithm", STORED, ids=repr)
 
 NOW = 1000.5
 BAD = [math.nan, math.inf, -1e300, 1e300, -5e9 - 5e10, 2.0**53 + 2]
@@ -166,7 +148,7 @@ async def test_redis_replaces_a_damaged_log(
     lines: list[str],
     clock: ManualClock,
 ) -> None:
-    store, window, log = RedisStore(client, clock=clock, timeout=20), ALGORITHMS[0], f"{NAME}:0"
+    store, window, log = RedisStore(client, clock=clock, timeout=20), STORED[0], f"{NAME}:0"
     entry = [struct.pack("<d", bad) for bad in (math.nan, math.inf, 1e300, NOW + 1e6)]
     cost = [struct.pack("<dd", NOW, bad) for bad in (math.nan, math.inf, -1.0, 1e300)]
     for bad in (b"odd", b"", *entry, *cost):
@@ -258,7 +240,7 @@ async def test_memcached_replaces_damaged_records_and_slots(
     try:
         async with connect_memcached(server.port) as client:
             store = MemcachedStore(client, "app", clock=clock)
-            for algorithm in ALGORITHMS:
+            for algorithm in STORED:
                 for data in (b"x", b"a text of another program" * 5, b"\xff" * 60):
                     await client.set(b"app:key", data)
                     await replaced(store, algorithm, lines, clock)
@@ -276,7 +258,7 @@ async def test_mongodb_replaces_damaged_documents_and_slots(
         async with AsyncMongoClient[Any](uri, retryWrites=False) as client:
             store = MongoStore(client, clock=clock, timeout=10)
             records = client["aiothrottle"]["limits"]
-            for algorithm in ALGORITHMS:
+            for algorithm in STORED:
                 await store.record("key", algorithm)
                 document: Any = await records.find_one({"_id": "key"})
                 for name in document.keys() & FIELDS:

@@ -501,6 +501,28 @@ async def test_exhausted_server_quota_delays_the_next_call() -> None:
 
 
 @virtual
+async def test_try_acquire_and_peek_keep_to_the_server_quota() -> None:
+    store = Watched()
+    limiter = RateLimiter("100/s", store=store, key="k")
+    async with limiter.throttle() as permit:
+        permit.update_quota(2, reset_after=7)
+    assert await limiter.peek(2)
+    assert not await limiter.peek(3)
+    for left in (1, 0):
+        assert await limiter.try_acquire()
+        assert limiter.statistics().quota_remaining == left
+    assert await limiter.try_acquire(0)
+    for decision in (await limiter.peek(), await limiter.try_acquire()):
+        assert (decision.allowed, decision.retry_after) == (False, 7)
+    assert limiter.statistics().granted == 4
+    assert await store.remaining("100/s") == 97
+    with pytest.raises(ThrottleTimeout) as error:
+        await limiter.acquire(timeout=6)
+    assert (now(), error.value.retry_after) == (0, 7)
+    assert await visit(limiter, timeout=8) == 7
+
+
+@virtual
 async def test_store_error_is_raised_in_each_waiter() -> None:
     store = Watched()
     store.error = StoreUnavailable("it is out")
@@ -551,6 +573,47 @@ async def test_task_sweep_does_not_stop_later_waiters() -> None:
     await turns()
     store.may_answer.set()
     assert await waiting == 0.0
+
+
+@virtual
+async def test_task_sweep_loses_no_debt() -> None:
+    store = Watched()
+    limiter = RateLimiter("10/min", store=store, key="k")
+    async with limiter.throttle() as permit:
+        store.may_answer.clear()
+        permit.settle(6)
+        permit.settle(5)  # a refund of what is still being counted
+        await turns()
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("aiothrottle"):
+                task.cancel()
+        await turns()
+        store.may_answer.set()
+    assert not limiter._engine.is_forgettable()
+    await visit(limiter)  # no task is started until then: the loop may be closing
+    await rest()
+    assert await store.remaining("10/min") == 4
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.2])
+@virtual
+async def test_first_unknown_error_of_a_refund_is_logged(
+    latency: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Watched(latency=latency)
+    limiter = RateLimiter("100/s", store=store, key="k\n")
+    await asyncio.gather(*visits(limiter, 100))  # of a far store several are returned at once
+    for _ in range(2):
+        async with limiter.throttle(5) as one, limiter.throttle(5) as two:
+            store.error = OSError("no room\non the disk")
+            one.settle(1)
+            two.settle(1)
+            await rest()
+            store.error = None
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("tokens of 'k\\n' could not be returned")
+    assert "no room" in caplog.messages[0]
+    assert "\n" not in caplog.messages[0]
 
 
 # ---- closing -----------------------------------------------------------------------------------
@@ -619,6 +682,37 @@ def test_second_loop_keeps_the_record_and_refunds_reservations() -> None:
     assert reserved.tokens == 1
     assert asyncio.run(go_on()) == 0
     assert not reserved.returned
+
+
+class Stuck(MemoryStore):
+    """A store whose first record call has no answer."""
+
+    is_stuck = True
+
+    async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
+        if self.is_stuck:
+            self.is_stuck = False
+            await asyncio.Event().wait()
+        return await super().record(key, algorithm, cost)
+
+
+def test_loop_that_is_closed_meanwhile_loses_no_debt() -> None:
+    limiter = RateLimiter("10/h", store=Stuck(), key="k")
+
+    async def owe() -> None:
+        async with limiter.throttle() as permit:
+            permit.settle(6)
+            await turns()
+
+    async def remaining() -> float:
+        await visit(limiter)
+        await rest()
+        return (await limiter.peek()).remaining
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(owe())
+    loop.close()
+    assert asyncio.run(remaining()) == 3
 
 
 class Slow(MemoryStore):
@@ -699,6 +793,16 @@ async def test_cancelled_try_acquire_costs_nothing() -> None:
     with pytest.raises(StoreUnavailable):
         await limiter.try_acquire()
     assert limiter.statistics().in_flight == 0
+
+
+@virtual
+async def test_cancelled_try_acquire_of_a_dropped_limiter_costs_nothing() -> None:
+    store = Watched(latency=1.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(RateLimiter("2/h", store=store, key="k").try_acquire(), 0.1)
+    gc.collect()
+    await asyncio.sleep(2)
+    assert await store.remaining("2/h") == 2
 
 
 @virtual

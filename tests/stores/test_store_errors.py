@@ -1,6 +1,7 @@
 """`on_store_error`: the fallback of a failing store, and the recovery. In virtual time."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
@@ -757,12 +758,34 @@ def test_spent_tokens_expire_in_portions() -> None:
     assert spent.total(200.0) == 0.0
 
 
-def test_retries_of_processes_have_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_retries_of_processes_have_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiothrottle.stores.health._JITTER", 0.25)
     pauses: set[float] = set()
     for _ in range(20):
         health = Health(MemoryStore())
-        health.call_failed(0.0, StoreUnavailable("no"))
-        pauses.add(health.pause(0.0))
+        health.call_failed(StoreUnavailable("no"))
+        pauses.add(health.pause())
     assert len(pauses) == 20
     assert 0.0375 <= min(pauses) <= max(pauses) <= 0.0625
+
+
+@pytest.mark.parametrize("choice", ["raise", *FALLBACKS])
+@virtual
+async def test_limiters_with_different_clocks_find_the_store_back(choice: OnStoreError) -> None:
+    loop = asyncio.get_running_loop()
+    client = Client(server := Server())
+    ahead = RateLimiter(
+        "20/s", store=client, key="a", on_store_error=choice, clock=lambda: 1e9 + loop.time()
+    )
+    plain = RateLimiter("20/s", store=client, key="b", on_store_error=choice)
+    server.mode = "refuses"
+    for limiter in (ahead, plain) * 3:
+        with contextlib.suppress(StoreUnavailable):
+            await limiter.peek()
+        await asyncio.sleep(0.3)
+    server.mode = "up"
+    await asyncio.sleep(2)
+    await plain.peek()
+    await turns()
+    assert plain.statistics().store_up is True
