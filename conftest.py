@@ -1,4 +1,4 @@
-"""Runs every Python block of README.md and docs/*.md; the blocks of one page share a namespace."""
+"""Runs every Python block of README.md and docs/; the blocks of a page share a namespace."""
 
 import ast
 import asyncio
@@ -41,7 +41,7 @@ def _close_runner(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser(language="python", evaluator=AwaitablePython()), SkipParser()],
-    patterns=["README.md", "docs/*.md"],
-    excludes=["docs/works-with.md"],  # needs the clients: see tests/clients
+    patterns=["README.md", "docs/**/*.md"],
+    excludes=["docs/servers/works-with.md"],  # needs the clients: see tests/clients
     teardown=_close_runner,
 ).pytest()

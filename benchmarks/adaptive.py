@@ -2,7 +2,7 @@
 
 Nothing is measured: real limiters are simulated on virtual time, so every machine gives the
 same results. The rules that others have published are in `benchmarks/rivals.py`. All tables, of 20
-seeds, are in docs/adaptive.md; docs/benchmarks.md has the results of 2 seeds.
+seeds, are in docs/concepts/adaptive.md; docs/project/benchmarks.md has the results of 2 seeds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from aiothrottle.rate import Rate
 from aiothrottle.simulation import Arrival, Outcome, RetryAfter, Server, simulate
 from aiothrottle.testing.server import AlgorithmName
 
-PAGE = Path(__file__).parents[1] / "docs" / "adaptive.md"
+PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "adaptive.md"
 TITLE = "Unknown limits"
 
 ALGORITHMS: tuple[AlgorithmName, ...] = ("sliding-window-log", "fixed-window", "token-bucket")

@@ -1,4 +1,4 @@
-"""The pictures of docs/adaptive.md: `uv run benchmarks/adaptive_pictures.py [--png FOLDER]`.
+"""Draws docs/concepts/adaptive.md: `uv run benchmarks/adaptive_pictures.py [--png FOLDER]`.
 
 The rate over time, and the requests that the server admitted and throttled, by real limiters in
 virtual time: the same on every machine. They go into docs/pictures/; `--png` puts them elsewhere,

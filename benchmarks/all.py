@@ -1,6 +1,6 @@
 """Everything, one after the other: `uv run benchmarks/all.py [--quick] [--only NAME] [--write]`.
 
-With `--write` tables and plots become docs/benchmarks.md, with each target and its
+With `--write` tables and plots become docs/project/benchmarks.md, with each target and its
 result, reached or not. With `--only` some of it is measured again: the rest of the page stays.
 """
 
@@ -30,7 +30,7 @@ import stores
 import uncontended
 from measure import Report, machine, markdown, show
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "project" / "benchmarks.md"
 PEERS = (
     "aiolimiter",
     "asyncio-throttle",

@@ -6,7 +6,7 @@ machine needs no memory for 200 interpreters. Grants are counted by the server's
 machine makes none of them early.
 
 First 8 and 200 processes share one key, each with more demand than its part. Then 200 processes
-have 10,000 keys, each of them shared by two. docs/production.md has an estimate for more of them.
+have 10,000 keys, each of them shared by two. docs/guides/production.md has an estimate for more.
 """
 
 import asyncio

@@ -14,13 +14,21 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxext.opengraph",
 ]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["narrow.css"]
+html_css_files = ["pages.css"]
 html_title = f"aiothrottle {release}"
+html_favicon = "_static/favicon.svg"
+html_theme_options = {
+    "source_edit_link": "https://github.com/aiothrottle/aiothrottle/edit/main/docs/{filename}"
+}
+ogp_image = "_static/social-card.png"
+ogp_description_length = 160
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3

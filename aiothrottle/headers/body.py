@@ -18,7 +18,7 @@ Object: TypeAlias = dict[str, object]
 _MAX_CHARACTERS = 65_536
 _MAX_NODES = 2000
 
-# In lower case, without the space after a colon. Sources: docs/headers.md.
+# In lower case, without the space after a colon. Sources: docs/reference/headers.md.
 _PHRASES = (
     "http-problem-types#quota-exceeded",
     "http-problem-types#temporary-reduced-capacity",

@@ -113,7 +113,7 @@ class Server:
     latency: float = 0.0
     #: Whether its responses report the quota.
     reports: bool = False
-    #: The arguments of the session that docs/your-server.md advises.
+    #: The arguments of the session that docs/servers/your-server.md advises.
     line: str = KNOWN
 
     @property

@@ -1,4 +1,4 @@
-"""The recipes of docs/works-with.md, each run as printed, in a namespace of its own."""
+"""The recipes of docs/servers/works-with.md, each run as printed, in a namespace of its own."""
 
 import ast
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["run_recipe"]
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "works-with.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "servers" / "works-with.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

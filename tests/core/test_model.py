@@ -1,11 +1,11 @@
-"""The models of docs/model: they hold, and each part of the design is needed."""
+"""The models of docs/project/model: they hold, and each part of the design is needed."""
 
 from dataclasses import fields, replace
 
 import pytest
 
-from docs.model import line, shared
-from docs.model.check import BrokenError, Step, check
+from docs.project.model import line, shared
+from docs.project.model.check import BrokenError, Step, check
 
 
 def test_the_model_of_the_queue_holds() -> None:

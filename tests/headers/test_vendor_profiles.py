@@ -1,6 +1,6 @@
 """profiles.toml: each entry is well-formed and dated, and becomes a `Profile`; the page lists it.
 
-After a change of the file, rewrite the table of docs/headers.md with
+After a change of the file, rewrite the table of docs/reference/headers.md with
 
     python -m tests.headers.test_vendor_profiles
 """
@@ -324,7 +324,7 @@ def test_error_names_the_broken_entry(text: str) -> None:
 
 # ---- the page --------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "headers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 HEAD = "| vendor | own rules | to know | source | read |\n|---|---|---|---|---|\n"
 LISTED = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
 

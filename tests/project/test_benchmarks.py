@@ -48,7 +48,7 @@ async def test_every_line_of_your_server_makes_a_session() -> None:
     assert {server.line for server in SERVERS} <= lines
     for line in lines:
         await session_of(line).close()
-    page = (FOLDER.parent / "docs" / "your-server.md").read_text(encoding="utf-8")
+    page = (FOLDER.parent / "docs" / "servers" / "your-server.md").read_text(encoding="utf-8")
     words = "".join(page.split())  # the page may wrap a line
     assert [it.line for it in SERVERS if "".join(it.line.split()) not in words] == []
 

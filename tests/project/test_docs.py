@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.servers import imported
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 # A directive of the reference: its module, and its options.
 AUTOMODULE = re.compile(r"^\.\. automodule:: (\S+)\n((?:   :.*\n)*)", re.MULTILINE)
@@ -24,7 +25,7 @@ BY_ITSELF = re.compile(r"^\.\. autoclass:: (\w+)", re.MULTILINE)
 A_FILE = re.compile(r"`((?:tests|examples|benchmarks|aiothrottle|docs)/[\w/.]+\.(?:py|md|lua))`")
 
 
-API = (DOCS / "api.md").read_text(encoding="utf-8")
+API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 # Of each module in the reference, the names that are excluded there.
 REFERENCE = {
     module: {name for excluded in EXCLUDED.findall(options) for name in excluded.split(", ")}
@@ -43,7 +44,7 @@ def test_name_excluded_from_the_reference_is_elsewhere(module: str) -> None:
             and name in imported(other).__all__
             for other, excluded in REFERENCE.items()
         )
-        assert there, f"{module}.{name} is in no section of docs/api.md"
+        assert there, f"{module}.{name} is in no section of docs/reference/api.md"
 
 
 @pytest.mark.parametrize("module", REFERENCE)
@@ -84,7 +85,7 @@ def test_every_file_named_by_a_page_exists(page: Path) -> None:
 
 
 def test_how_it_works_names_real_files_and_methods() -> None:
-    page = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "how-it-works.md").read_text(encoding="utf-8")
     package = ROOT / "aiothrottle"
     sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     # Read, not imported: some need a driver.
@@ -101,7 +102,7 @@ def test_how_it_works_names_real_files_and_methods() -> None:
         assert (ROOT / name).is_file() or (package / name).is_file(), name
 
 
-@pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "SECURITY", "examples/README"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING", "SECURITY", "examples/README"])
 def test_every_link_to_a_file_has_a_target(page: str) -> None:
     # Sphinx checks the links between the pages of docs/.
     place = ROOT / f"{page}.md"
@@ -109,8 +110,22 @@ def test_every_link_to_a_file_has_a_target(page: str) -> None:
     assert [link for link in links if not (place.parent / link).exists()] == []
 
 
+def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
+    # An index shows the page alone, without the files beside it.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = project["urls"]["Source"]
+    files = (f"{source}/blob/main/", source.replace("github", "raw.githubusercontent") + "/main/")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", page)
+    assert len(links) > 10
+    for link in map("".join, links):
+        assert link.startswith("https://")
+        if link.startswith(files):
+            assert (ROOT / link.partition("/main/")[2]).exists(), link
+
+
 def test_every_promise_names_its_tests() -> None:
-    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "guarantees.md").read_text(encoding="utf-8")
     promises = page.partition("## What is not promised")[0].split("\n- ")[1:]
     assert len(promises) > 20
     assert [promise for promise in promises if "*Tests:* `tests/" not in promise] == []
@@ -118,7 +133,8 @@ def test_every_promise_names_its_tests() -> None:
 
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
-    assert [page.stem for page in DOCS.glob("*.md") if page.stem not in {*contents, "index"}] == []
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    assert pages - {*contents, "index"} == set()
 
 
 def test_pictures_are_those_that_the_script_draws() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("aiothrottle", "benchmarks", "docs", "examples", "tests", ".ci")
+FOLDERS = ("aiothrottle", "benchmarks", "docs", "examples", "scripts", "tests", ".ci", ".github")
 
 # In two parts each, so that this file is none of them.
 UNWANTED = {

@@ -1,4 +1,4 @@
-"""The claims of docs/security.md: no module runs text, or passes on TLS or log lines unsafely."""
+"""The claims of docs/project/security.md: no module runs text, or uses TLS or logs unsafely."""
 
 import ast
 import asyncio

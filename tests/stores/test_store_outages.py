@@ -111,7 +111,7 @@ async def endure(
         await crew.go(LIMIT // 2)
         await crew.leave()
     assert greatest_count(crew.granted_at[:before], PERIOD) <= LIMIT
-    # Half of what the other took unreported may be granted on top, see docs/stores.md.
+    # Half of what the other took unreported may be granted on top, see docs/guides/stores.md.
     assert greatest_count(crew.granted_at, PERIOD) <= (1.5 * LIMIT if choice == "local" else LIMIT)
 
 

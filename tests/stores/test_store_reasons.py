@@ -45,7 +45,7 @@ async def over_redis(port: int, **options: Any) -> AsyncGenerator[Store]:  # noq
 
 @asynccontextmanager
 async def over_redis_without_retries(port: int, **options: Any) -> AsyncGenerator[Store]:  # noqa: ANN401
-    # As docs/production.md advises: else a timeout may come during a retry, which hides the reason.
+    # As docs/guides/production.md advises: else a timeout may come during a retry, which hides it.
     async with over_redis(port, retry=Retry(NoBackoff(), 0), **options) as store:
         yield store
 

@@ -416,8 +416,10 @@ async def test_outdated_server_is_rejected(valkey: Valkey) -> None:
 
 
 async def test_documented_commands_are_sufficient(valkey: Valkey) -> None:
-    """The access control lists of docs/production.md."""
-    page = (Path(__file__).parents[2] / "docs" / "production.md").read_text(encoding="utf-8")
+    """The access control lists of docs/guides/production.md."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "production.md").read_text(
+        encoding="utf-8"
+    )
     line, slots = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     user = {"username": "aiothrottle", "password": "secret"}
     async with valkey.connect() as admin, valkey.connect(**user) as client:
