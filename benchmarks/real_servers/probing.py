@@ -15,7 +15,7 @@ from typing import Any
 
 from measure import Rows, machine, markdown, put_into
 
-from real_servers.results import PAGE, percent, throttled_shares
+from real_servers.results import PAGE, percent, rounded, throttled_shares
 from real_servers.server import Server, watch
 from real_servers.trial import Trial, run_trial
 
@@ -80,12 +80,13 @@ def write_probed(servers: Sequence[Server], found: Mapping[str, Probed], seconds
     results: dict[str, Any] = {}
     if _FILE.exists():
         results = json.loads(_FILE.read_text(encoding="utf-8"))
-    results |= {name: asdict(it) for name, it in found.items()}
+    for name, it in found.items():
+        results[name] = asdict(it) | {"seconds": round(it.seconds), "trial": rounded(it.trial)}
     results = {it.name: results[it.name] for it in servers if it.name in results}
     _FILE.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     rows: Rows = [list(HEAD)]
-    for name, it in results.items():
-        values: dict[str, Any] = it | {"trial": Trial(**it["trial"])}
+    for name, result in results.items():
+        values: dict[str, Any] = result | {"trial": Trial(**result["trial"])}
         rows.append([name, *cells(Probed(**values))])
     terms = (
         f"*Measured by `uv run benchmarks/real_servers/run.py --probe --write`, {seconds:g} s of "

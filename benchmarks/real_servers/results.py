@@ -15,7 +15,7 @@ from real_servers.clients import CLIENTS, clients_of
 from real_servers.server import Server
 from real_servers.trial import Trial
 
-__all__ = ["PAGE", "Found", "percent", "throttled_shares", "write"]
+__all__ = ["PAGE", "Found", "percent", "rounded", "throttled_shares", "write"]
 
 #: Of each server the trials by line, or why it was skipped.
 Found = Mapping[str, Mapping[str, Trial] | str]
@@ -36,7 +36,7 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
         kept: Any = results.get(name)
         if isinstance(kept, str) or kept is None:  # it was skipped, or is new
             kept = {}
-        results[name] = kept | {line: _rounded(trial) for line, trial in trials.items()}
+        results[name] = kept | {line: rounded(trial) for line, trial in trials.items()}
     results = {it.name: results[it.name] for it in servers if it.name in results}
     _FILE.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     terms = (
@@ -49,7 +49,8 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
     put_into(PAGE, "real_servers/run.py", "\n\n".join(parts))
 
 
-def _rounded(trial: Trial) -> dict[str, float]:
+def rounded(trial: Trial) -> dict[str, float]:
+    """Return the values of a trial for a file."""
     return {name: round(value, 4) for name, value in asdict(trial).items()}
 
 
