@@ -35,6 +35,7 @@ class Sighting:
         retry_after: The wait of the throttled response in seconds.
         refused: Whether a request was throttled.
         sent: Requests of the search, without the first one.
+        status: The status of the throttled response, if nothing else in it says so.
     """
 
     admitted: int
@@ -42,6 +43,7 @@ class Sighting:
     retry_after: float | None
     refused: bool
     sent: int = 0
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def test_bare_403_and_503_throttle_if_the_page_was_admitted(
     printed = capsys.readouterr().out
     assert "It admitted 5 requests in " in printed
     assert "then throttled one (no Retry-After)." in printed
+    assert ("retry=Retry(throttled_statuses={403, 429, 503})." in printed) is (status == 403)
     assert "give more --max-requests" in printed
 
 

@@ -48,6 +48,8 @@ examples:
   aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
   aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
 """
+# The only status of a throttled response here that sessions do not count by themselves.
+_FORBIDDEN = 403
 # The exit status of a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
 
@@ -298,6 +300,9 @@ def _seen(sighting: Sighting) -> Iterator[str]:
     wait = sighting.retry_after
     after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
     yield f"It admitted {many}, then throttled one ({after})."
+    if sighting.status == _FORBIDDEN:
+        yield f"By {sighting.status}: a session waits then only if you give it"
+        yield f"retry=Retry(throttled_statuses={{{sighting.status}, 429, 503}})."
 
 
 def _tried(tried: Tried | None, burst: Sighting, search: Search) -> Iterator[str]:

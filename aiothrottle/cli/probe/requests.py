@@ -146,10 +146,19 @@ async def find_burst(sender: Sender, began_at: float, usual: int) -> Sighting:
             tasks = [group.create_task(sender.send()) for _ in range(batch)]
         sent += batch
         answers = [task.result() for task in tasks]
-        refusals = [answer.limits for answer in answers if is_throttled(answer, usual)]
+        refusals = [answer for answer in answers if is_throttled(answer, usual)]
         if refusals:
-            waits = [limits.retry_after for limits in refusals if limits.retry_after is not None]
+            limits = refusals[0].limits
+            named = [answer.limits.retry_after for answer in refusals]
+            waits = [wait for wait in named if wait is not None]
             admitted = 1 + sent - len(refusals)
             seconds = time.monotonic() - began_at
-            return Sighting(admitted, seconds, max(waits, default=None), refused=True, sent=sent)
+            return Sighting(
+                admitted,
+                seconds,
+                max(waits, default=None),
+                refused=True,
+                sent=sent,
+                status=None if limits.throttled else refusals[0].status,
+            )
     return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False, sent=sent)
