@@ -20,6 +20,8 @@ _ROUNDING = 1.0
 _NETWORK = 0.1
 # A whole limit that is smaller says too little.
 _LEAST_LIMIT = 5
+# Seconds by which a request may be late, where the next one must not be early.
+_LATE = 0.01
 _REQUESTS = frozenset({None, "requests", "request"})
 
 
@@ -33,6 +35,7 @@ class Sighting:
         retry_after: The wait of the throttled response in seconds.
         refused: Whether a request was throttled.
         sent: Requests of the search, without the first one.
+        status: The status of the throttled response, if nothing else in it says so.
     """
 
     admitted: int
@@ -40,6 +43,7 @@ class Sighting:
     retry_after: float | None
     refused: bool
     sent: int = 0
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +53,31 @@ class Advice:
     Attributes:
         rates: Its rates.
         burst: Its burst; None: the whole limit.
+        spaced: Whether each of its intervals needs a guard, not only each of its periods.
     """
 
     rates: tuple[Rate, ...]
     burst: int | None = None
+    spaced: bool = False
+
+    @property
+    def guard(self) -> float:
+        """Its guard in seconds."""
+        if self.spaced:
+            return min(min(_LATE * rate.limit, 0.1 * rate.period) for rate in self.rates)
+        return usual_guard(self.rates)
 
     @property
     def per_second(self) -> float:
         """Requests per second that it sends in the long run."""
-        guard = usual_guard(self.rates)
-        return min(rate.limit / (rate.period + guard) for rate in self.rates)
+        return min(rate.limit / (rate.period + self.guard) for rate in self.rates)
 
     def limiter(self, concurrency_limit: int) -> RateLimiter:
         """Make the limiter."""
         return RateLimiter(
             list(self.rates),
             burst=self.burst,
-            guard=usual_guard(self.rates),
+            guard=self.guard,
             concurrency_limit=concurrency_limit,
         )
 
@@ -80,7 +92,7 @@ class Advice:
         words = [f'"{_words(rate)}"' for rate in dict.fromkeys(self.rates)]
         limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
         burst = "" if self.burst is None else f"burst={self.burst}, "
-        return f"RateLimiter({limits}, {burst}guard={number(usual_guard(self.rates), 6)})"
+        return f"RateLimiter({limits}, {burst}guard={number(self.guard, 6)})"
 
 
 def usual_guard(rates: Iterable[Rate]) -> float:

@@ -12,6 +12,7 @@ from measure import Rows, machine, table
 from real_servers import apache, envoy, haproxy, nginx, node_apps, python_apps, traefik, varnish
 from real_servers.clients import Client, clients_of
 from real_servers.install import InstallError
+from real_servers.probing import HEAD, cells, probe, write_probed
 from real_servers.results import PAGE, write
 from real_servers.server import Server
 from real_servers.trial import SETTLED, Trial, run_trial
@@ -50,6 +51,12 @@ def main(description: str | None) -> None:
     # So that the servers are stopped too if this process is.
     signal.signal(signal.SIGTERM, _end)
     print(machine())
+    compare = _probe if options.probe else _try
+    print(f"\n{table(compare(servers, options))}")
+
+
+def _try(servers: Sequence[Server], options: argparse.Namespace) -> Rows:
+    """Run the trials of the clients."""
     rows: Rows = [list(_HEAD)]
     for server in servers:
         clients = clients_of(server)
@@ -65,7 +72,25 @@ def main(description: str | None) -> None:
             found = trials
         if options.write:  # at once: the whole run takes half an hour
             write(SERVERS, {server.name: found}, options.seconds)
-    print(f"\n{table(rows)}")
+    return rows
+
+
+def _probe(servers: Sequence[Server], options: argparse.Namespace) -> Rows:
+    """Probe each server with a rate limit, and try the line that the command prints."""
+    rows: Rows = [list(HEAD)]
+    for server in servers:
+        if server.slots is not None:
+            continue
+        try:
+            probed = probe(server, options.seconds)
+        except InstallError as error:
+            print(f"**** SKIPPED {server.name}: {error} ****", flush=True)
+            continue
+        rows.append([server.name, *cells(probed)])
+        print("  ".join(rows[-1]), flush=True)
+        if options.write:
+            write_probed(SERVERS, {server.name: probed}, options.seconds)
+    return rows
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
@@ -97,6 +122,11 @@ def _options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="SERVER", help="first words, or whole names")
     parser.add_argument(
         "--clients", nargs="+", choices=names, metavar="CLIENT", help=", ".join(names)
+    )
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="run `aiothrottle probe --find-limit`, and try the line that it prints",
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="of each trial (15)")
     parser.add_argument("--list", action="store_true", help="print the names of the servers")

@@ -15,7 +15,7 @@ from real_servers.clients import CLIENTS, clients_of
 from real_servers.server import Server
 from real_servers.trial import Trial
 
-__all__ = ["PAGE", "Found", "write"]
+__all__ = ["PAGE", "Found", "percent", "rounded", "throttled_shares", "write"]
 
 #: Of each server the trials by line, or why it was skipped.
 Found = Mapping[str, Mapping[str, Trial] | str]
@@ -36,7 +36,7 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
         kept: Any = results.get(name)
         if isinstance(kept, str) or kept is None:  # it was skipped, or is new
             kept = {}
-        results[name] = kept | {line: _rounded(trial) for line, trial in trials.items()}
+        results[name] = kept | {line: rounded(trial) for line, trial in trials.items()}
     results = {it.name: results[it.name] for it in servers if it.name in results}
     _FILE.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     terms = (
@@ -49,7 +49,8 @@ def write(servers: Sequence[Server], found: Found, seconds: float) -> None:
     put_into(PAGE, "real_servers/run.py", "\n\n".join(parts))
 
 
-def _rounded(trial: Trial) -> dict[str, float]:
+def rounded(trial: Trial) -> dict[str, float]:
+    """Return the values of a trial for a file."""
     return {name: round(value, 4) for name, value in asdict(trial).items()}
 
 
@@ -61,7 +62,7 @@ def _advised(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:
             rows.append([server.name, f"skipped: {trials}", "", "", ""])
         elif server.line in trials:
             trial = Trial(**trials[server.line])
-            cells = [_throttled(trial), _percent(trial.used, 0), str(trial.failures)]
+            cells = [throttled_shares(trial), percent(trial.used, 0), str(trial.failures)]
             rows.append([server.name, f"`{server.line}`", *cells])
     return rows
 
@@ -83,13 +84,14 @@ def _compared(servers: Sequence[Server], results: Mapping[str, Any]) -> Rows:
 
 def _cell(trial: Trial) -> str:
     failed = f", {trial.failures} failed" if trial.failures else ""
-    return f"{_throttled(trial)} / {_percent(trial.used, 0)}{failed}"
+    return f"{throttled_shares(trial)} / {percent(trial.used, 0)}{failed}"
 
 
-def _throttled(trial: Trial) -> str:
+def throttled_shares(trial: Trial) -> str:
     """Return the share that was throttled, and in brackets that of the time after 10 s."""
-    return f"{_percent(trial.throttled)} ({_percent(trial.throttled_later)})"
+    return f"{percent(trial.throttled)} ({percent(trial.throttled_later)})"
 
 
-def _percent(share: float, digits: int = 1) -> str:
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share of 1 as per cent."""
     return f"{100 * share:.{digits}f}"

@@ -10,10 +10,13 @@ listed as skipped.
     uv run benchmarks/real_servers/run.py --only nginx envoy --clients known adaptive
     uv run benchmarks/real_servers/run.py --only "nginx burst=5" --seconds 20
     uv run benchmarks/real_servers/run.py --write
+    uv run benchmarks/real_servers/run.py --probe --write
 
 `--only` takes a first word (all of nginx) or a whole name. The package under test is the one that
 this Python imports: for another work tree run its Python, or set PYTHONPATH to its root.
-`--write` puts the tables into docs/servers/your-server.md, between the markers there.
+`--probe` runs `aiothrottle probe --find-limit` in front of each server with a rate limit, and a
+crawl with the line that it prints. `--write` puts the tables into docs/servers/your-server.md,
+between the markers there.
 """
 
 import sys

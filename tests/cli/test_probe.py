@@ -1,9 +1,13 @@
 """`aiothrottle probe`: its notice, its requests, and its results."""
 
+import asyncio
 import io
 import itertools
+import os
 import re
+import signal
 import sys
+import time
 
 import pytest
 from aiohttp import web
@@ -18,7 +22,7 @@ from aiothrottle.cli.suggestion import (
     usual_guard,
 )
 from aiothrottle.headers import Policy, ServerLimits
-from tests.background import background
+from tests.background import background, start
 from tests.serving import Handler
 
 
@@ -80,7 +84,8 @@ def test_user_is_asked_for_consent(
         assert main(["probe", str(server.url)]) == 1 - sent
         assert server.audit.sent == sent
     printed, messages = capsys.readouterr()
-    assert "Go on? [y/N]" in printed
+    assert "Go on?" not in printed  # which may be a file
+    assert "Go on? [y/N]" in messages
     assert ("Nothing was sent." in messages) is not sent
 
 
@@ -88,9 +93,9 @@ def test_user_is_asked_for_consent(
 def test_printed_limiter_was_tried_at_the_server(capsys: pytest.CaptureFixture[str]) -> None:
     with background("20/s") as server:
         assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
-        assert server.audit.sent <= 1001
+        assert server.audit.sent <= 2001
     printed, messages = capsys.readouterr()
-    assert "up to 1000 more, one after the other" in messages
+    assert "up to 2000 more, one after the other" in messages
     assert "It admitted 20 requests in " in printed
     assert "With the limiter below it throttled none of " in printed
     found = re.search(r'RateLimiter\("(\d+)/s", ', printed.splitlines()[-1])
@@ -113,7 +118,8 @@ def test_bare_403_and_503_throttle_if_the_page_was_admitted(
         assert server.audit.sent == 6
     printed = capsys.readouterr().out
     assert "It admitted 5 requests in " in printed
-    assert "then throttled one, without a Retry-After." in printed
+    assert "then throttled one (no Retry-After)." in printed
+    assert ("retry=Retry(throttled_statuses={403, 429, 503})." in printed) is (status == 403)
     assert "give more --max-requests" in printed
 
 
@@ -148,7 +154,9 @@ def test_throttling_server_gets_no_more_requests(capsys: pytest.CaptureFixture[s
     with background(handler=saying(429, Retry_After="30")) as server:
         assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 0
         assert server.audit.sent == 1
-    assert "It throttles requests now, for 30 s." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "It throttles requests now, for 30 s.\n" in printed
+    assert "The limit was not searched: try again later.\n" in printed
 
 
 def test_dropped_connection_is_not_retried(
@@ -166,6 +174,98 @@ def test_dropped_connection_is_not_retried(
         assert main(["probe", str(server.url), "--yes"]) == 1
     assert len(asked) == 1
     assert "disconnected" in capsys.readouterr().err
+
+
+def test_error_names_the_responses_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = itertools.chain([200] * 3, itertools.repeat(None))
+
+    async def handle(request: web.Request) -> web.Response:
+        status = next(answers)
+        if status is None:
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response()
+
+    with background(handler=handle) as server:
+        assert main(["probe", str(server.url), "--yes", "--find-limit"]) == 1
+    printed, messages = capsys.readouterr()
+    assert printed == "Status 200.\nIt reports no limit.\n"
+    assert messages.endswith("aiothrottle probe: Server disconnected after 3 responses\n")
+
+
+def test_late_response_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    async def late(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    with background(handler=late) as server:
+        assert main(["probe", str(server.url), "--yes", "--max-time", "0.2"]) == 1
+    assert "aiothrottle probe: no response within 0.2 s\n" in capsys.readouterr().err
+
+
+def test_closed_output_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    output = os.fdopen(writing, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", output)
+    with background() as server:
+        assert main(["probe", str(server.url), "--yes"]) == 141
+    with pytest.raises(BrokenPipeError):
+        output.close()
+
+
+def test_search_shows_its_steps_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Person()
+    monkeypatch.setattr(sys, "stderr", screen)
+    answers = itertools.chain([200] * 4, itertools.repeat(429))
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=next(answers))
+
+    with background(handler=handle) as server:
+        options = ["--find-limit", "--max-requests", "5"]
+        assert main(["probe", str(server.url), "--yes", *options]) == 0
+    assert "5 requests; waiting 2 s" in screen.getvalue()
+    assert screen.getvalue().endswith("\r")  # nothing is left of it
+    assert "waiting" not in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_traceback() -> None:
+    answers = itertools.chain([200] * 4, itertools.repeat(429))
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=next(answers))
+
+    with (
+        background(handler=handle) as server,
+        start("probe", "--yes", "--find-limit", str(server.url)) as probe,
+    ):
+        while server.audit.sent < 5:
+            time.sleep(0.01)
+        probe.send_signal(signal.SIGINT)
+        printed, messages = probe.communicate(timeout=60)
+    assert probe.returncode == 130
+    assert messages.endswith("\nInterrupted.\n")
+    assert "Traceback" not in printed + messages
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_own_texts_fit_a_narrow_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["probe", "--help"])
+    written = capsys.readouterr().out
+    with background() as server:
+        options = ["--find-limit", "--max-requests", "2"]
+        assert main(["probe", str(server.url), "--yes", *options]) == 0
+    written += capsys.readouterr().err
+    assert max(map(len, written.splitlines())) <= 80
 
 
 def test_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,3 +67,15 @@ def test_throttled_and_used_shares_are_counted_from_the_log() -> None:
     assert trial.used == pytest.approx(28 / 30)
     assert trial.used_later == pytest.approx(9 / 10)
     assert trial.failures == 3
+
+
+@pytest.mark.usefixtures("real_servers")
+def test_probed_line_and_its_costs_are_a_row() -> None:
+    from real_servers.probing import HEAD, Probed, cells
+    from real_servers.trial import Trial
+
+    line = 'RateLimiter("20/s", guard=0.05)'
+    trial = Trial(0.004, 0.0, 0.96, 0.95, 0, 290)
+    row = cells(Probed(line, 28.4, 337, 12, trial))
+    assert row == [f"`{line}`", "0.4 (0.0)", "96", "28", "337", "12"]
+    assert len(row) + 1 == len(HEAD)

@@ -4,9 +4,8 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import aiohttp
 from yarl import URL
 
 from aiothrottle import __version__
@@ -15,42 +14,52 @@ from aiothrottle.cli.fetch.addresses import read_address
 from aiothrottle.cli.probe.requests import (
     Answer,
     Inquiry,
-    ask,
+    NoResponse,
+    Sender,
     find_burst,
     is_throttled,
     opened,
 )
 from aiothrottle.cli.probe.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen
-from aiothrottle.cli.terminal import printable, without_credentials
+from aiothrottle.cli.terminal import StatusLine, printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
 
 __all__ = ["execute", "fill"]
 
+_DESCRIPTION = """\
+Send one request, and print the limits that the response reports.
+With --find-limit, send more until some are throttled, search the rate that
+the server admits in the long run, and try the limiter for it.
+Nothing is sent before you agree.
+"""
+
 _EPILOG = """\
 exit status:
   0  the server responded
   1  it did not, or you did not agree
   2  the arguments are invalid; nothing was sent
+  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
 
 examples:
   aiothrottle probe https://api.github.com/
-  aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...' --find-limit --yes
+  aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
+  aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
 """
+# The only status of a throttled response here that sessions do not count by themselves.
+_FORBIDDEN = 403
+# The exit status of a program that SIGPIPE ended.
+_BROKEN_PIPE = 141
 
 _MOST = 10_000
-_USUAL = 1_000
+_USUAL = 2_000
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Add the arguments and their help."""
-    parser.description = (
-        "Send one request, and print the limits that the response reports; with --find-limit, "
-        "send more until some are throttled, search the rate that the server admits in the long "
-        "run, and try the limiter for it. Nothing is sent before you agree."
-    )
+    parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "aiothrottle probe [options] URL"
@@ -142,7 +151,10 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         if not _agreed():
             print("Nothing was sent.", file=sys.stderr)
             return 1
-    return asyncio.run(_probe(inquiry, find=options.find_limit))
+    try:
+        return asyncio.run(_probe(inquiry, find=options.find_limit))
+    except BrokenPipeError:  # the reader closed the output
+        return _BROKEN_PIPE
 
 
 def _intention(inquiry: Inquiry, *, find: bool) -> str:
@@ -153,57 +165,79 @@ def _intention(inquiry: Inquiry, *, find: bool) -> str:
         return f"{one}."
     pace = "one after the other" if inquiry.at_once == 1 else f"{inquiry.at_once} at once"
     return (
-        f"{one},\nand then up to {inquiry.most} more, {pace}: as fast as it responds, "
-        "until one is throttled;\nthen ever faster; and then with the limiter that it prints."
+        f"{one},\n"
+        f"and then up to {inquiry.most} more, {pace}:\n"
+        "as fast as it responds until one is throttled, then evenly\n"
+        "and ever faster, and at last with the limiter to print."
     )
 
 
 def _agreed() -> bool:
+    # On the stream of the announcement: the output may be a file.
+    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     try:
-        return input("Go on? [y/N] ").strip().lower() in {"y", "yes"}
+        return input().strip().lower() in {"y", "yes"}
     except EOFError:
+        print(file=sys.stderr)
         return False
 
 
 async def _probe(inquiry: Inquiry, *, find: bool) -> int:
+    problem: BaseException | None = None
+    advice: Advice | None = None
     async with opened(inquiry) as session:
-        began_at = time.monotonic()
+        sender = Sender(inquiry, session)
         try:
-            answer = await ask(inquiry, session)
-            _print(_announcement(inquiry, answer))
-            rates = tuple(reported(answer.limits))
-            advice = Advice(rates) if rates else None
-            if find and not answer.limits.throttled:
-                burst = await find_burst(inquiry, session, began_at, answer.status)
-                _print(_seen(burst))
-                if burst.refused:
-                    tried = await _search(inquiry, session, burst, answer)
-                    _print(_tried(tried, burst))
-                    advice = _better(tried, burst, rates)
-        except (aiohttp.ClientError, OSError, ValueError, ExceptionGroup) as error:
-            if isinstance(error, ExceptionGroup):
-                error = error.exceptions[0]
-            problem = "no response in time" if isinstance(error, TimeoutError) else str(error)
-            print(f"aiothrottle probe: {printable(without_credentials(problem))}", file=sys.stderr)
-            return 1
+            advice = await _advice(sender, find=find)
+        except* NoResponse as group:
+            problem = group.exceptions[0]
+    if problem is not None:
+        when = f" after {sender.answered} responses" if sender.answered else ""
+        text = printable(without_credentials(f"{problem}{when}"))
+        print(f"aiothrottle probe: {text}", file=sys.stderr)
+        return 1
     _print(_conclusion(advice))
     return 0
 
 
-async def _search(
-    inquiry: Inquiry, session: aiohttp.ClientSession, burst: Sighting, first: Answer
-) -> Tried | None:
+async def _advice(sender: Sender, *, find: bool) -> Advice | None:
+    """Send what is wanted, print what is found, and return the limiter for it."""
+    began_at = time.monotonic()
+    answer = await sender.send()
+    _print(_announcement(sender.inquiry, answer))
+    rates = tuple(reported(answer.limits))
+    advice = Advice(rates) if rates else None
+    if not find:
+        return advice
+    if answer.limits.throttled:
+        _print(["The limit was not searched: try again later."])
+        return advice
+    burst = await find_burst(sender, began_at, answer.status)
+    _print(_seen(burst))
+    if not burst.refused:
+        return advice
+    status = StatusLine(sys.stderr)
+
+    def show(step: str) -> None:
+        status.show(f"{sender.answered} requests; {step}")
+
     async def send() -> Reply:
-        answer = await ask(inquiry, session)
-        return Reply(is_throttled(answer, first.status), answer.limits.retry_after)
+        reply = await sender.send()
+        return Reply(is_throttled(reply, answer.status), reply.limits.retry_after)
 
     search = Search(
         send,
-        most=inquiry.most - burst.sent,
-        at_once=inquiry.at_once,
-        reported=tuple(reported(first.limits, estimated=False)),
+        most=sender.inquiry.most - burst.sent,
+        at_once=sender.inquiry.at_once,
+        reported=tuple(reported(answer.limits, estimated=False)),
+        progress=show,
     )
-    return await search.run(burst)
+    try:
+        tried = await search.run(burst)
+    finally:
+        status.clear()
+    _print(_tried(tried, burst, search))
+    return _better(tried, burst, rates)
 
 
 def _better(tried: Tried | None, burst: Sighting, rates: tuple[Rate, ...]) -> Advice | None:
@@ -216,7 +250,7 @@ def _better(tried: Tried | None, burst: Sighting, rates: tuple[Rate, ...]) -> Ad
     return Advice(rates) if rates else None
 
 
-def _print(lines: Iterator[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
     for line in lines:
         print(printable(line), flush=True)
 
@@ -260,24 +294,32 @@ def _words(policy: Policy) -> str:
 def _seen(sighting: Sighting) -> Iterator[str]:
     many = f"{sighting.admitted} requests in {sighting.seconds:.2f} s"
     if not sighting.refused:
-        yield f"It throttled none of {many}: the limit, if there is one, is above that."
-    elif sighting.retry_after is None:
-        yield f"It admitted {many}, then throttled one, without a Retry-After."
-    else:
-        wait = number(sighting.retry_after, 6)
-        yield f"It admitted {many}, then throttled one, with a Retry-After of {wait} s."
+        yield f"It throttled none of {many}:"
+        yield "the limit, if there is one, is above that."
+        return
+    wait = sighting.retry_after
+    after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
+    yield f"It admitted {many}, then throttled one ({after})."
+    if sighting.status == _FORBIDDEN:
+        yield f"By {sighting.status}: a session waits then only if you give it"
+        yield f"retry=Retry(throttled_statuses={{{sighting.status}, 429, 503}})."
 
 
-def _tried(tried: Tried | None, burst: Sighting) -> Iterator[str]:
+def _tried(tried: Tried | None, burst: Sighting, search: Search) -> Iterator[str]:
     if tried is not None and tried.passed:
         yield (
-            f"With the limiter below it throttled none of {tried.sent} requests "
+            f"With the limiter below it throttled {tried.throttled or 'none'} of "
+            f"{tried.sent} requests "
             f"in {tried.seconds:.1f} s."
         )
     elif (burst.retry_after or 0.0) > LONGEST_WAIT:
         yield "The rate was not searched, as that wait is too long."
-    else:
+    elif search.wait > LONGEST_WAIT:
+        yield f"No rate was found: it wants pauses of more than {number(LONGEST_WAIT)} s."
+    elif search.left <= 0:
         yield "No rate was found that it does not throttle: give more --max-requests."
+    else:
+        yield "No rate was found that it does not throttle."
 
 
 def _conclusion(advice: Advice | None) -> Iterator[str]:

@@ -12,11 +12,14 @@ from yarl import URL
 from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.cli.suggestion import Sighting
 from aiothrottle.headers import Profile, ServerLimits, parse_rate_limit, profile_for
+from aiothrottle.texts import number
 
-__all__ = ["Answer", "Inquiry", "ask", "find_burst", "is_throttled", "opened"]
+__all__ = ["Answer", "Inquiry", "NoResponse", "Sender", "find_burst", "is_throttled", "opened"]
 
 # With which servers throttle.
 _REFUSALS = frozenset({403, 420, 429, 503, 529})
+# Seconds. After a rest the server may just be closing an idle connection.
+_KEEPALIVE = 1.0
 # Limits in the body of an error are at its beginning.
 _LONGEST_BODY = 1 << 16
 
@@ -60,19 +63,49 @@ def opened(inquiry: Inquiry) -> aiohttp.ClientSession:
         aiohttp.ClientSession(
             headers={"User-Agent": inquiry.user_agent, **inquiry.headers},
             timeout=aiohttp.ClientTimeout(total=inquiry.max_time),
+            connector=aiohttp.TCPConnector(keepalive_timeout=_KEEPALIVE),
         )
     )
 
 
-async def ask(inquiry: Inquiry, session: aiohttp.ClientSession) -> Answer:
-    """Send one request, and parse the limits in its response.
+class NoResponse(Exception):  # noqa: N818 - what happened
+    """A request had no response; the text says why."""
 
-    Raises:
-        aiohttp.ClientError: There is no response.
-        TimeoutError: There is no response in time.
+
+class Sender:
+    """Sends the request of a probe, and counts the responses.
+
+    Args:
+        inquiry: The request.
+        session: What `opened` returned.
+
+    Attributes:
+        inquiry: The request.
+        answered: The number of responses.
     """
-    async with session.request(inquiry.method, inquiry.url, allow_redirects=False) as response:
-        body = await response.content.read(_LONGEST_BODY)
+
+    def __init__(self, inquiry: Inquiry, session: aiohttp.ClientSession) -> None:
+        self.inquiry = inquiry
+        self.answered = 0
+        self._session = session
+
+    async def send(self) -> Answer:
+        """Send the request once, and parse the limits in the response.
+
+        Raises:
+            NoResponse: There is no response, or none in time.
+        """
+        inquiry = self.inquiry
+        try:
+            async with self._session.request(
+                inquiry.method, inquiry.url, allow_redirects=False
+            ) as response:
+                body = await response.content.read(_LONGEST_BODY)
+        except TimeoutError:
+            raise NoResponse(f"no response within {number(inquiry.max_time)} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise NoResponse(str(error) or type(error).__name__) from error
+        self.answered += 1
         limits = parse_rate_limit(
             response.status,
             response.headers,
@@ -94,28 +127,38 @@ def is_throttled(answer: Answer, usual: int) -> bool:
     return answer.limits.throttled or (answer.status in _REFUSALS and answer.status != usual)
 
 
-async def find_burst(
-    inquiry: Inquiry, session: aiohttp.ClientSession, began_at: float, usual: int
-) -> Sighting:
-    """Send requests until one is throttled, or `inquiry.most` are sent. Raises the errors of `ask`.
+async def find_burst(sender: Sender, began_at: float, usual: int) -> Sighting:
+    """Send requests until one is throttled, or `inquiry.most` are sent.
 
     Args:
-        inquiry: The probe, whose first request was sent and admitted.
-        session: The session of the probe.
+        sender: The sender, whose first request was admitted.
         began_at: The time of the first request, by `time.monotonic`.
         usual: The status of the first request.
+
+    Raises:
+        ExceptionGroup: Of `NoResponse`.
     """
+    inquiry = sender.inquiry
     sent = 0
     while sent < inquiry.most:
         batch = min(inquiry.at_once, inquiry.most - sent)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(inquiry, session)) for _ in range(batch)]
+            tasks = [group.create_task(sender.send()) for _ in range(batch)]
         sent += batch
         answers = [task.result() for task in tasks]
-        refusals = [answer.limits for answer in answers if is_throttled(answer, usual)]
+        refusals = [answer for answer in answers if is_throttled(answer, usual)]
         if refusals:
-            waits = [limits.retry_after for limits in refusals if limits.retry_after is not None]
+            limits = refusals[0].limits
+            named = [answer.limits.retry_after for answer in refusals]
+            waits = [wait for wait in named if wait is not None]
             admitted = 1 + sent - len(refusals)
             seconds = time.monotonic() - began_at
-            return Sighting(admitted, seconds, max(waits, default=None), refused=True, sent=sent)
+            return Sighting(
+                admitted,
+                seconds,
+                max(waits, default=None),
+                refused=True,
+                sent=sent,
+                status=None if limits.throttled else refusals[0].status,
+            )
     return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False, sent=sent)

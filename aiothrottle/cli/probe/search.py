@@ -3,8 +3,10 @@
 Nothing is advised that was not tried: a limiter with the very arguments of the advice sends
 requests for some seconds, and not one of them is throttled. A burst that is welcome is not the
 rate, and a rate with room for bursts is not that of a server without: so the search paces its
-requests evenly and ever faster until one is throttled, measures what is admitted in spite of it,
-and tries what lies between, the fastest first. Before each try the server has time to recover.
+requests evenly and ever faster until one is throttled, and measures what is admitted all the same.
+That is the rate, unless a faster pace goes on without a throttled request: some servers count
+throttled requests too, or lock a client out for a while. In front of those it tries what lies
+between the two paces, the fastest first. Before each try the server has time to recover.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from aiothrottle.cli.suggestion import Advice, Sighting, readable_rate
 from aiothrottle.errors import ThrottleTimeout
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
+from aiothrottle.texts import number
 
 __all__ = ["LONGEST_WAIT", "Reply", "Search", "Tried", "advices", "candidates"]
 
@@ -28,13 +31,24 @@ _REST = 2.0
 # The steps of ever faster requests: the growth, and the least seconds and requests of a step.
 # A pace below the slowest is not searched any further.
 _GROWTH, _STEP_SECONDS, _STEP_REQUESTS, _SLOWEST = 1.6, 1.0, 3, 0.1
-# The admitted requests are counted for so many seconds, or requests: whole windows of a second.
-_COUNTED_SECONDS, _COUNTED_REQUESTS = 3, 60
-# A try takes so many seconds, or so many requests, or what a bucket of the observed size needs to
-# overflow so many times; and so many seconds at the most.
-_TRY_SECONDS, _TRY_REQUESTS, _OVERFLOWS, _LONGEST_TRY = 4.0, 30, 1.5, 30.0
+# The admitted requests are counted in so many parts, each of so many seconds, or requests: whole
+# windows of a second. The parts may differ by such a factor, and by so many requests.
+_PARTS, _COUNTED_SECONDS, _COUNTED_REQUESTS = 3, 1, 20
+_UNSTEADY, _FEW = 1.3, 2
+# A faster pace is kept up until a bucket of the observed size would have overflowed so many times.
+_OVERFLOWS = 1.5
+# A try takes so many seconds and requests at the least; longer, up to so many seconds, until it has
+# sent so many requests that 1 % of them would be noticed; and so many seconds at the most.
+_TRY_SECONDS, _TRY_REQUESTS, _LONGEST_TRY = 4.0, 30, 30.0
+_SURE_SECONDS, _SURE_REQUESTS = 10.0, 200
 # By that part a measured rate may be wrong.
 _ERROR = 0.06
+# A server that admits no more than that at once throttles each request that is early. Elsewhere
+# such a burst makes up for a request that is sent late.
+_NO_BURST, _LEAST_BURST = 2, 2
+# In front of the former a busy client sends one too early now and then; a rate that is too high is
+# throttled at once.
+_TOLERATED = 1
 # By that factor the next try is slower, so many times, if nothing better is known.
 _SLOWER, _FALLBACKS = 0.85, 10
 
@@ -47,39 +61,35 @@ class Reply(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The last try of the search: `sent` requests in `seconds`, and whether none was throttled."""
+    """The last try of the search: `sent` requests in `seconds`, of which some were throttled."""
 
     advice: Advice
     sent: int
     seconds: float
     passed: bool
+    throttled: int = 0
 
 
 @dataclass(slots=True)
 class _Count:
-    """The requests of a step. Since the first throttled one, up to the last one: `between`."""
+    """The requests of a step."""
 
     admitted: int = 0
     throttled: int = 0
-    first_at: float = math.inf
-    last_at: float = -math.inf
-    since_first: int = 0
-    between: int = 0
-
-    def add(self, now: float, *, throttled: bool) -> None:
-        if throttled:
-            self.throttled += 1
-            self.first_at = min(self.first_at, now)
-            self.last_at, self.between = now, self.since_first
-        else:
-            self.admitted += 1
-            self.since_first += self.throttled > 0
 
     @property
-    def rate(self) -> float:
-        """The admitted requests per second between the first and the last throttled one."""
-        seconds = self.last_at - self.first_at
-        return self.between / seconds if seconds > 0 else 0.0
+    def sent(self) -> int:
+        return self.admitted + self.throttled
+
+
+class _Climb(NamedTuple):
+    """Requests per second: the fastest pace without a throttled one, and the slowest with one.
+
+    The former is 0, the latter infinite, if there was none.
+    """
+
+    clean: float
+    throttled: float
 
 
 class Search:
@@ -90,6 +100,7 @@ class Search:
         most: The most requests to send.
         at_once: The number of concurrent requests.
         reported: The rates that the server reports.
+        progress: Called with a line about each step.
     """
 
     def __init__(
@@ -99,15 +110,17 @@ class Search:
         most: int,
         at_once: int = 1,
         reported: Sequence[Rate] = (),
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._send = send
         self._left = most
         self._at_once = at_once
         self._reported = tuple(reported)
+        self._progress = progress
         self._wait = _REST
 
     async def run(self, burst: Sighting) -> Tried | None:
-        """Search, and return the first try in which no request was throttled.
+        """Search, and return the first try that passed.
 
         Returns:
             Otherwise the last try; None if there was none: the server lets clients wait too long,
@@ -120,24 +133,28 @@ class Search:
             tried = await self._try(Advice(self._reported), _TRY_SECONDS)
             if tried.passed:
                 return tried
-        clean, throttled = await self._climb(burst)
-        measured = 0.0
-        if clean and self._goes_on:
-            counted = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / throttled))
-            measured = (await self._pace(throttled, counted)).rate
-        for rate in candidates(clean, throttled, measured):
-            # Beyond what was measured it is likely too fast: tried once, and without a burst.
-            likely = rate <= measured * (1 + _ERROR) or not measured
-            for advice in advices(rate, burst.admitted - 1 if likely else 1):
-                seconds = _try_seconds(advice.per_second, measured, burst.admitted)
-                if seconds > _LONGEST_TRY:
-                    continue  # it would not be noticed that the rate is too high
+        climb = await self._climb(burst)
+        measured = await self._measure(climb, burst)
+        # A bucket was filled meanwhile.
+        size = math.ceil(burst.admitted - measured * burst.seconds)
+        for rate in candidates(climb.clean, climb.throttled, measured):
+            for advice in advices(rate, burst.admitted, size):
                 if not self._goes_on:
                     return tried
-                tried = await self._try(advice, seconds)
+                tried = await self._try(advice, _try_seconds(advice.per_second))
                 if tried.passed:
                     return tried
         return tried
+
+    @property
+    def left(self) -> int:
+        """The requests that it may still send."""
+        return self._left
+
+    @property
+    def wait(self) -> float:
+        """The seconds without requests that the server needs after a throttled one."""
+        return self._wait
 
     @property
     def _goes_on(self) -> bool:
@@ -146,56 +163,94 @@ class Search:
     async def _recover(self) -> None:
         """Wait until the server admits a request after the burst; that is how long it takes."""
         while self._goes_on:
+            self._progress(f"waiting {number(self._wait, 3)} s")
             await asyncio.sleep(self._wait)
             if not (await self._counted()).throttled:
                 return
             self._wait *= 2
 
-    async def _climb(self, burst: Sighting) -> tuple[float, float]:
-        """Return the fastest even pace that was not throttled (0.0: none), and the one that was."""
+    async def _climb(self, burst: Sighting) -> _Climb:
+        """Send evenly and ever faster until a request is throttled."""
+        clock = asyncio.get_running_loop().time
         pace = burst.admitted / (burst.seconds + self._wait)
-        clean, throttled = 0.0, math.inf
-        while self._goes_on and throttled == math.inf:
+        clean = 0.0
+        while self._goes_on:
             await asyncio.sleep(1 / pace)  # since the last request of the step before
+            began_at = clock()
             seconds = max(_STEP_SECONDS, _STEP_REQUESTS / pace)
-            count = await self._pace(pace, seconds, until_throttled=True)
+            count = await self._pace(pace, seconds, tolerated=0)
             if not count.throttled:
-                clean, pace = pace, pace * _GROWTH
+                # A busy client sends more slowly than it should.
+                clean = min(pace, count.admitted / (clock() - began_at))
+                pace *= _GROWTH
             elif clean or pace < _SLOWEST:
-                throttled = pace
+                return _Climb(clean, pace)
             else:  # still in the wake of the burst, or that slow
                 pace /= 2
                 await asyncio.sleep(self._wait)
-        return clean, throttled
+        return _Climb(clean, math.inf)
+
+    async def _measure(self, climb: _Climb, burst: Sighting) -> float:
+        """Return what is admitted in the long run at the throttled pace; 0.0: that is not known."""
+        if not (self._goes_on and climb.clean):
+            return 0.0
+        clock = asyncio.get_running_loop().time
+        seconds = max(_COUNTED_SECONDS, math.ceil(_COUNTED_REQUESTS / climb.throttled))
+        began_at, counts = clock(), list[int]()
+        for part in range(1, _PARTS + 1):
+            count = await self._pace(climb.throttled, began_at + part * seconds - clock())
+            counts.append(count.admitted)
+            await asyncio.sleep(began_at + part * seconds - clock())
+        # Nothing is left of a bucket at both ends, so its size makes no difference.
+        measured = sum(counts) / (clock() - began_at)
+        if not measured or max(counts) > _UNSTEADY * min(counts) + _FEW:
+            return 0.0
+        return 0.0 if await self._admits_more(climb.clean, measured, burst.admitted) else measured
+
+    async def _admits_more(self, pace: float, measured: float, burst: int) -> bool:
+        """Return whether a pace above the measured one can be kept up, not only by a bucket."""
+        if pace <= measured * (1 + _ERROR):
+            return False
+        seconds = _OVERFLOWS * burst / (pace - measured)
+        if seconds > _LONGEST_TRY:
+            return False
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(self._wait)
+        began_at = clock()
+        count = await self._pace(pace, seconds, tolerated=0)
+        return not count.throttled and count.sent - measured * (clock() - began_at) > burst
 
     async def _try(self, advice: Advice, seconds: float) -> Tried:
+        self._progress(f"trying {advice.line()}")
         await asyncio.sleep(self._wait)
         began_at = asyncio.get_running_loop().time()
-        count = await self._send_for(advice.limiter(self._at_once), seconds, until_throttled=True)
+        tolerated = _TOLERATED if advice.spaced else 0
+        count = await self._send_for(advice.limiter(self._at_once), seconds, tolerated=tolerated)
         lasted = asyncio.get_running_loop().time() - began_at
-        passed = not count.throttled and self._left > 0
-        return Tried(advice, count.admitted + count.throttled, lasted, passed)
+        passed = count.throttled <= tolerated and self._left > 0
+        return Tried(advice, count.sent, lasted, passed, count.throttled)
 
-    async def _pace(self, rate: float, seconds: float, *, until_throttled: bool = False) -> _Count:
-        limiter = RateLimiter(rate, burst=1, guard=0.0, concurrency_limit=self._at_once)
-        return await self._send_for(limiter, seconds, until_throttled=until_throttled)
+    async def _pace(self, rate: float, seconds: float, *, tolerated: float = math.inf) -> _Count:
+        self._progress(f"sending {number(rate, 3)} a second")
+        every = Rate(1, 1 / rate)
+        limiter = RateLimiter(every, guard=0.0, concurrency_limit=self._at_once)
+        return await self._send_for(limiter, seconds, tolerated=tolerated)
 
-    async def _send_for(
-        self, limiter: RateLimiter, seconds: float, *, until_throttled: bool
-    ) -> _Count:
-        """Send what the limiter grants within some seconds, if wanted until one is throttled."""
+    async def _send_for(self, limiter: RateLimiter, seconds: float, *, tolerated: float) -> _Count:
+        """Send what the limiter grants within some seconds, until too many are throttled."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         count = _Count()
 
         async def work() -> None:
-            while self._left > 0 and not (until_throttled and count.throttled):
+            while self._left > 0 and count.throttled <= tolerated:
                 try:
                     async with limiter.throttle(timeout=max(end - clock(), 0.0)):
                         reply = await self._counted()
                 except ThrottleTimeout:
                     return
-                count.add(clock(), throttled=reply.throttled)
+                count.throttled += reply.throttled
+                count.admitted += not reply.throttled
                 if clock() >= end:
                     return
 
@@ -217,43 +272,49 @@ def candidates(clean: float, throttled: float, measured: float) -> list[float]:
     Args:
         clean: A pace that was not throttled, or 0.
         throttled: A faster one that was; infinite if there is none.
-        measured: What was admitted at that pace, or 0. Where room for a burst was used up it is
-            the rate; a server that counts throttled requests too admits next to nothing.
+        measured: What the server admits in the long run; 0 if that is not known.
 
-    >>> candidates(13.4, 21.5, 0.4)[:6]
+    >>> candidates(13.4, 21.5, 0.0)[:6]
     [20.0, 18.0, 13.0, 11.0, 9.5, 8.0]
-    >>> candidates(25.6, 41.0, 20.3)[:6]
-    [40.0, 34.0, 25.0, 20.0, 19.0, 18.0]
+    >>> candidates(25.6, 41.0, 20.3)[:4]
+    [20.0, 19.0, 17.0, 14.0]
     """
-    found: set[float] = set()
-    if clean:
-        most = min(throttled, clean * _GROWTH)
-        found |= {_roundest(clean, most), _SLOWER * most}
-        found |= {clean * _SLOWER**it for it in range(_FALLBACKS)}
     if measured:
-        most = measured * (1 + _ERROR)
-        likely = _roundest(measured * (1 - _ERROR), most)
-        found = {it for it in found if not likely < _round(it) <= most}
-        found |= {likely, 0.97 * measured, _SLOWER * measured}
+        # The guard takes a twentieth off a rate per second, and next to nothing off a slower one.
+        most = measured * (1.055 if readable_rate(measured).period == 1 else 1.0)
+        found = {_roundest(measured * (1 - _ERROR), most), 0.97 * measured}
+        found |= {measured * _SLOWER**it for it in range(1, _FALLBACKS)}
+    elif clean:
+        most = min(throttled, clean * _GROWTH)
+        found = {_roundest(clean, most), _SLOWER * most}
+        found |= {clean * _SLOWER**it for it in range(_FALLBACKS)}
+    else:
+        return []
     return sorted({_round(it) for it in found if it < throttled}, reverse=True)
 
 
-def _try_seconds(rate: float, measured: float, burst: int) -> float:
-    """Return how long a try has to be: a bucket that holds the observed burst has to overflow."""
-    seconds = max(_TRY_SECONDS, _TRY_REQUESTS / rate)
-    if burst > 1 and rate > measured * (1 + _ERROR / 2):
-        return max(seconds, _OVERFLOWS * burst / (rate - measured))
-    return seconds
+def _try_seconds(rate: float) -> float:
+    seconds = max(_TRY_SECONDS, min(_SURE_SECONDS, _SURE_REQUESTS / rate), _TRY_REQUESTS / rate)
+    return min(seconds, _LONGEST_TRY)
 
 
-def advices(rate: float, burst: int) -> Iterator[Advice]:
-    """Yield the limiters of a rate to try: with as large a burst as was admitted, and with none."""
+def advices(rate: float, admitted: int, size: int) -> Iterator[Advice]:
+    """Yield the limiters of a rate to try, the largest burst first.
+
+    Args:
+        rate: Requests per second.
+        admitted: The requests of the burst.
+        size: The same without what a bucket got meanwhile.
+    """
     readable = readable_rate(rate)
-    if burst >= readable.limit:
+    if admitted >= readable.limit:
         yield Advice((readable,))
-    elif burst > 1:
-        yield Advice((readable,), burst)
-    yield Advice((readable,), 1)
+    if size <= _NO_BURST:
+        yield Advice((readable,), 1, spaced=True)
+        return
+    if _LEAST_BURST < size - 1 < readable.limit:
+        yield Advice((readable,), size - 1)
+    yield Advice((readable,), _LEAST_BURST)
 
 
 def _round(value: float) -> float:
