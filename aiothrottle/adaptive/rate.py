@@ -202,10 +202,13 @@ class AdaptiveRate:
         """Cut the throttled rate to between the bounds, by what is known so far."""
         elapsed = state.closed_until - state.opened_at
         state.upper, weight = state.throttled_rate, _WEIGHT
+        seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
             weight = _BUCKET_WEIGHT
-        elif state.pause >= _WINDOW and state.admitted >= _WINDOW_TOKENS:
-            seconds = max(state.throttled_at - state.opened_at, _WINDOW)
+        # In two windows, the rate may not have been used all the time.
+        elif state.pause >= _WINDOW and (
+            state.admitted >= _WINDOW_TOKENS and seconds < 2.0 * _WINDOW
+        ):
             state.upper = min(state.upper, state.admitted / seconds)
             elapsed -= _ROUNDED
         admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0

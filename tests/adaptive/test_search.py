@@ -4,7 +4,14 @@ import pytest
 
 from aiothrottle import AdaptiveConcurrency, AdaptiveRate
 from tests.adaptive.searching import count, search, search_slots
-from tests.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
+from tests.server_limits import (
+    Admits,
+    envoy,
+    nginx,
+    rolling_window,
+    sliding_counter,
+    token_bucket,
+)
 
 LIMIT = 20.0
 SERVERS = {
@@ -38,6 +45,17 @@ def test_start_ten_times_too_slow_uses_ninety_percent(name: str) -> None:
         for seed in range(5)
     ]
     assert sum(rates) / 5 >= 0.9 * LIMIT
+
+
+@pytest.mark.parametrize("initial", [80.0, 2.0])
+@pytest.mark.parametrize("name", ["a rolling window", "a bucket"])
+def test_limit_is_found_within_ten_windows(name: str, initial: float) -> None:
+    for seed in range(5):
+        server = rolling_window(20) if name == "a rolling window" else token_bucket(20.0, 20.0)
+        found = search(AdaptiveRate(initial, 0.2, 400), server, 30.0, retry_after=1.0, seed=seed)
+        rate, throttled = count(found, 10.0, 30.0)
+        assert rate >= 0.9 * LIMIT
+        assert throttled <= 0.01
 
 
 @pytest.mark.parametrize("initial", [100.0, 2.0])
