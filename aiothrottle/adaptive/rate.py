@@ -5,12 +5,16 @@ cut once for each event, which is a 429 and all those of requests that were sent
 
 Requests are evenly spaced, so that a 429 is due to the rate and not to a burst. Before the first
 429 the rate doubles. From then on the limit lies between two bounds: the throttled rate, and what
-the server admitted on average since the last event, the pause included. The rate is cut to their
-geometric mean, and returns to the throttled rate on a cubic of the time in which it was used (as
-in Ha, Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes
-beyond, slowly at first. Each probe takes twice as long as the one before has lasted, up to a
-minute to the middle: so the bounds close in on the limit, and 429s are rare once it is known.
-429s that come early make the next probes short again.
+the server admitted on average since the last event, the pause included. The rate is cut to a mean
+of the two, and returns to the upper bound on a cubic of the time in which it was used (as in Ha,
+Rhee, Xu: "CUBIC", 2008): it rises fast at first, stays in the middle for long, and probes beyond,
+slowly at first. Each probe takes twice as long as the one before has lasted, up to a minute to the
+middle: so the bounds close in on the limit, and 429s are rare once it is known. 429s that come
+early make the next probes short again.
+
+A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
+first second of use then means that its window is full: what was admitted in that second is the
+upper bound. A later one means that a bucket was emptied: the mean is nearer to the average.
 """
 
 import math
@@ -23,10 +27,16 @@ __all__ = ["AdaptiveRate", "RateState"]
 # The least and the greatest part of the rate that a cut takes. A small one keeps the shares of
 # several clients even: another one takes what a cut frees.
 _LEAST_CUT, _GREATEST_CUT = 0.03, 0.5
+# Seconds of a window, at least, of a server that asks for a pause as long. A window holds so many
+# tokens; fewer are the burst of a small bucket.
+_WINDOW, _WINDOW_TOKENS = 1.0, 10.0
+# Seconds by which a Retry-After is too long on average, as it is a whole number of them.
+_ROUNDED = 0.5
+# The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
+_WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
-# longer, up to so many requests; and a pause, so it takes at least a multiple of that.
-_SHORTEST, _LONGEST = 10.0, 60.0
-_REQUESTS, _PAUSES = 200.0, 4.0
+# longer, up to so many requests.
+_SHORTEST, _LONGEST, _REQUESTS = 10.0, 60.0, 200.0
 # The next probe takes so many times as long as the one that a 429 has ended, and half of that one's
 # scale at least: of several clients that share a limit, one gets the 429s that another has caused.
 _LONGER = 2.0
@@ -36,7 +46,7 @@ _RISEN = 2.5
 # its limit was exceeded; before the first 429, with each step.
 _DOUBLED = 20.0
 # A step of the growth takes so many seconds and tokens, and that part of the rate has to be used.
-_STEP_SECONDS, _STEP_TOKENS = 0.5, 3
+_STEP_SECONDS, _STEP_TOKENS = 0.5, 2
 _USED = 0.9
 
 
@@ -48,8 +58,8 @@ class RateState:
     rate: float
     #: The greatest rate by what the server reports; infinite if it reports none.
     reported: float = math.inf
-    #: The bounds of the limit: the rate after the last cut, and the rate that was throttled.
-    #: Infinite before the first 429.
+    #: The bounds of the limit: the rate after the last cut, and the rate that was throttled, or
+    #: less if a window was full. Infinite before the first 429.
     lower: float = math.inf
     upper: float = math.inf
     #: Seconds of use from the last cut to the middle of the bounds, and those that have passed.
@@ -59,6 +69,12 @@ class RateState:
     cut_at: float = -math.inf
     #: Whether the server admitted a request that was sent after the last cut.
     is_open: bool = True
+    #: The last event: the throttled rate, when its first request was sent, whether that was in the
+    #: first second of use, and the pause.
+    throttled_rate: float = math.inf
+    throttled_at: float = math.inf
+    was_early: bool = False
+    pause: float = 0.0
     #: Until when it certainly admits nothing.
     closed_until: float = -math.inf
     #: Since when, by the time of sending, admitted tokens are counted.
@@ -79,8 +95,8 @@ class AdaptiveRate:
     The limiter then spaces requests evenly, and every outcome has to be reported:
     `Permit.report_success`, `Permit.report_throttled`. The sessions and transports do that.
 
-    With the throttled rate `U`, the rate `L` after the cut, and `x` the time in which the rate was
-    used since, from -1 (the cut) over 0 (the middle) to 1 (back at the throttled rate), the rate
+    With the upper bound `U`, the rate `L` after the cut, and `x` the time in which the rate was
+    used since, from -1 (the cut) over 0 (the middle) to 1 (back at the upper bound), the rate
     is ``sqrt(L * U) * sqrt(U / L) ** x**3``.
 
     Args:
@@ -148,9 +164,10 @@ class AdaptiveRate:
             return
         state.cut_at = now
         if state.is_open:
-            scale = max(_LONGER * state.used, 0.5 * state.scale, _PAUSES * pause, _SHORTEST)
+            scale = max(_LONGER * state.used, 0.5 * state.scale, _SHORTEST)
             state.scale = min(scale, max(_LONGEST, _REQUESTS / state.rate))
-            state.upper = state.rate
+            state.throttled_rate, state.throttled_at = state.rate, sent_at
+            state.was_early, state.pause = state.used < _WINDOW, pause
             state.closed_until = now + pause
             state.is_open = False
             self._cut(state)
@@ -184,8 +201,18 @@ class AdaptiveRate:
     def _cut(self, state: RateState) -> None:
         """Cut the throttled rate to between the bounds, by what is known so far."""
         elapsed = state.closed_until - state.opened_at
+        state.upper, weight = state.throttled_rate, _WEIGHT
+        seconds = max(state.throttled_at - state.opened_at, _WINDOW)
+        if state.pause >= _WINDOW and not state.was_early:
+            weight = _BUCKET_WEIGHT
+        # In two windows, the rate may not have been used all the time.
+        elif state.pause >= _WINDOW and (
+            state.admitted >= _WINDOW_TOKENS and seconds < 2.0 * _WINDOW
+        ):
+            state.upper = min(state.upper, state.admitted / seconds)
+            elapsed -= _ROUNDED
         admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
-        part = math.sqrt(admitted / state.upper)
+        part = (admitted / state.upper) ** weight
         part = min(max(part, 1.0 - _GREATEST_CUT), 1.0 - _LEAST_CUT)
         self._set(state, part * state.upper)
         state.lower = state.rate
@@ -204,10 +231,14 @@ class AdaptiveRate:
         seconds = state.step_end - state.step_at
         if seconds < _STEP_SECONDS or state.in_step < _STEP_TOKENS:
             return
-        state.step_at = state.step_end
+        began_at, state.step_at = state.step_at, state.step_end
         if state.in_step >= _USED * state.rate * seconds:
             if state.upper == math.inf:
-                self._set(state, 2.0 * state.rate)
+                before = state.rate
+                self._set(state, 2.0 * before)
+                if state.rate > before:
+                    # The slower steps before this one say nothing about the window that is open.
+                    state.opened_at, state.admitted = began_at, state.in_step
                 # Requests that were sent before the rate grew say nothing about the new one.
                 state.step_at = state.step_end = max(now, state.step_end)
             else:

@@ -2,8 +2,10 @@
 
 import pytest
 
-from aiothrottle import AdaptiveConcurrency, AdaptiveRate
-from tests.adaptive.searching import count, search, search_slots
+from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
+from aiothrottle.simulation import Server, simulate
+from aiothrottle.testing.server import AlgorithmName
+from tests.adaptive.searching import Arrival, count, search, search_slots
 from tests.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
 
 LIMIT = 20.0
@@ -38,6 +40,22 @@ def test_start_ten_times_too_slow_uses_ninety_percent(name: str) -> None:
         for seed in range(5)
     ]
     assert sum(rates) / 5 >= 0.9 * LIMIT
+
+
+@pytest.mark.parametrize("initial", [80.0, 2.0])
+@pytest.mark.parametrize("algorithm", ["sliding-window-log", "token-bucket"])
+def test_limit_is_found_within_ten_windows(algorithm: AlgorithmName, initial: float) -> None:
+    for seed in range(3):
+        outcome = simulate(
+            lambda: RateLimiter(AdaptiveRate(initial, 0.2, 400)),
+            Server("20/s", algorithm),
+            workers=50,
+            seconds=30.0,
+            seed=seed,
+        )
+        rate, throttled = count([Arrival(it.at, not it.refused) for it in outcome.arrivals], 10, 30)
+        assert rate >= 0.9 * LIMIT
+        assert throttled <= 0.01
 
 
 @pytest.mark.parametrize("initial", [100.0, 2.0])
