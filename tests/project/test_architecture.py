@@ -364,6 +364,7 @@ def test_package_alone_loads_no_third_party() -> None:
 
 ENTRY_POINTS = [
     "aiothrottle",
+    "aiothrottle.adaptive",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
     "aiothrottle.dashboard",
@@ -375,6 +376,7 @@ ENTRY_POINTS = [
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
+    "aiothrottle.simulation",
     "aiothrottle.stores",
     "aiothrottle.stores.memcached",
     "aiothrottle.stores.mongo",
