@@ -2,7 +2,7 @@
 
 Nothing is measured: real limiters are simulated on virtual time, so every machine gives the
 same results. The rules that others have published are in `benchmarks/rivals.py`. All tables, of 20
-seeds, are in docs/concepts/adaptive.md; docs/project/benchmarks.md has the results of 2 seeds.
+seeds, are in docs/concepts/adaptive.md; docs/project/benchmarks has the results of 2 seeds.
 """
 
 import argparse

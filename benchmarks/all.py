@@ -1,7 +1,7 @@
 """Everything, one after the other: `uv run benchmarks/all.py [--quick] [--only NAME] [--write]`.
 
-With `--write` tables and plots become docs/project/benchmarks.md, with each target and its
-result, reached or not. With `--only` some of it is measured again: the rest of the page stays.
+With `--write` each benchmark makes its page in docs/project/benchmarks, with its tables, its chart
+and its targets, reached or not; the first page lists the targets that are missed.
 """
 
 import argparse
@@ -28,9 +28,9 @@ import overhead
 import scale
 import stores
 import uncontended
-from measure import Report, machine, markdown, show
+from measure import Report, machine, markdown, put_into, show
 
-PAGE = Path(__file__).parent.parent / "docs" / "project" / "benchmarks.md"
+PAGES = Path(__file__).parent.parent / "docs" / "project" / "benchmarks"
 PEERS = (
     "aiolimiter",
     "asyncio-throttle",
@@ -79,80 +79,50 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     scale: lambda: scale.report(seconds=5.0, keys=1_000, processes=20),
 }
 
-HEAD = """\
-# Benchmarks
-
-Generated, not written: `{command}` made this page, and, with `--only`, parts of it anew.
-{machine}.
-{versions}.
-
-How it is measured: contestants in turn, many rounds, medians, and ratios between contestants that
-ran side by side; a process of its own where memory or the state of a loop would be disturbed.
-Results in seconds are of this machine; compare ratios.
-Each peer is used as its own documentation says (`benchmarks/peers.py`).
-
-## Targets
-
-"""
+MISSED = "**missed**"
 
 
-def page(reports: dict[ModuleType, Report], command: str) -> str:
-    """Return the page."""
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS]
-    parts = [HEAD.format(command=command, machine=machine(), versions=", ".join(versions))]
-    rows = [["", "wanted", "measured", ""]]
-    for found in reports.values():
-        rows += target_rows(found)
-    parts.append(markdown(rows) + "\n")
-    parts += [section(module, found) for module, found in reports.items()]
-    return "".join(parts)
-
-
-def target_rows(found: Report) -> list[list[str]]:
-    """Return the targets, as rows of their table."""
-    signs = {True: "reached", False: "**missed**"}
-    return [
-        [f"{found.title}: {target.what}", target.wanted, target.found, signs[target.reached]]
-        for target in found.targets
+def page(module: ModuleType, found: Report) -> str:
+    """Return the page of one benchmark."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PEERS)
+    about = (module.__doc__ or "").strip().partition("\n\n")[2].strip()
+    command = f"uv run benchmarks/all.py --only {module.__name__} --write"
+    parts = [
+        f"# {found.title}\n\n`{command}` made this page.\n{machine()}.\n{versions}.\n\n{about}\n"
     ]
-
-
-def section(module: ModuleType, found: Report) -> str:
-    """Return the section of the page about one benchmark."""
-    about = (module.__doc__ or "").strip().partition("\n\n")[2]
-    parts = [f"\n## {found.title}\n\n{about.strip()}\n"]
     if found.chart:
         parts.append(f"\n{found.chart.shown()}\n")
     parts += [f"\n{caption}\n\n{markdown(table)}\n" for caption, table in found.tables]
+    if found.targets:
+        signs = {True: "reached", False: MISSED}
+        rows = [[it.what, it.wanted, it.found, signs[it.reached]] for it in found.targets]
+        parts.append(f"\n## Targets\n\n{markdown([['', 'wanted', 'measured', ''], *rows])}\n")
     return "".join(parts)
 
 
-def renewed(text: str, module: ModuleType, found: Report) -> str:
-    """Return the page with a new run of one benchmark; what the page lacks comes last."""
-    lines, mark = text.split("\n"), f"| {found.title}: "
-    rows = markdown([[""] * 4, *target_rows(found)]).split("\n")[2:]
-    if not any(line.startswith(mark) for line in lines):
-        # The table of the targets ends before the first section.
-        end = lines.index("", lines.index("## Targets") + 2)
-        lines.insert(end, mark)
-    first = next(number for number, line in enumerate(lines) if line.startswith(mark))
-    lines = [line for line in lines if not line.startswith(mark)]
-    lines[first:first] = rows
-    before, _, rest = "\n".join(lines).partition(f"\n## {found.title}\n")
-    _, head, after = rest.partition("\n## ")
-    return before.rstrip("\n") + "\n" + section(module, found) + head + after
+def missed(pages: Path) -> str:
+    """Return a table of the targets that are missed, of all pages."""
+    rows = [["benchmark", "target", "wanted", "measured"]]
+    for path in sorted(pages.glob("*.md")):
+        if path.name == "index.md":
+            continue
+        text = path.read_text(encoding="utf-8")
+        title = text.partition("\n")[0].removeprefix("# ")
+        lines = [line for line in text.split("\n") if line.endswith(f"| {MISSED} |")]
+        rows += [[f"[{title}]({path.name})", *line[2:-2].split(" | ")[:3]] for line in lines]
+    return markdown(rows, texts=2)
 
 
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute, for a first impression")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="write the pages")
     names = [module.__name__ for module in FULL]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     options = parser.parse_args()
-    if options.quick and options.only and options.write:
-        parser.error("--only and --write update a full run: leave out --quick")
+    if options.quick and options.write:
+        parser.error("--write is for full runs: leave out --quick")
     print(machine())
     begun = time.monotonic()
     reports: dict[ModuleType, Report] = {}
@@ -168,14 +138,11 @@ def main() -> None:
         for found in reports.values():
             if found.chart:
                 draw(found.chart)
-    if options.write and options.only:
-        text = PAGE.read_text(encoding="utf-8")
+    if options.write:
         for module, found in reports.items():
-            text = renewed(text, module, found)
-        PAGE.write_text(text, encoding="utf-8")
-    elif options.write:
-        flags = "--quick --write" if options.quick else "--write"
-        PAGE.write_text(page(reports, f"uv run benchmarks/all.py {flags}"), encoding="utf-8")
+            path = PAGES / f"{module.__name__}.md"
+            path.write_text(page(module, found), encoding="utf-8")
+        put_into(PAGES / "index.md", "all.py", missed(PAGES))
 
 
 if __name__ == "__main__":

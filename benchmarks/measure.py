@@ -71,8 +71,8 @@ class Chart:
     def shown(self) -> str:
         """Return the lines of a page that show the chart."""
         return (
-            f"![{self.caption}](../pictures/{self.file('light')}){{.only-light}}\n"
-            f"![The same picture on dark paper.](../pictures/{self.file('dark')}){{.only-dark}}"
+            f"![{self.caption}](../../pictures/{self.file('light')}){{.only-light}}\n"
+            f"![The same picture on dark paper.](../../pictures/{self.file('dark')}){{.only-dark}}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The plots of docs/project/benchmarks.md, which `benchmarks/all.py --write` draws from its charts.
+"""The plots of docs/project/benchmarks, which `benchmarks/all.py --write` draws from its charts.
 
 Horizontal bars, one below the other, each with its value: ours, peers and yardsticks have a colour
 each. The same chart is the same file.

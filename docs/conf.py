@@ -1,5 +1,6 @@
 """How Sphinx builds these pages: `sphinx-build -W docs docs/_build`."""
 
+import os
 from typing import Any
 
 from aiothrottle import __version__
@@ -12,7 +13,9 @@ version = release = __version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxext.opengraph",
@@ -40,6 +43,14 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True  # "Retry()", not all that is in one
 autodoc_default_options = {"members": True, "show-inheritance": True}
 copybutton_prompt_text = "$ "
+
+# The names of others are links where the docs are published; elsewhere a build needs no network.
+if os.environ.get("AIOTHROTTLE_DOCS_LINKS"):
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "aiohttp": ("https://docs.aiohttp.org/en/stable", None),
+        "redis": ("https://redis.readthedocs.io/en/stable", None),
+    }
 
 # Every name in a signature has to be on the page of the API, but for those of others and for those
 # that nobody makes or names: states, type variables, and the insides of a base.

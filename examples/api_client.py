@@ -15,8 +15,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
-from aiothrottle import RateLimiter
-from aiothrottle.aiohttp import Retry, ThrottledSession
+from aiothrottle import RateLimiter, Retry
+from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.testing import RateLimitedServer
 
 

@@ -14,7 +14,7 @@ read by `now`.
 import math
 from typing import TYPE_CHECKING, Any
 
-from aiothrottle.algorithms.all_of import AllOf
+from aiothrottle.algorithms.all_of import AllOf, parts_of
 from aiothrottle.algorithms.capabilities import Capabilities, capabilities, inherit, max_wait
 from aiothrottle.algorithms.per_resource import PerResource
 from aiothrottle.algorithms.server_quota import ServerQuota, ServerQuotaState

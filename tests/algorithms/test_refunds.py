@@ -177,7 +177,7 @@ def test_reservations_refunded_in_reverse_leave_no_trace() -> None:
 
 @virtual
 async def test_slow_shopify_calls_use_the_whole_rate() -> None:
-    """As in docs/guides/recipes.md: 200 queries of 46 points reserved at 101; each takes a second.
+    """As in docs/guides/shopify.md: 200 queries of 46 points reserved at 101; each takes a second.
 
     Their real cost is available after 164 s: 1000 points at first, then 50 a second.
     """

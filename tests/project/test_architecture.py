@@ -378,6 +378,7 @@ def test_package_alone_loads_no_third_party() -> None:
 
 ENTRY_POINTS = [
     "aiothrottle",
+    "aiothrottle.adaptive",
     "aiothrottle.aiohttp",
     "aiothrottle.algorithms",
     "aiothrottle.dashboard",
@@ -392,6 +393,7 @@ ENTRY_POINTS = [
     "aiothrottle.metrics.opentelemetry",
     "aiothrottle.metrics.prometheus",
     "aiothrottle.retry",
+    "aiothrottle.simulation",
     "aiothrottle.stores",
     "aiothrottle.stores.memcached",
     "aiothrottle.stores.mongo",
