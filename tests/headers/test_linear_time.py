@@ -126,9 +126,12 @@ def expressions() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
 
 def patterns_in(value: object) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern):
-        pattern = cast("re.Pattern[str]", value)
-        assert isinstance(pattern.pattern, str), "bytes: extend the test"
-        yield pattern
+        pattern = cast("re.Pattern[str] | re.Pattern[bytes]", value)
+        text = pattern.pattern
+        if isinstance(text, bytes):  # the same expression, of characters
+            yield re.compile(text.decode("latin-1"), pattern.flags | re.ASCII)
+        else:
+            yield cast("re.Pattern[str]", pattern)
     elif isinstance(value, list | tuple | set | frozenset):
         for each in cast("Iterable[object]", value):
             yield from patterns_in(each)
