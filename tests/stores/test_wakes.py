@@ -146,12 +146,14 @@ async def gate_and_pair(
 async def keeps_its_pace(pair: Pair, harm: Callable[[], object], *, again: bool = True) -> None:
     """Without what it tests the pace falls by half or more; a busy machine has three attempts."""
     usual, pace = await pair.pace(SECONDS / 2), 0.0
+    # A harm that lasts leaves no second measurement of the usual pace beside that of the pace.
+    least = 0.8 if again else 0.65
     for attempt in range(3):
         if attempt and again:
             usual = await pair.pace(SECONDS / 2)
         harm()
         pace = await pair.pace(SECONDS)
-        if pace >= 0.8 * usual:
+        if pace >= least * usual:
             return
     pytest.fail(f"{pace:.0f} grants/s, {usual:.0f} before")
 
