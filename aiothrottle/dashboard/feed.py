@@ -1,6 +1,7 @@
-"""The data of one limiter for the live page: counters, and the present state.
+"""The data of one limiter for the live page: counters, the present state, and the last minutes.
 
-The page computes rates from the counters and the time of each event. Time is an argument here.
+Rates are sampled here, whether or not a page is open, so that one that is opened late shows the
+past. Time is an argument here.
 """
 
 import ipaddress
@@ -10,6 +11,8 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TypedDict
 
 from aiothrottle import events
+from aiothrottle.dashboard.history import History, Speed
+from aiothrottle.dashboard.shared_use import shared_use
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.metrics import gauges
 from aiothrottle.metrics.recorder import Counts, Recording
@@ -28,7 +31,8 @@ class State(TypedDict):
     """The counters and the state of one key, or of all together."""
 
     name: str
-    tokens: float
+    rate: float | None
+    perSecond: float | None
     granted: int
     inFlight: int
     waiting: int
@@ -39,24 +43,36 @@ class State(TypedDict):
 
 
 class Pause(TypedDict):
-    """A pause that began."""
+    """The pauses of one key for one reason, of which the last one is shown."""
 
     ago: float
     key: str
     seconds: float
     reason: str
+    count: int
 
 
 class Snapshot(State):
     """The data of one limiter."""
 
     limits: list[str]
-    perSecond: float | None
     slots: int | None
+    inUse: float | None
     keys: list[State] | None
     keyCount: int
     pauses: list[Pause]
     storeDownFor: float | None
+
+
+class _Key:
+    """A key that is remembered."""
+
+    __slots__ = ("counts", "rate", "speed")
+
+    def __init__(self, label: str) -> None:
+        self.counts = Counts(label)
+        self.speed = Speed()
+        self.rate: float | None = None
 
 
 class Feed:
@@ -76,11 +92,32 @@ class Feed:
         label: Callable[[Hashable], str] | None,
         clock: Callable[[], float],
     ) -> None:
+        self.name = name
         self._label = label or Labels()
         self._clock = clock
-        self._keys = OrderedDict[Hashable, Counts]()
+        self._keys = OrderedDict[Hashable, _Key]()
         self._recording = Recording(limiter, Counts(name), self._counts_of, clock=clock)
+        self._speed, self._history = Speed(), History()
+        self._rate: float | None = None
+        self._in_use: float | None = None
         self.stop: Callable[[], None] = self._recording.stop
+
+    def sample(self) -> None:
+        """Sample the rates of now; to be called twice a second."""
+        now, limiter = self._clock(), self._recording.limiter
+        self._rate = self._speed.mark(now, self._recording.own.tokens)
+        if self._rate is not None:
+            self._history.add(now, self._rate, gauges.tokens_per_second(limiter))
+        for key in self._latest().values():
+            key.rate = key.speed.mark(now, key.counts.tokens)
+
+    async def ask_store(self) -> None:
+        """Ask the store how much of the limit all processes use."""
+        self._in_use = await shared_use(self._recording.limiter)
+
+    def history(self) -> list[tuple[float, float, float | None]]:
+        """Return the rates of the last minutes: when, the rate, and the limit per second."""
+        return [*self._history.points]
 
     def snapshot(self) -> Snapshot:
         """Return the data of now."""
@@ -88,34 +125,38 @@ class Feed:
         limiter, down_since = recording.limiter, recording.store_down_since
         keyed = limiter if isinstance(limiter, KeyedRateLimiter) else None
         return {
-            **_state(recording.own, limiter),
+            **_state(recording.own, self._rate, limiter),
             "limits": [
                 f"{number(rate.limit, 6)} per {number(rate.period, 6)} s"
                 for rate in gauges.rates(limiter)
             ],
-            "perSecond": gauges.tokens_per_second(limiter),
             "slots": gauges.concurrency_limit(limiter),
+            "inUse": self._in_use,
             "keys": None if keyed is None else self._states_of(keyed),
             "keyCount": 0 if keyed is None else len(keyed),
             "pauses": [
                 {
-                    "ago": now - at,
-                    "key": counts.label,
-                    "seconds": pause.seconds,
-                    "reason": events.REASONS[pause.reason],
+                    "ago": now - group.at,
+                    "key": group.series.label,
+                    "seconds": group.seconds,
+                    "reason": events.REASONS[group.reason],
+                    "count": group.count,
                 }
-                for at, counts, pause in reversed(recording.pauses)
+                for group in reversed(recording.pauses.values())
             ],
             "storeDownFor": None if down_since is None else now - down_since,
         }
 
+    def _latest(self) -> dict[Hashable, _Key]:
+        """Return the most recently active keys."""
+        return dict(list(self._keys.items())[-_SHOWN:])
+
     def _states_of(self, limiter: KeyedRateLimiter) -> list[State]:
         """Return the most recently active keys, by name, so that rows keep their place."""
-        latest = list(self._keys.items())[-_SHOWN:]
         states = [
             # `limiter[key]` alone would make a forgotten key anew.
-            _state(counts, limiter[key] if key in limiter else None)  # noqa: SIM401
-            for key, counts in latest
+            _state(each.counts, each.rate, limiter[key] if key in limiter else None)  # noqa: SIM401
+            for key, each in self._latest().items()
         ]
         return sorted(states, key=lambda each: each["name"])
 
@@ -123,20 +164,21 @@ class Feed:
         yield self._recording.own
         if key is None:
             return
-        counts = self._keys.get(key)
-        if counts is None:
-            counts = self._keys[key] = Counts(self._label(key))
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = _Key(self._label(key))
             if len(self._keys) > _REMEMBERED:
                 self._keys.popitem(last=False)
         else:
             self._keys.move_to_end(key)
-        yield counts
+        yield known.counts
 
 
-def _state(counts: Counts, limiter: gauges.AnyLimiter | None) -> State:
+def _state(counts: Counts, rate: float | None, limiter: gauges.AnyLimiter | None) -> State:
     return {
         "name": counts.label,
-        "tokens": counts.tokens,
+        "rate": rate,
+        "perSecond": gauges.tokens_per_second(limiter) if limiter else None,
         "granted": sum(counts.waits),
         "inFlight": gauges.in_flight(limiter) if limiter else 0,
         "waiting": gauges.waiting(limiter) if limiter else 0,

@@ -1,7 +1,6 @@
 "use strict";
 
-// Seconds over which a rate is averaged, and seconds that the chart shows.
-const AVERAGED = 5;
+// Seconds that the chart shows.
 const SHOWN = 120;
 
 const byName = new Map();
@@ -30,25 +29,13 @@ function paused(state) {
   return state.pausedFor > 0 ? `for ${seconds(state.pausedFor)}` : "no";
 }
 
-// The rate at which a counter grows.
-class Speed {
-  constructor() {
-    this.marks = [];
-  }
-
-  mark(at, count) {
-    this.marks.push([at, count]);
-    while (this.marks.length > 2 && this.marks[1][0] <= at - AVERAGED) {
-      this.marks.shift();
-    }
-    const [since, before] = this.marks[0];
-    return at > since ? (count - before) / (at - since) : 0;
-  }
+function rateOf(state) {
+  const of = state.perSecond === null ? "" : ` of ${rounded(state.perSecond)}`;
+  return `${state.rate === null ? "\u2013" : rounded(state.rate)}${of}/s`; // a dash: not known yet
 }
 
 class Row {
   constructor(labels) {
-    this.speed = new Speed();
     this.row = document.createElement("tr");
     this.row.setAttribute("role", "row");
     this.cells = labels.map((label, index) => {
@@ -64,10 +51,10 @@ class Row {
     });
   }
 
-  show(at, key) {
+  show(key) {
     const texts = [
       key.name,
-      `${rounded(this.speed.mark(at, key.tokens))}/s`,
+      rateOf(key),
       key.inFlight,
       key.waiting,
       key.granted,
@@ -85,7 +72,7 @@ class Card {
     const copy = document.getElementById("limiter").content.cloneNode(true);
     this.section = copy.querySelector("section");
     this.section.querySelector("h2").textContent = name;
-    this.speed = new Speed();
+    // When, the rate, and the limit at that time.
     this.points = [];
     this.rows = new Map();
     this.labels = [...this.section.querySelectorAll("thead th")].map((each) => each.textContent);
@@ -108,12 +95,10 @@ class Card {
   }
 
   show(at, limiter) {
-    const rate = this.speed.mark(at, limiter.tokens);
     const slots = limiter.slots === null ? [] : [`${limiter.slots} at once`];
     const limits = [...limiter.limits, ...slots].join(", ");
     put(this.section.querySelector(".limits"), limiter.keys ? "a limit for each key" : limits || "no limit");
-    const of = limiter.perSecond === null ? "" : ` of ${rounded(limiter.perSecond)}`;
-    this.is("rate", `${rounded(rate)}${of}/s`);
+    this.is("rate", rateOf(limiter));
     this.is("inFlight", limiter.slots === null ? limiter.inFlight : `${limiter.inFlight} of ${limiter.slots}`);
     for (const name of ["waiting", "granted", "throttled", "retried", "rejected"]) {
       this.is(name, limiter[name]);
@@ -121,9 +106,14 @@ class Card {
     const held = (limiter.keys || []).filter((key) => key.pausedFor > 0).length;
     const text = limiter.keys ? (held ? `${held} of ${limiter.keyCount}` : "no") : paused(limiter);
     this.is("paused", text).classList.toggle("paused", held > 0 || limiter.pausedFor > 0);
+    const shared = this.is("inUse", limiter.inUse === null ? "" : `${Math.round(100 * limiter.inUse)} %`);
+    shared.parentElement.hidden = limiter.inUse === null;
     this.showStore(limiter.storeDownFor);
-    this.draw(at, rate, limiter.perSecond);
-    this.showKeys(at, limiter);
+    if (limiter.rate !== null) {
+      this.points.push([at, limiter.rate, limiter.perSecond]);
+      this.draw(at, limiter);
+    }
+    this.showKeys(limiter);
     this.showPauses(at, limiter.pauses);
   }
 
@@ -137,30 +127,27 @@ class Card {
     put(line, line.hidden ? "" : `The store has not answered for ${seconds(downFor)}.`);
   }
 
-  draw(at, rate, limit) {
-    // The average over a short time would be a peak.
-    if (at - this.speed.marks[0][0] >= AVERAGED / 2) {
-      this.points.push([at, rate]);
-    }
-    if (!this.points.length) {
-      return;
-    }
+  draw(at, { rate, perSecond: limit }) {
     while (this.points[0][0] < at - SHOWN) {
       this.points.shift();
     }
-    const most = 1.1 * Math.max(limit || 0, ...this.points.map((point) => point[1]), 1);
-    const height = (value) => (100 * (1 - value / most)).toFixed(2);
-    const places = this.points.map(([when, value]) => `${(SHOWN + when - at).toFixed(2)},${height(value)}`);
-    this.section.querySelector("path.rate").setAttribute("d", `M${places.join("L")}`);
-    const line = limit === null ? "" : `M0,${height(limit)}H${SHOWN}`;
-    this.section.querySelector("path.limit").setAttribute("d", line);
+    const most = 1.1 * Math.max(1, ...this.points.flatMap(([, value, of]) => [value, of || 0]));
+    const place = (when, value) =>
+      `${(SHOWN + when - at).toFixed(2)},${(100 * (1 - value / most)).toFixed(2)}`;
+    const line = (index) =>
+      this.points
+        .filter((point) => point[index] !== null)
+        .map((point, number) => `${number ? "L" : "M"}${place(point[0], point[index])}`)
+        .join("");
+    this.section.querySelector("path.rate").setAttribute("d", line(1));
+    this.section.querySelector("path.limit").setAttribute("d", line(2));
     put(this.section.querySelector(".most"), `${rounded(most)}/s`);
     put(this.section.querySelector(".key"), limit === null ? "" : "; dashed: the limit in the long run");
     const suffix = limit === null ? "" : `, limit ${rounded(limit)} per second`;
     this.section.querySelector("svg").setAttribute("aria-label", `now ${rounded(rate)} per second${suffix}`);
   }
 
-  showKeys(at, limiter) {
+  showKeys(limiter) {
     const hosts = this.section.querySelector(".hosts");
     hosts.hidden = !limiter.keys || !limiter.keys.length;
     if (hosts.hidden) {
@@ -172,7 +159,7 @@ class Card {
     const rows = new Map();
     limiter.keys.forEach((key) => {
       const row = this.rows.get(key.name) || new Row(this.labels);
-      row.show(at, key);
+      row.show(key);
       rows.set(key.name, row);
     });
     const body = hosts.querySelector("tbody");
@@ -192,7 +179,8 @@ class Card {
     }
     pauses.forEach((pause, index) => {
       const item = list.children[index] || list.appendChild(document.createElement("li"));
-      put(item, `${seconds(pause.ago)} ago: ${pause.key}, for ${seconds(pause.seconds)}; ${pause.reason}`);
+      const times = pause.count > 1 ? ` (the last of ${pause.count})` : "";
+      put(item, `${seconds(pause.ago)} ago: ${pause.key}, for ${seconds(pause.seconds)}${times}; ${pause.reason}`);
     });
     if (pauses.length) {
       const began = at - pauses[0].ago;
@@ -229,17 +217,25 @@ function say(text, lost) {
   state.classList.toggle("lost", lost);
 }
 
+function card(name) {
+  if (!byName.has(name)) {
+    byName.set(name, new Card(name));
+  }
+  return byName.get(name);
+}
+
 const events = new EventSource("/events");
+// The first event of each stream: also after a pause of the connection the chart has no gap.
+events.addEventListener("history", (message) => {
+  JSON.parse(message.data).forEach(({ name, points }) => {
+    card(name).points = points;
+  });
+});
 events.onmessage = (message) => {
   const { at, facts, limiters } = JSON.parse(message.data);
   say("live", false);
   showFacts(facts);
-  limiters.forEach((limiter) => {
-    if (!byName.has(limiter.name)) {
-      byName.set(limiter.name, new Card(limiter.name));
-    }
-    byName.get(limiter.name).show(at, limiter);
-  });
+  limiters.forEach((limiter) => card(limiter.name).show(at, limiter));
 };
 events.addEventListener("end", () => {
   events.close();

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
+from typing import NoReturn
 
 from aiohttp import web
 from yarl import URL
@@ -66,8 +67,9 @@ async def serve(
 ) -> AsyncGenerator[str]:
     """Serve a live page of a limiter, or of several by name, until the end of the block.
 
-    Yields the URL of the page. The page shows the rate beside the limit, the queue, the requests in
-    flight, rejected and throttled requests, pauses, and a table of the most recently active keys.
+    Yields the URL of the page. The page shows the rate of the last two minutes beside the limit,
+    the queue, the requests in flight, rejected and throttled requests, pauses, a table of the most
+    recently active keys, and with a store how much of the limit all processes use.
 
     Args:
         limiters: The limiter, or limiters by name.
@@ -106,6 +108,8 @@ async def serve(
             stack.callback(feed.stop)
         stack.callback(connections.abort)
         stack.push_async_callback(runner.cleanup)
+        for repeated in (page.sample, page.ask_stores):
+            stack.push_async_callback(_cancel, asyncio.create_task(repeated()))
         await runner.setup()
         # asyncio accepts as many connections in one turn before the excess ones are closed: with
         # its default of 100, a burst takes all descriptors, and then it accepts none for a second.
@@ -148,6 +152,20 @@ class _Page:
         self.app.router.add_get("/events", self._stream)
         self.app.on_shutdown.append(self._end)
 
+    async def sample(self) -> NoReturn:
+        """Sample all rates twice a second, so that a page that is opened late shows the past."""
+        while True:
+            for feed in self._feeds:
+                feed.sample()
+            await asyncio.sleep(_TICK)
+
+    async def ask_stores(self) -> NoReturn:
+        """Ask the stores of shared limits, while a page is open."""
+        while True:
+            if self._streams:
+                await asyncio.gather(*(feed.ask_store() for feed in self._feeds))
+            await asyncio.sleep(_TICK)
+
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send the present state every half second, until the page or the server ends."""
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
@@ -176,6 +194,8 @@ class _Page:
             ConnectionError: The stream was closed.
             TimeoutError: The page does not read it.
         """
+        history = [{"name": feed.name, "points": feed.history()} for feed in self._feeds]
+        await _write(response, f"event: history\ndata: {json.dumps(history)}\n\n")
         taken_at = time.monotonic()
         while not self._ending.is_set():
             # No event is sent before the kernel has taken the last one: they would pile up.
@@ -189,8 +209,8 @@ class _Page:
                     await self._ending.wait()
             except TimeoutError:
                 pass
-        # Otherwise the page would reconnect again and again.
-        await _write(response, "event: end\ndata:\n\n")
+        # The final state; and the end, as otherwise the page would reconnect again and again.
+        await _write(response, f"data: {self._now()}\n\nevent: end\ndata:\n\n")
 
     def _make_room(self) -> None:
         """Close a stream if there are too many: an unread one, or else the oldest.
@@ -223,6 +243,14 @@ def _always(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Strea
         return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     return answer
+
+
+async def _cancel(task: asyncio.Task[NoReturn]) -> None:
+    """End a task that repeats. An error that ended it before is raised."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 def _bound_buffer(transport: asyncio.Transport) -> None:

@@ -7,14 +7,15 @@ is not recorded, but read on demand: see `aiothrottle.metrics.gauges`.
 
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from aiothrottle import events
 from aiothrottle.metrics import gauges
 
-__all__ = ["Counted", "Counts", "Recorder", "Recording"]
+__all__ = ["Counted", "Counts", "Pauses", "Recorder", "Recording"]
 
 #: Events that are counted by their type and reason. Of `Granted`, costs and waits are summed.
 Counted: TypeAlias = (
@@ -22,7 +23,7 @@ Counted: TypeAlias = (
 )
 
 _OTHER = "other"  # the label of all keys without a series of their own
-_PAUSES = 10  # pauses that are kept
+_PAUSES = 10  # groups of pauses that are kept
 
 
 class _Series(Protocol):
@@ -70,6 +71,17 @@ class Counts:
         return sum(count for (each, _), count in list(self.kinds.items()) if each is kind)
 
 
+@dataclass(slots=True)
+class Pauses(Generic[S]):
+    """The pauses of one series for one reason; the last one is described."""
+
+    series: S
+    reason: events.Reason
+    at: float
+    seconds: float
+    count: int
+
+
 class Recording(Generic[S]):
     """Records one limiter, from now on until `stop`.
 
@@ -94,8 +106,8 @@ class Recording(Generic[S]):
         #: Whether the store answers; None: no event about a store yet.
         self.store_up: bool | None = None
         self.store_down_since: float | None = None
-        #: The latest pauses: when each began, and the series of its key.
-        self.pauses: deque[tuple[float, S, events.Paused]] = deque(maxlen=_PAUSES)
+        #: The latest pauses, the last one at the end.
+        self.pauses: OrderedDict[Hashable, Pauses[S]] = OrderedDict()
         self._last_outage = -1
         self._series_of = series_of
         self._clock = clock
@@ -111,7 +123,7 @@ class Recording(Generic[S]):
             case events.Rejected():
                 self._count(event, event.reason)
             case events.Paused():
-                self.pauses.append((self._clock(), self._count(event, event.reason), event))
+                self._pause(event)
             case events.StoreDown():
                 if self.store_down_since is None:
                     self.store_down_since = self._clock()
@@ -124,6 +136,14 @@ class Recording(Generic[S]):
                 self.store_up, self.store_down_since = True, None
             case _:  # the gauges show adapted limits and the server's quota
                 pass
+
+    def _pause(self, event: events.Paused) -> None:
+        series, key = self._count(event, event.reason), (event.key, event.reason)
+        last = self.pauses.pop(key, None)
+        count = 1 if last is None else last.count + 1
+        self.pauses[key] = Pauses(series, event.reason, self._clock(), event.seconds, count)
+        if len(self.pauses) > _PAUSES:
+            self.pauses.popitem(last=False)
 
     def _count(self, event: Counted, reason: str) -> S:
         """Count in all series of the key, and return the last one."""

@@ -87,6 +87,9 @@ def test_live_page_shows_and_ends_with_the_run(tmp_path: Path) -> None:
             assert messages.startswith("Live page: http://127.0.0.1:")
             until_sent(server, 5)
             with urllib.request.urlopen(f"{messages.split()[-1]}events") as page:
+                assert page.readline() == b"event: history\n"
+                assert page.readline().startswith(b"data: [")
+                page.readline()
                 state = json.loads(page.readline().removeprefix(b"data: "))
                 fetch.send_signal(signal.SIGINT)
                 rest = page.read()
@@ -120,7 +123,7 @@ def test_live_page_is_served_despite_many_connections() -> None:
             with urllib.request.urlopen(url, timeout=4) as page:
                 assert page.status == 200
             with urllib.request.urlopen(f"{url}events", timeout=4) as page:
-                assert page.readline().startswith(b"data: ")
+                assert page.readline() == b"event: history\n"
         finally:
             fetch.kill()
         assert fetch.stderr.read() == ""

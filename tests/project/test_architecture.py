@@ -170,7 +170,9 @@ TABLE = """
     simulation   | simulation.*                                              |
     simulation.* | simulation.* testing.* _http.reports limiter permit retry rate errors   | asyncio random
     dashboard    | dashboard.server                                          |
-    dashboard.feed | events metrics.gauges keyed metrics.recorder                    |
+    dashboard.feed | dashboard.history dashboard.shared_use events metrics.gauges keyed metrics.recorder |
+    dashboard.history |                                                      |
+    dashboard.shared_use | metrics.gauges keyed limiter errors               | asyncio
     dashboard.connections |                                                  | asyncio
     dashboard.server | dashboard.* metrics.gauges                                    | asyncio importlib socket time aiohttp yarl
     redact       |                                                           |
