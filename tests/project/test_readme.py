@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from aiothrottle.testing import RateLimitedServer
@@ -27,6 +28,7 @@ async def run(url: str) -> tuple[str, str]:
     return output.decode(), errors.decode()
 
 
+@pytest.mark.slow
 async def test_program_of_the_readme_prints_what_it_says() -> None:
     sent = 0
 
@@ -42,6 +44,7 @@ async def test_program_of_the_readme_prints_what_it_says() -> None:
         assert server.audit.greatest_concurrency <= 4
 
 
+@pytest.mark.slow
 async def test_program_of_the_readme_names_a_server_that_is_down(unused_tcp_port: int) -> None:
     output, errors = await run(f"http://127.0.0.1:{unused_tcp_port}/")
     assert output == ""
