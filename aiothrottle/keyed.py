@@ -16,6 +16,7 @@ from aiothrottle._core.limits import UNCHANGED, Unchanged
 from aiothrottle._core.plan import ConcurrencyLimit, RateLimit, misplaced
 from aiothrottle._core.threads import check_thread
 from aiothrottle.amounts import Cost
+from aiothrottle.arguments import check_names
 from aiothrottle.decision import Decision
 from aiothrottle.errors import entered_before, no_copy
 from aiothrottle.limiter import RateLimiter, entry_of, limiter_around
@@ -82,6 +83,7 @@ class KeyedRateLimiter:
     ) -> None:
         if positional:
             raise misplaced("KeyedRateLimiter", rate_limit, positional)
+        check_names("KeyedRateLimiter", _ARGUMENTS, {"rate_limit": rate_limit, **options})
         self._defaults: dict[str, Any] = {
             "rate_limit": rate_limit,
             "concurrency_limit": concurrency_limit,

@@ -24,6 +24,7 @@ from aiothrottle._core.plan import (
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import Cost, read_cost
+from aiothrottle.arguments import explains_arguments
 from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy, too_high
@@ -42,6 +43,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
+@explains_arguments
 class RateLimiter:
     """Limits how many requests start per period, and how many are in flight at once.
 
@@ -445,7 +447,14 @@ class RateLimiter:
         if self._engine.resources and cost is not ONE:
             tokens = read_cost(cost, self._engine.resources)
         else:
-            check_number("a cost", cost, "tokens")
+            try:
+                check_number("a cost", cost, "tokens")
+            except TypeError as error:
+                if isinstance(cost, str):  # the name of a bucket, as other libraries have it
+                    raise TypeError(
+                        f"{error}; for a limit of each name: KeyedRateLimiter"
+                    ) from None
+                raise
         return tokens
 
     def _bind_if_running(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
+from aiothrottle.arguments import explains_arguments
 from aiothrottle.budget import RetryBudget
 from aiothrottle.checks import check_choice, check_number, check_whole
 from aiothrottle.redact import shown
@@ -22,6 +23,7 @@ _RETRIED_BY_STATUS = frozenset({429, 503})
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 
 
+@explains_arguments
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Which failures are retried, how often, and after what delay.

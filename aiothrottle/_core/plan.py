@@ -331,7 +331,9 @@ def misplaced(kind: str, rate_limit: object, others: tuple[object, ...]) -> Type
     Other libraries take the period there: 10 and 60 must not become 10 per second and 60 slots.
     """
     write = f"concurrency_limit={others[0]!r}"
-    if all(type(each) in {int, float} for each in (rate_limit, others[0])):
+    if isinstance(others[0], (Rate, str)):
+        write = f"{kind}({[rate_limit, *others]!r})"
+    elif all(type(each) in {int, float} for each in (rate_limit, others[0])):
         write = f"{kind}('{rate_limit}/{others[0]}s') or {write}"
     return TypeError(
         f"{kind}() takes only the rate limit by position, "

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aiothrottle._http.admission import Admission, Target
-from aiothrottle._http.options import Options, check_names, names_of
+from aiothrottle._http.options import Options, names_of
 from aiothrottle.amounts import Cost
+from aiothrottle.arguments import check_names
 from aiothrottle.checks import check_number
 from aiothrottle.hooks import Request, SettleHook, Throttle
 from aiothrottle.permit import ONE

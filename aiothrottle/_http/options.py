@@ -5,12 +5,12 @@ makes an `Options` of them with `read_options`. A new option is a line in one of
 field of `Options`, and a check if it can have a wrong value.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from aiothrottle.adaptive import AdaptiveThrottling
+from aiothrottle.arguments import check_names
 from aiothrottle.checks import check_choice, check_number
 from aiothrottle.headers import Profile
 from aiothrottle.hooks import CostHook, KeyHook, PriorityHook, SettleHook
@@ -27,7 +27,6 @@ __all__ = [
     "SessionOptions",
     "ThrottleOptions",
     "WebsocketOptions",
-    "check_names",
     "names_of",
     "read_options",
 ]
@@ -200,19 +199,3 @@ def read_options(owner: str, kind: type[Mapping[str, object]], given: Mapping[st
     """
     check_names(owner, names_of(kind), given)
     return Options(**given)
-
-
-def check_names(
-    owner: str, known: Collection[str], given: Iterable[str], *, elsewhere: str = ""
-) -> None:
-    """Raise a TypeError if a given name is not known; `elsewhere` follows it in the message.
-
-    >>> check_names("ThrottleMiddleware", {"max_hold", "retry"}, ["max_holds"])
-    Traceback (most recent call last):
-    TypeError: ThrottleMiddleware has no argument 'max_holds'; did you mean 'max_hold'?
-    """
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{owner} has no argument {name!r}{elsewhere}{hint}")

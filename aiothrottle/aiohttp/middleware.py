@@ -17,7 +17,6 @@ from aiothrottle._http.options import (
     Options,
     RetryOptions,
     SessionOptions,
-    check_names,
     names_of,
     read_options,
 )
@@ -26,6 +25,7 @@ from aiothrottle.aiohttp.arguments import SessionArguments, read_arguments
 from aiothrottle.aiohttp.body import buffer_request, is_replayable, prepare_again
 from aiothrottle.aiohttp.resending import without_resending
 from aiothrottle.aiohttp.views import view_of_request
+from aiothrottle.arguments import check_names
 from aiothrottle.hooks import Request
 from aiothrottle.permit import Permit
 from aiothrottle.redact import shown

@@ -24,7 +24,7 @@ PACKAGE = Path(aiothrottle.__file__).parent
 # A new module is one row: its imports inside the package, then those outside.
 # "*" stands for any name; the first row that fits a module counts. What FOR_ALL names may be
 # imported by every module.
-FOR_ALL = {"amounts", "checks", "redact", "texts"}
+FOR_ALL = {"amounts", "arguments", "checks", "redact", "texts"}
 TABLE = """
     module       | inside                                                    | outside
 
@@ -39,6 +39,7 @@ TABLE = """
     llm.retries  | retry                                                     |
     llm.tokens   |                                                           | importlib
     llm.*        | llm.*                                                     |
+    arguments    |                                                           |
     checks       |                                                           |
     errors       |                                                           |
     events       | rate                                                      |

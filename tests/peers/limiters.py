@@ -1,0 +1,76 @@
+"""Each limiter by its own documented use, on an event loop whose time jumps."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from aiothrottle import RateLimiter
+from aiothrottle.testing import VirtualTimeLoop
+from tests.peers.table import OURS, the_package
+
+__all__ = ["WAITING", "Acquire", "TickingLoop", "acquirer", "in_virtual_time"]
+
+# Waits until a request of this cost may start.
+Acquire = Callable[[int], Awaitable[object]]
+Result = TypeVar("Result")
+
+# The columns that wait for their limit. `limits` answers yes or no, and aiohttp-retry has none.
+WAITING = (OURS, "aiolimiter", "asyncio-throttle", "pyrate-limiter", "token-throttle")
+
+
+class TickingLoop(VirtualTimeLoop):
+    """Its time goes on by a microsecond with each look, as real time does."""
+
+    def time(self) -> float:
+        self._set_time(self._now + 1e-6)
+        return self._now
+
+
+def acquirer(column: str, limit: int) -> Acquire:
+    """Return a call that waits for a limit per second."""
+    package = the_package(column)
+    if column == OURS:
+        limiter = RateLimiter(limit)
+        return limiter.acquire
+    if column == "aiolimiter":
+        acquire: Acquire = package.AsyncLimiter(limit, 1).acquire
+        return acquire
+    if column == "asyncio-throttle":
+        throttler = package.Throttler(rate_limit=limit, period=1)
+        return lambda _: throttler.acquire()  # it has no costs
+    if column == "pyrate-limiter":
+        bucket = package.InMemoryBucket([package.Rate(limit, package.Duration.SECOND)])
+        pyrate = package.Limiter(package.BucketAsyncWrapper(bucket))
+        return lambda cost: pyrate.try_acquire_async("key", cost)
+    quota = package.Quota(metric="requests", limit=limit, per_seconds=1)
+    config = package.PerModelConfig(quotas=package.UsageQuotas([quota]))
+    tokens = package.RateLimiter(config, backend=package.MemoryBackendBuilder())
+    return lambda cost: tokens.acquire_capacity({"requests": cost}, model="model")
+
+
+def in_virtual_time(
+    column: str, limit: int, scenario: Callable[[Acquire, int], Awaitable[Result]]
+) -> Result:
+    """Run a scenario with a limit per second; it may take 1000 seconds of virtual time."""
+    the_package(column)
+    loop = TickingLoop(1e6)
+
+    async def main() -> Result:
+        # Made on the loop: some start a task.
+        async with asyncio.timeout(1000):
+            return await scenario(acquirer(column, limit), limit)
+
+    with contextlib.ExitStack() as stack:
+        if column != OURS:  # which takes its time from such a loop by itself
+            for name in ("time.monotonic", "time.time"):
+                stack.enter_context(patch(name, loop.time))
+        if column == "pyrate-limiter":
+            clocks: Any = import_module("pyrate_limiter.clocks")
+            stack.enter_context(
+                patch.object(clocks, "monotonic_ns", lambda: int(loop.time() * 1e9))
+            )
+        runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
+        return runner.run(main())
