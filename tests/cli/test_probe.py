@@ -214,24 +214,6 @@ def test_closed_output_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None
         output.close()
 
 
-def test_search_shows_its_steps_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    screen = Person()
-    monkeypatch.setattr(sys, "stderr", screen)
-    answers = itertools.chain([200] * 4, itertools.repeat(429))
-
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(status=next(answers))
-
-    with background(handler=handle) as server:
-        options = ["--find-limit", "--max-requests", "5"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-    assert "5 requests; waiting 2 s" in screen.getvalue()
-    assert screen.getvalue().endswith("\r")  # nothing is left of it
-    assert "waiting" not in capsys.readouterr().out
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_traceback() -> None:

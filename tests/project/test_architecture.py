@@ -177,11 +177,15 @@ TABLE = """
     cli          | __init__ cli.*                                            | importlib
     cli.arguments | cli.picture rate rate_text                               |
     cli.terminal |                                                           |
+    cli.display  |                                                           | rich
     cli.picture  | rate                                                      | matplotlib
     cli.suggestion | headers limiter rate                                    |
     cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
     cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
     cli.demo.run | aiohttp limiter rate testing cli.*                        | asyncio time aiohttp yarl
+    cli.fetch.progress | cli.display cli.suggestion rate                     |
+    cli.fetch.report | cli.* rate                                            | asyncio time
+    cli.fetch.tally | cli.fetch.record statistics                            |
     cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl

@@ -20,8 +20,9 @@ from aiohttp import web
 from yarl import URL
 
 from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.cli.display import GLANCE, Display
+from aiothrottle.cli.fetch.progress import Meter, Progress
 from aiothrottle.cli.picture import Panel, save
-from aiothrottle.cli.terminal import StatusLine
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
@@ -226,23 +227,29 @@ async def _insist(session: aiohttp.ClientSession, url: URL) -> str:
 @contextlib.contextmanager
 def _progress(run: Run, screen: TextIO) -> Generator[None, None, None]:
     """Show the progress of the crawl if the stream is a terminal."""
-    if not screen.isatty():
-        yield
-        return
-    status = StatusLine(screen)
-    ticker = asyncio.create_task(_tick(run, status))
-    try:
-        yield
-    finally:
-        ticker.cancel()
-        status.clear()
+    with Display(screen) as display:
+        ticker = asyncio.create_task(_tick(run, display))
+        try:
+            yield
+        finally:
+            ticker.cancel()
 
 
-async def _tick(run: Run, status: StatusLine) -> None:
-    while True:
-        line = f"{run.name}: {len(run.found)} of {run.terms.pages} pages"
-        status.show(f"{line}, {run.audit.refused} throttled")
-        await asyncio.sleep(0.1)
+async def _tick(run: Run, display: Display) -> None:
+    meter = Meter(run.terms.rate)
+    while display.is_live:
+        found = len(run.found)
+        fraction = found / run.terms.pages
+        meter.mark(time.monotonic(), run.audit.sent, fraction)
+        progress = Progress(
+            done=f"{run.name}: {found} of {run.terms.pages} pages",
+            throttled=run.audit.refused,
+            left=meter.left,
+            rate=meter.rate,
+            limit=run.terms.rate,
+        )
+        display.show(progress.parts(), fraction, progress.time_left())
+        await asyncio.sleep(GLANCE)
 
 
 # ---- the table -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from yarl import URL
 
 from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
+from aiothrottle.cli.display import Display
 from aiothrottle.cli.fetch.addresses import read_address
 from aiothrottle.cli.probe.requests import (
     Answer,
@@ -22,7 +23,7 @@ from aiothrottle.cli.probe.requests import (
 )
 from aiothrottle.cli.probe.search import LONGEST_WAIT, Reply, Search, Tried
 from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen
-from aiothrottle.cli.terminal import StatusLine, printable, without_credentials
+from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.headers import Policy, ServerLimits
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
@@ -216,10 +217,10 @@ async def _advice(sender: Sender, *, find: bool) -> Advice | None:
     _print(_seen(burst))
     if not burst.refused:
         return advice
-    status = StatusLine(sys.stderr)
+    display = Display(sys.stderr)
 
     def show(step: str) -> None:
-        status.show(f"{sender.answered} requests; {step}")
+        display.show([(f"{sender.answered} requests; {step}", "")])
 
     async def send() -> Reply:
         reply = await sender.send()
@@ -232,10 +233,8 @@ async def _advice(sender: Sender, *, find: bool) -> Advice | None:
         reported=tuple(reported(answer.limits, estimated=False)),
         progress=show,
     )
-    try:
+    with display:
         tried = await search.run(burst)
-    finally:
-        status.clear()
     _print(_tried(tried, burst, search))
     return _better(tried, burst, rates)
 
