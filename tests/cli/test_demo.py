@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from yarl import URL
 
-from aiothrottle.cli.demo.run import Run, Terms, _panel, run_demo
+from aiothrottle.cli.demo.crawl import Run, Terms
+from aiothrottle.cli.demo.run import _panel, run_demo
 from aiothrottle.cli.picture import Panel
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate

@@ -56,8 +56,9 @@ def test_request_is_stated_before_it_is_sent(capsys: pytest.CaptureFixture[str])
     assert printed == (
         "Status 200.\n"
         "It reports:\n"
-        "  burst: 10 requests, in 1 s, 9 remaining, reset in 1 s\n"
-        "  day: 5000 requests, in 86400 s\n"
+        "  limit           quota    window   remaining   reset in\n"
+        "  burst     10 requests       1 s           9        1 s\n"
+        "  day     5000 requests   86400 s\n"
         "\n"
         "Use:\n"
         '  RateLimiter(["10/s", "5000/d"], guard=0.05)\n'

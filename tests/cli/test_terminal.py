@@ -289,3 +289,47 @@ def test_pipe_shows_no_progress_of_the_demo() -> None:
     with start("demo", "--pages", "20", "--rate", "100/s") as demo:
         _, messages = demo.communicate(timeout=60)
     assert messages == ""
+
+
+# ---- the results -------------------------------------------------------------------------------
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+QUICK_DEMO = ["demo", "--pages", "40", "--rate", "100/s"]
+QUICK_SIMULATION = ["simulate", "--seconds", "5", "--algorithm", "token-bucket", "--guard", "0.05"]
+
+
+def printed_lines(screen: Screen) -> list[str]:
+    """Return the lines as they were written, not as the terminal wrapped them."""
+    lines = ESCAPES.sub("", screen.written).split("\r\n")
+    return [line.rpartition("\r")[2] for line in lines]
+
+
+@pytest.mark.parametrize("columns", [30, *WIDTHS])
+@pytest.mark.parametrize("command", [QUICK_DEMO, QUICK_SIMULATION])
+def test_results_are_no_wider_than_the_terminal(command: list[str], columns: int) -> None:
+    with at_terminal(*command, columns=columns) as screen:
+        assert screen.finish() == 0
+    lines = printed_lines(screen)
+    assert max(map(len, lines)) <= columns
+    assert any("throttled" in line for line in lines)
+    assert any("used" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_reported_limits_are_no_wider_than_the_terminal(columns: int) -> None:
+    async def handle(_: web.Request) -> web.Response:
+        policy = '"a-burst-with-a-name";q=10;w=1, "day";q=5000;w=86400'
+        headers = {"RateLimit-Policy": policy, "RateLimit": '"a-burst-with-a-name";r=9;t=1'}
+        return web.Response(headers=headers)
+
+    with (
+        background(handler=handle) as server,
+        at_terminal("probe", str(server.url), "--yes", columns=columns) as screen,
+    ):
+        assert screen.finish() == 0
+    lines = printed_lines(screen)
+    *others, code = [line for line in lines if line]
+    assert code == '  RateLimiter(["10/s", "5000/d"], guard=0.05)', "to be copied in one piece"
+    assert max(map(len, others[1:])) <= columns
+    assert any("a-burst-with-a-name" in line for line in others)
+    assert any("5000 requests" in line for line in others)
