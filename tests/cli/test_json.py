@@ -19,8 +19,7 @@ REPORTING = {"RateLimit-Policy": '"burst";q=10;w=1', "RateLimit": '"burst";r=9;t
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    document = json.loads(capsys.readouterr().out)
-    assert isinstance(document, dict)
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 
 

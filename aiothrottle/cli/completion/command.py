@@ -1,5 +1,8 @@
 """``aiothrottle completion``: prints the script of a shell, written by shtab from the parsers."""
 
+# argparse leaves the parsers of its commands untyped.
+# pyright: reportUnknownMemberType=false
+
 import argparse
 from collections.abc import Iterator
 from typing import cast
