@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from aiothrottle.cli.table import columns_of, paragraph
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
@@ -72,11 +74,12 @@ class Display:
             self._live.update(_rows(parts, fraction, left, width), refresh=True)
 
     def say(self, line: str) -> None:
-        """Print a line, above the rows. It must be printable."""
+        """Print a line, above the rows, broken at spaces to fit. It must be printable."""
+        text = paragraph(line, columns_of(self._screen))
         if self._live is None:
-            print(line, file=self._screen, flush=True)
+            print(text, file=self._screen, flush=True)
         else:
-            self._live.console.out(line, highlight=False)
+            self._live.console.out(text, highlight=False)
 
 
 def _started(screen: TextIO) -> "Live | None":

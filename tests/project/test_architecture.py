@@ -177,7 +177,7 @@ TABLE = """
     cli          | __init__ cli.*                                            | importlib
     cli.arguments | cli.picture rate rate_text                               |
     cli.terminal |                                                           |
-    cli.display  |                                                           | rich
+    cli.display  | cli.table                                                 | rich
     cli.picture  | rate                                                      | matplotlib
     cli.suggestion | headers limiter rate                                    |
     cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
