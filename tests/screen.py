@@ -1,5 +1,6 @@
 """`aiothrottle` in a terminal of a number of columns, with keys to press."""
 
+import codecs
 import os
 import pty
 import select
@@ -7,38 +8,39 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+
+import pyte
 
 from tests.background import COMMAND, ENVIRONMENT, STRICT
 
 CTRL_C = b"\x03"
 # For keys to reach it, the process has to have the terminal as its own.
-_AT_ITS_TERMINAL = f"import fcntl, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); {COMMAND}"
+_AT_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); "
 _LONGEST = 60.0
+# More than any command writes: nothing scrolls away.
+LINES = 100
 
 
-def rows_of(written: str, columns: int) -> list[str]:
-    """Return the rows that a terminal shows, without the spaces at their ends."""
-    rows, row, column = [[" "] * columns], 0, 0
-    for character in written:
-        if character == "\r":
-            column = 0
-        elif character == "\n":
-            row += 1
-            column = 0
-        else:
-            assert character.isprintable(), f"{character!r} is not supported by this terminal"
-            if column == columns:  # it wraps at the first character that does not fit
-                row += 1
-                column = 0
-            while len(rows) <= row:
-                rows.append([" "] * columns)
-            rows[row][column] = character
-            column += 1
-        while len(rows) <= row:
-            rows.append([" "] * columns)
-    return ["".join(cells).rstrip() for cells in rows]
+class Emulator:
+    """A terminal of `columns`, whose rows can be read."""
+
+    def __init__(self, columns: int) -> None:
+        self._screen = pyte.Screen(columns, LINES)
+        self._stream = pyte.Stream(self._screen)
+
+    def feed(self, written: str) -> None:
+        self._stream.feed(written)
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows down to the cursor, without the spaces at their ends."""
+        return [row.rstrip() for row in self._screen.display[: self._screen.cursor.y + 1]]
+
+    @property
+    def cursor_is_hidden(self) -> bool:
+        return bool(self._screen.cursor.hidden)
 
 
 class Screen:
@@ -48,12 +50,18 @@ class Screen:
         self.process = process
         self.written: str = ""
         self._terminal = terminal
-        self._columns = columns
+        self._emulator = Emulator(columns)
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     @property
     def rows(self) -> list[str]:
         """The rows that it shows now."""
-        return rows_of(self.written, self._columns)
+        return self._emulator.rows
+
+    @property
+    def cursor_is_hidden(self) -> bool:
+        """Whether the cursor is hidden now."""
+        return self._emulator.cursor_is_hidden
 
     def press(self, keys: bytes) -> None:
         """Press keys."""
@@ -80,23 +88,32 @@ class Screen:
             piece = os.read(self._terminal, 1 << 16)
         except OSError:  # Linux: no process has the terminal open
             return False
-        self.written += piece.decode()
+        text = self._decoder.decode(piece)
+        self.written += text
+        self._emulator.feed(text)
         return bool(piece)
 
 
 @contextmanager
 def at_terminal(
-    *arguments: str, columns: int, stdout: int | None = None
+    *arguments: str,
+    columns: int,
+    stdout: int | None = None,
+    code: str = COMMAND,
+    variables: Mapping[str, str] | None = None,
 ) -> Generator[Screen, None, None]:
-    """Start ``aiothrottle`` at a terminal; `stdout` may be redirected."""
+    """Start ``aiothrottle`` at a terminal; `stdout`, the code and variables may be others."""
     ours, theirs = pty.openpty()
     environment = {
-        name: value for name, value in ENVIRONMENT.items() if name not in {"COLUMNS", "LINES"}
+        name: value
+        for name, value in ENVIRONMENT.items()
+        if name not in {"COLUMNS", "LINES", "NO_COLOR"}
     }
+    environment |= {"TERM": "xterm-256color", **(variables or {})}
     try:
-        termios.tcsetwinsize(theirs, (24, columns))
+        termios.tcsetwinsize(theirs, (LINES, columns))
         with subprocess.Popen(
-            [sys.executable, *STRICT, "-c", _AT_ITS_TERMINAL, *arguments],
+            [sys.executable, *STRICT, "-c", _AT_ITS_TERMINAL + code, *arguments],
             env=environment,
             start_new_session=True,
             stdin=theirs,

@@ -4,10 +4,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from aiothrottle import __version__
 
-__all__ = ["main"]
+__all__ = ["full_parser", "main"]
 
 # Each is a package here, whose `command`.fill adds its arguments to a parser, `execute` runs it.
 _COMMANDS = {
@@ -15,6 +16,7 @@ _COMMANDS = {
     "probe": "ask a server for its limits, and print the limiter that keeps to them",
     "simulate": "try an algorithm and a guard against a simulated server, without any request",
     "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
+    "completion": "print a script that completes these commands and their options in a shell",
 }
 # The exit status of a program that Ctrl-C ended: 128 and the number of SIGINT.
 _INTERRUPTED = 130
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         # Imported late, so that fetch does not load what only simulate needs.
-        module = import_module(f"{__name__}.{name}.command")
+        module = _module(name)
         command = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
         module.fill(command)
         # Intermixed: a URL may follow an option, as with curl.
@@ -44,13 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the arguments before those of a command."""
+def full_parser() -> argparse.ArgumentParser:
+    """Return a parser with the arguments of all commands."""
+    return _make_parser(filled=True)
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"{__name__}.{name}.command")
+
+
+def _make_parser(*, filled: bool = False) -> argparse.ArgumentParser:
+    """Make the parser of the arguments before those of a command, or of those, too."""
     parser = argparse.ArgumentParser(
         prog="aiothrottle", description="Stay under the limits of the APIs you call."
     )
     parser.add_argument("--version", action="version", version=f"aiothrottle {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, summary in _COMMANDS.items():
-        commands.add_parser(name, help=summary)
+        command = commands.add_parser(name, help=summary)
+        if filled:
+            _module(name).fill(command)
     return parser

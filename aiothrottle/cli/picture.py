@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
@@ -74,8 +74,11 @@ def matplotlib_is_missing() -> bool:
     return False
 
 
-def save(panels: Sequence[Panel], title: str, picture: Path) -> bool:
-    """Draw the panels below each other into the file; print the result, and return success."""
+def save(panels: Sequence[Panel], title: str, picture: Path, messages: TextIO) -> bool:
+    """Draw the panels below each other into the file, and return success.
+
+    Its path is printed to `messages`, an error to the standard error.
+    """
     figure = _figure_class()(figsize=(10, 1 + 2.7 * len(panels)), layout="constrained")
     rows = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     for panel, axes in zip(panels, rows, strict=True):
@@ -87,7 +90,7 @@ def save(panels: Sequence[Panel], title: str, picture: Path) -> bool:
     except OSError as error:
         print(f"The picture cannot be written: {error}.", file=sys.stderr)
         return False
-    print(f"The picture is in {picture}.")
+    print(f"The picture is in {picture}.", file=messages)
     return True
 
 

@@ -9,7 +9,7 @@ from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.texts import number
 
-__all__ = ["Advice", "Sighting", "readable_rate", "reported", "seen", "usual_guard"]
+__all__ = ["Advice", "Sighting", "readable_rate", "reported", "seen", "usual_guard", "written"]
 
 # Common periods in seconds.
 _USUAL = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 10800, 86400, 604800, 2592000)
@@ -89,7 +89,7 @@ class Advice:
         >>> Advice((Rate(20),), burst=1).line()
         'RateLimiter("20/s", burst=1, guard=0.05)'
         """
-        words = [f'"{_words(rate)}"' for rate in dict.fromkeys(self.rates)]
+        words = [f'"{written(rate)}"' for rate in dict.fromkeys(self.rates)]
         limits = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
         burst = "" if self.burst is None else f"burst={self.burst}, "
         return f"RateLimiter({limits}, {burst}guard={number(self.guard, 6)})"
@@ -167,6 +167,11 @@ def _usual_from(seconds: float) -> float:
     return float(next((period for period in _USUAL if period >= seconds), seconds))
 
 
-def _words(rate: Rate) -> str:
+def written(rate: Rate) -> str:
+    """Return the text of a rate, as it is given to a limiter.
+
+    >>> written(Rate(500, 60)), written(Rate(1, 0.25))
+    ('500/min', '1/0.25s')
+    """
     name = _NAMES.get(rate.period, f"{number(rate.period, 6)}s")
     return f"{number(rate.limit)}/{name}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from aiothrottle.texts import number
 
-__all__ = ["Arrival", "Outcome", "Waits", "fairness", "table", "waits_of"]
+__all__ = ["Arrival", "Outcome", "Waits", "cells", "fairness", "table", "waits_of"]
 
 
 class Arrival(NamedTuple):
@@ -89,8 +89,7 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     | ----- | ---: | --------: | ------: | --------: | -------: | ----------: | -------: |
     | exact | 1200 |    0.00 % | 100.0 % |   0.885 s |  0.900 s |          20 |    1.000 |
     """
-    head = ["", "sent", "throttled", "used", "mean wait", "p99 wait", "in a period", "fairness"]
-    rows = [head, *([name, *_cells(outcome)] for name, outcome in outcomes.items())]
+    rows = cells(outcomes)
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         " | ".join(
@@ -102,6 +101,12 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     rules = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     lines.insert(1, " | ".join(rules))
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def cells(outcomes: Mapping[str, Outcome]) -> list[list[str]]:
+    """Return the cells of the table: its head, and a row for each outcome."""
+    head = ["", "sent", "throttled", "used", "mean wait", "p99 wait", "in a period", "fairness"]
+    return [head, *([name, *_cells(outcome)] for name, outcome in outcomes.items())]
 
 
 def _cells(outcome: Outcome) -> list[str]:

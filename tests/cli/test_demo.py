@@ -1,15 +1,14 @@
 """The demo, unchanged: a real server, three real crawls, and the report on them."""
 
 import dataclasses
-import io
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from yarl import URL
 
-from aiothrottle.cli.demo.run import Run, Terms, _panel, run_demo
+from aiothrottle.cli.demo.crawl import Run, Terms
+from aiothrottle.cli.demo.run import _panel, run_demo
 from aiothrottle.cli.picture import Panel
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.slow
 QUICK = Terms(rate=Rate(100), pages=40)
 # Three loads. The guard is large: on a busy machine requests bunch up.
 THREE_LOADS = Terms(rate=Rate(20, 0.2), pages=60, concurrency=3, guard=1.0)
-
-
-class Terminal(io.StringIO):
-    """A standard error that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -84,19 +76,6 @@ def test_incomplete_crawl_is_a_failure(
     printed, complaint = capsys.readouterr()
     assert rows(printed)["aiothrottle"][0] == "0"
     assert "40 of 40 pages are missing" in complaint
-
-
-def test_terminal_shows_progress_of_the_crawls(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert run_demo(QUICK) == 0
-    shown = [line.strip() for line in terminal.getvalue().split("\r")]
-    for name in ("no limiter", "semaphore of 8", "aiothrottle"):
-        assert f"{name}: 0 of 40 pages, 0 throttled" in shown
-    assert shown[-1] == "", "the line is not there any more when the table comes"
-    assert "of 40 pages" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """`aiothrottle fetch` against a server on loopback: the requests, the records, the messages."""
 
 import asyncio
-import io
 import json
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -403,26 +401,6 @@ def test_input_as_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 # ---- the terminal ----------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """A standard error that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_terminal_shows_a_bar_until_the_end(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with background() as server:
-        urls = [f"{server.url}{n}" for n in range(15)]
-        assert main(["fetch", *urls, "-o", str(out), "--rate", "5/300ms"]) == 0
-    shown = [line.strip() for line in terminal.getvalue().split("\r")]
-    assert any(line.startswith("[######") and "left" in line for line in shown)
-    end = next(place for place, line in enumerate(shown) if line.startswith("15 URLs in"))
-    assert shown[end - 1] == "", "the bar is not there any more when the summary comes"
-    assert not any(line.startswith("[") for line in shown[end:])
 
 
 def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,13 @@ from aiothrottle.cli.fetch.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.folder import Folder, file_name
 from aiothrottle.cli.fetch.lines import Splitter
 from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
-from aiothrottle.cli.fetch.progress import Pace, progress_line
+from aiothrottle.cli.fetch.progress import Meter, Progress
 from aiothrottle.cli.fetch.record import Record
 from aiothrottle.cli.fetch.redirects import Request, redirected
 from aiothrottle.cli.fetch.tally import Tally
 from aiothrottle.cli.fetch.worker import _described
 from aiothrottle.cli.terminal import printable, without_credentials
+from aiothrottle.rate import Rate
 
 # ---- lines -----------------------------------------------------------------------------------
 
@@ -459,41 +459,81 @@ def test_redirect_to_another_scheme_is_rejected(location: str) -> None:
 
 # ---- progress --------------------------------------------------------------------------------
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def paced(*marks: tuple[float, int, float]) -> Pace:
-    pace = Pace()
-    for mark in marks:
-        pace.mark(*mark)
-    return pace
-
 
 def test_progress_line_with_every_part() -> None:
-    tally = Tally(done=500, failed=2, throttled=3)
-    line = progress_line(tally, paced((0, 0, 0.0), (10, 100, 0.25)), 0.25, (2, 90.0), NOON)
-    assert line == (
-        "[#####...............]  25 %  500 done  10.0/s  2 failed  3 throttled  "
-        "2 hosts paused until 12:01:30  0:30 left"
+    progress = Progress(
+        done="500 done",
+        failed=2,
+        throttled=3,
+        fraction=0.25,
+        left=30.9,
+        rate=480.0,
+        limit=Rate(500, 60),
+        latency=(0.123, 4.567),
+        pauses=(2, 89.1),
+    )
+    assert progress.line() == (
+        "25 %  500 done  2 failed  3 throttled  480 of 500/min  latency p50 0.12 s, p95 4.57 s  "
+        "2 hosts paused for 1:30  0:30 left"
     )
 
 
 def test_progress_line_omits_unknown_parts() -> None:
-    assert progress_line(Tally(), paced((0, 0, 0.0)), None, (0, 0.0), NOON) == "0 done  0.0/s"
+    assert Progress(done="0 done").line() == "0 done  0.0/s"
 
 
-def test_pace_is_that_of_the_last_half_minute() -> None:
-    pace = paced((0, 0, 0.0), (100, 0, 0.5), (110, 50, 0.6))
-    assert pace.speed == 5.0
-    assert pace.left == pytest.approx(40.0)
+def metered(limit: Rate | None, *marks: tuple[float, int, float]) -> Meter:
+    meter = Meter(limit)
+    for mark in marks:
+        meter.mark(*mark)
+    return meter
+
+
+def test_rate_is_that_of_the_last_ten_seconds() -> None:
+    assert metered(None, (0, 0, 0.0), (100, 70, 0.0), (105, 80, 0.0)).rate == 2.0
+
+
+def test_time_left_is_estimated_from_the_last_half_minute() -> None:
+    assert metered(None, (0, 0, 0.0), (100, 0, 0.5), (110, 0, 0.6)).left == pytest.approx(40.0)
+    assert metered(None, (0, 0, 0.5), (10, 0, 0.5)).left is None
+
+
+@pytest.mark.parametrize("period", [0.25, 1.0, 60.0, 3600.0])
+def test_rate_never_exceeds_a_kept_limit(period: float) -> None:
+    """The whole limit is used at the beginning of each period, and watched all the time."""
+    meter = Meter(Rate(20, period))
+    shown: list[float] = []
+    for step in range(200):
+        now = step * period / 50
+        meter.mark(now, 20 * (1 + step // 50), None)
+        shown.append(meter.rate)
+    assert 15 <= max(shown) <= 20
+
+
+def test_window_keeps_a_bounded_number_of_values() -> None:
+    meter = Meter(Rate(1000, 86400))
+    for step in range(86400):
+        meter.mark(5.0 * step, step, None)
+    assert meter.rate == pytest.approx(86400 / 5, rel=0.01)
+    assert len(meter._requests._marks) <= 501
 
 
 @pytest.mark.parametrize(
-    ("fraction", "text"), [(0.5, "0:10 left"), (0.001, "2:46:30 left"), (0.00005, "2 d 7 h left")]
+    ("seconds", "text"), [(10, "0:10 left"), (9990, "2:46:30 left"), (200_000, "2 d 7 h left")]
 )
-def test_time_left_is_formatted_as_a_clock(fraction: float, text: str) -> None:
-    line = progress_line(Tally(), paced((0, 0, 0.0), (10, 1, fraction)), fraction, (0, 0.0), NOON)
-    assert line.endswith(text)
+def test_time_left_is_formatted_as_a_clock(seconds: float, text: str) -> None:
+    assert Progress(done="", left=seconds).time_left() == text
+
+
+def test_latency_percentiles_are_those_of_all_responses() -> None:
+    tally = Tally()
+    assert tally.latency() is None
+    for number in range(1, 5001):
+        tally.answered(number / 1000)
+    median, most = tally.latency() or (0.0, 0.0)
+    assert median == pytest.approx(2.5, rel=0.125)
+    assert most == pytest.approx(4.75, rel=0.125)
+    assert list(Tally().summary(1.0)) == ["0 URLs in 1.0 s, 0.0 requests/s: 0 fetched, 0 failed."]
 
 
 def test_summary_adds_up() -> None:

@@ -56,8 +56,9 @@ def test_request_is_stated_before_it_is_sent(capsys: pytest.CaptureFixture[str])
     assert printed == (
         "Status 200.\n"
         "It reports:\n"
-        "  burst: 10 requests, in 1 s, 9 remaining, reset in 1 s\n"
-        "  day: 5000 requests, in 86400 s\n"
+        "  limit           quota    window   remaining   reset in\n"
+        "  burst     10 requests       1 s           9        1 s\n"
+        "  day     5000 requests   86400 s\n"
         "\n"
         "Use:\n"
         '  RateLimiter(["10/s", "5000/d"], guard=0.05)\n'
@@ -212,24 +213,6 @@ def test_closed_output_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None
         assert main(["probe", str(server.url), "--yes"]) == 141
     with pytest.raises(BrokenPipeError):
         output.close()
-
-
-def test_search_shows_its_steps_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    screen = Person()
-    monkeypatch.setattr(sys, "stderr", screen)
-    answers = itertools.chain([200] * 4, itertools.repeat(429))
-
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(status=next(answers))
-
-    with background(handler=handle) as server:
-        options = ["--find-limit", "--max-requests", "5"]
-        assert main(["probe", str(server.url), "--yes", *options]) == 0
-    assert "5 requests; waiting 2 s" in screen.getvalue()
-    assert screen.getvalue().endswith("\r")  # nothing is left of it
-    assert "waiting" not in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")

@@ -180,13 +180,22 @@ TABLE = """
     cli          | __init__ cli.*                                            | importlib
     cli.arguments | cli.picture rate rate_text                               |
     cli.terminal |                                                           |
+    cli.display  | cli.table                                                 | rich
     cli.picture  | rate                                                      | matplotlib
     cli.suggestion | headers limiter rate                                    |
     cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
+    cli.probe.findings | cli.* headers                                       |
     cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
-    cli.demo.run | aiohttp limiter rate testing cli.*                        | asyncio time aiohttp yarl
+    cli.demo.crawl | aiohttp limiter rate testing cli.display cli.fetch.progress | asyncio time aiohttp yarl
+    cli.demo.run | cli.* limiter                                             | asyncio
+    cli.document | rate                                                      |
+    cli.table    |                                                           |
+    cli.fetch.progress | cli.display cli.suggestion rate                     |
+    cli.fetch.report | cli.* rate                                            | asyncio time
+    cli.fetch.tally | cli.fetch.record statistics                            |
     cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
+    cli.completion.command | cli                                             | shtab
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
     cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
     __main__     | cli                                                       |

@@ -3,7 +3,9 @@
 import argparse
 
 from aiothrottle.cli.arguments import picture, whole_number, whole_rate
-from aiothrottle.cli.demo.run import Terms, run_demo
+from aiothrottle.cli.demo.crawl import Terms
+from aiothrottle.cli.demo.run import run_demo
+from aiothrottle.cli.document import add_json
 from aiothrottle.cli.picture import SUFFIXES
 
 __all__ = ["execute", "fill"]
@@ -48,9 +50,10 @@ def fill(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"write a picture of the crawls ({', '.join(SUFFIXES)}); needs matplotlib",
     )
+    add_json(parser)
 
 
 def execute(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     terms = Terms(rate=options.rate, concurrency=options.concurrency, pages=options.pages)
-    return run_demo(terms, options.plot)
+    return run_demo(terms, options.plot, as_json=options.json)

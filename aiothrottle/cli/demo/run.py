@@ -1,290 +1,126 @@
-"""The demo: one server with a limit, crawled with no limiter, with a semaphore, with aiothrottle.
-
-Everything runs on this machine. The server, not the crawlers, counts the numbers of the table.
-"""
+"""The demo: its crawls, and their results as a text, a document and a picture."""
 
 import asyncio
-import contextlib
-import math
-import re
 import sys
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, TypeAlias
 
-import aiohttp
-from aiohttp import web
-from yarl import URL
-
-from aiothrottle.aiohttp import ThrottledSession
+from aiothrottle.cli.demo.crawl import BACK_OFF, Run, Terms, compare
+from aiothrottle.cli.document import print_document, rate_value
 from aiothrottle.cli.picture import Panel, save
-from aiothrottle.cli.terminal import StatusLine
+from aiothrottle.cli.table import columns_of, fitted, paragraph
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.rate import Rate
-from aiothrottle.testing import Audit, RateLimitedServer, linked_pages
 from aiothrottle.texts import number
 
-__all__ = ["Run", "Terms", "run_demo"]
-
-# Seconds that the crawlers without aiothrottle wait before a retry.
-_BACK_OFF = 0.25
-
-_LINK = re.compile(r'href="([^"]+)"')
-
-Fetch: TypeAlias = Callable[[URL], Awaitable[str]]
-"""Returns the text of a page, or "" if it cannot be fetched."""
-
-Crawler: TypeAlias = Callable[["Terms"], AbstractAsyncContextManager[Fetch]]
-"""Opens what a crawler needs, and yields its function to fetch a page."""
+__all__ = ["run_demo"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The limits of the server, and the size of the crawl.
-
-    Attributes:
-        rate: The rate limit of the server, of whole requests in any window of the period.
-        concurrency: Its limit of concurrent requests.
-        pages: The number of its pages.
-        page_time: Seconds that it takes for each page.
-        guard: Seconds that aiothrottle adds to the period, a safety margin for network jitter.
-    """
-
-    rate: Rate = field(default=Rate(50))
-    concurrency: int = 8
-    pages: int = 300
-    page_time: float = 0.005
-    guard: float = 0.02
-
-    def least_time(self, pages: int) -> float:
-        """Return the shortest possible time in seconds to crawl this number of pages.
-
-        One full batch may start in each period. The last batch, full or not, starts after all
-        other periods, and its requests must share the concurrent places.
-        """
-        loads = math.ceil(pages / self.rate.limit)
-        last = pages - (loads - 1) * self.rate.limit
-        return (loads - 1) * self.rate.period + math.ceil(last / self.concurrency) * self.page_time
-
-    @property
-    def patience(self) -> float:
-        """The timeout of a crawl in seconds."""
-        return 10 + 3 * self.least_time(self.pages)
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """One crawl, with the pages found and the server's audit."""
-
-    name: str
-    terms: Terms
-    found: set[URL] = field(default_factory=set[URL])
-    audit: Audit = field(default_factory=Audit)
-    started_at: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """The used part of the limits: the shortest possible time divided by the actual time."""
-        return self.terms.least_time(len(self.found)) / self.seconds if self.found else 0.0
-
-    def complaint(self) -> str | None:
-        """Return what is wrong with a crawl if it is incomplete or was throttled, else None."""
-        wrong: list[str] = []
-        if missing := self.terms.pages - len(self.found):
-            wrong.append(f"{missing} of {self.terms.pages} pages are missing")
-        if self.audit.refused:
-            wrong.append(f"{self.audit.refused} of {self.audit.sent} requests were throttled")
-        return " and ".join(wrong) or None
-
-
-def run_demo(terms: Terms, picture: Path | None = None, limiter: RateLimiter | None = None) -> int:
+def run_demo(
+    terms: Terms,
+    picture: Path | None = None,
+    limiter: RateLimiter | None = None,
+    *,
+    as_json: bool = False,
+) -> int:
     """Crawl three times, print the numbers of the server, and return the exit status.
 
     Args:
         terms: The limits of the server, and the size of the crawl.
         picture: Where to write a picture of the crawls.
         limiter: Replaces the limiter that keeps to the terms, to test a wrong one.
+        as_json: Whether to print one JSON document in place of a text.
 
     Returns:
         0 if aiothrottle's crawl found every page and no request was throttled, and the picture,
         if any, was written; else 1.
     """
-    runs = asyncio.run(_compare(terms, limiter))
-    print("\n".join(_table(terms, runs)), flush=True)
+    runs = asyncio.run(_announced(terms, limiter, as_json=as_json))
     complaint = runs[-1].complaint()
-    if complaint is None:
-        print("\naiothrottle's crawl is complete: no request was throttled.")
+    if as_json:
+        print_document(_document(terms, runs))
     else:
-        print(f"\naiothrottle's crawl failed: {complaint}.", file=sys.stderr)
+        _print_table(terms, runs, succeeded=complaint is None)
+    if complaint is not None:
+        text = f"aiothrottle's crawl failed: {complaint}."
+        print(f"\n{paragraph(text, columns_of(sys.stderr))}", file=sys.stderr)
     drawn = picture is None or save(
-        [_panel(run) for run in runs], f"The server admits {_words(terms)}", picture
+        [_panel(run) for run in runs],
+        f"The server admits {_words(terms)}",
+        picture,
+        sys.stderr if as_json else sys.stdout,
     )
     return 0 if complaint is None and drawn else 1
 
 
-async def _compare(terms: Terms, limiter: RateLimiter | None) -> list[Run]:
-    # Printed inside asyncio.run, where Ctrl-C is a cancellation from the first line on.
-    print(_introduction(terms), flush=True)
-    keeper = limiter or RateLimiter(
-        terms.rate, concurrency_limit=terms.concurrency, guard=terms.guard
-    )
-    crawlers: dict[str, Crawler] = {
-        "no limiter": _with_no_limiter,
-        f"semaphore of {terms.concurrency}": _with_semaphore,
-        "aiothrottle": lambda _: _with_aiothrottle(keeper),
-    }
-    return [await _measure(name, crawler, terms) for name, crawler in crawlers.items()]
+async def _announced(terms: Terms, limiter: RateLimiter | None, *, as_json: bool) -> list[Run]:
+    if not as_json:
+        # Printed inside asyncio.run, where Ctrl-C is a cancellation from the first line on.
+        _print_introduction(terms)
+    return await compare(terms, limiter)
 
 
-# ---- crawling --------------------------------------------------------------------------------
-
-
-async def _measure(name: str, crawler: Crawler, terms: Terms) -> Run:
-    """Run one crawler against a new server."""
-    run = Run(name, terms)
-    pages = linked_pages(terms.pages)
-
-    async def page(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(terms.page_time)
-        return await pages(request)
-
-    async with (
-        RateLimitedServer(terms.rate, concurrency_limit=terms.concurrency, handler=page) as server,
-        crawler(terms) as fetch,
+def _print_introduction(terms: Terms) -> None:
+    width = columns_of(sys.stdout)
+    for text in (
+        f"A server on this machine has {terms.pages} pages that link to each other.",
+        f"It admits {_words(terms)}, and rejects the rest with 429.",
+        f"A page takes {number(terms.page_time)} s.",
+        f"So crawling them all takes at least {terms.least_time(terms.pages):.2f} s.",
+        'Each crawler follows the links from "/".',
+        f"Those without aiothrottle retry a throttled page after {number(BACK_OFF)} s.",
+        f"A crawl that is not complete after {terms.patience:.0f} s is stopped.",
     ):
-        run.audit = server.audit
-        with _progress(run, sys.stderr):
-            run.started_at = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(terms.patience):
-                    await _crawl(server.url, fetch, run.found)
-            run.seconds = time.monotonic() - run.started_at
-    return run
+        print(paragraph(text, width))
+    print(flush=True)
 
 
-async def _crawl(start: URL, fetch: Fetch, found: set[URL]) -> None:
-    """Follow every link from `start` on; add the pages to `found` as they arrive."""
-    seen = {start}
-
-    async def visit(url: URL) -> None:
-        page = await fetch(url)
-        if not page:
-            return
-        found.add(url)
-        for link in map(url.join, map(URL, _LINK.findall(page))):
-            if link not in seen:
-                seen.add(link)
-                tasks.create_task(visit(link))
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(visit(start))
-
-
-@contextlib.asynccontextmanager
-async def _with_no_limiter(_: Terms) -> AsyncGenerator[Fetch, None]:
-    async with aiohttp.ClientSession() as session:
-        yield lambda url: _insist(session, url)
+def _print_table(terms: Terms, runs: Sequence[Run], *, succeeded: bool) -> None:
+    width = columns_of(sys.stdout)
+    most = f"most in {number(terms.rate.period)} s"
+    head = ("", "pages", "time", "sent", "throttled", most, "most at once", "used")
+    limit = ("the limit", "", "", "", "", number(terms.rate.limit), f"{terms.concurrency}", "")
+    print("\n".join(fitted([head, *(_row(run) for run in runs), limit], width)))
+    print()
+    texts = [
+        "sent, throttled, most: counted by the server; most includes throttled requests.",
+        "used: the used part of the limit, which is the shortest possible time / the time taken.",
+        f"aiothrottle added a guard of {number(terms.guard)} s to the period, for network jitter.",
+    ]
+    if succeeded:
+        texts += ["", "aiothrottle's crawl is complete: no request was throttled."]
+    print("\n".join(paragraph(text, width) for text in texts), flush=True)
 
 
-@contextlib.asynccontextmanager
-async def _with_semaphore(terms: Terms) -> AsyncGenerator[Fetch, None]:
-    semaphore = asyncio.Semaphore(terms.concurrency)
-    async with aiohttp.ClientSession() as session:
-
-        async def fetch(url: URL) -> str:
-            async with semaphore:
-                return await _insist(session, url)
-
-        yield fetch
-
-
-@contextlib.asynccontextmanager
-async def _with_aiothrottle(limiter: RateLimiter) -> AsyncGenerator[Fetch, None]:
-    async with ThrottledSession(limiter) as session:
-
-        async def fetch(url: URL) -> str:
-            async with session.get(url) as response:
-                return await response.text() if response.ok else ""
-
-        yield fetch
-
-
-async def _insist(session: aiohttp.ClientSession, url: URL) -> str:
-    """Fetch a page as a program without a limiter does: retry until it succeeds."""
-    while True:
-        async with session.get(url) as response:
-            page = await response.text()
-            if response.ok:
-                return page
-        await asyncio.sleep(_BACK_OFF)
-
-
-@contextlib.contextmanager
-def _progress(run: Run, screen: TextIO) -> Generator[None, None, None]:
-    """Show the progress of the crawl if the stream is a terminal."""
-    if not screen.isatty():
-        yield
-        return
-    status = StatusLine(screen)
-    ticker = asyncio.create_task(_tick(run, status))
-    try:
-        yield
-    finally:
-        ticker.cancel()
-        status.clear()
-
-
-async def _tick(run: Run, status: StatusLine) -> None:
-    while True:
-        line = f"{run.name}: {len(run.found)} of {run.terms.pages} pages"
-        status.show(f"{line}, {run.audit.refused} throttled")
-        await asyncio.sleep(0.1)
-
-
-# ---- the table -------------------------------------------------------------------------------
-
-
-def _introduction(terms: Terms) -> str:
-    return f"""\
-A server on this machine has {terms.pages} pages that link to each other.
-It admits {_words(terms)}, and rejects the rest with 429.
-A page takes {number(terms.page_time)} s, so crawling them all takes at least \
-{terms.least_time(terms.pages):.2f} s.
-Each crawler follows the links from "/". Those without aiothrottle retry a throttled page
-after {number(_BACK_OFF)} s. \
-A crawl that is not complete after {terms.patience:.0f} s is stopped.
-"""
+def _document(terms: Terms, runs: Sequence[Run]) -> dict[str, object]:
+    return {
+        "server": {
+            "rate": rate_value(terms.rate),
+            "concurrency": terms.concurrency,
+            "pages": terms.pages,
+        },
+        "least_seconds": terms.least_time(terms.pages),
+        "guard": terms.guard,
+        "crawls": [
+            {
+                "name": run.name,
+                "pages": len(run.found),
+                "seconds": run.seconds,
+                "sent": run.audit.sent,
+                "throttled": run.audit.refused,
+                "most_in_period": run.audit.greatest_count(terms.rate.period),
+                "most_at_once": run.audit.greatest_concurrency,
+                "used": run.share,
+            }
+            for run in runs
+        ],
+        "problem": runs[-1].complaint(),
+    }
 
 
 def _words(terms: Terms) -> str:
     period = "second" if terms.rate.period == 1 else f"{number(terms.rate.period)} s"
     requests = "request" if terms.rate.limit == 1 else "requests"
     return f"{number(terms.rate.limit)} {requests} in any {period}, {terms.concurrency} at once"
-
-
-def _table(terms: Terms, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the lines of the table: texts aligned left, numbers right."""
-    period = terms.rate.period
-    most = f"most in {number(period)} s"
-    head = ("", "pages", "time", "sent", "throttled", most, "most at once", "used")
-    limit = ("the limit", "", "", "", "", number(terms.rate.limit), f"{terms.concurrency}", "")
-    rows = [head, *(_row(run) for run in runs), limit]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *others = (
-            f"{cell:{'>' if index else '<'}{width}}"
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "   ".join([first, *others]).rstrip()
-    yield ""
-    yield "sent, throttled, most: counted by the server; most includes throttled requests."
-    yield "used: the used part of the limit, which is the shortest possible time / the time taken."
-    guard = number(terms.guard)
-    yield f"aiothrottle added a guard of {guard} s to the period, for network jitter."
 
 
 def _row(run: Run) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ class Output:
         self._at_once = stat.S_ISREG(os.fstat(descriptor).st_mode)
         # Even if it is a file, --resume cannot read the standard output.
         self.can_resume: bool = self._at_once and descriptor != _STANDARD_OUTPUT
+        self.on_terminal: bool = os.isatty(descriptor)
 
     async def write(self, line: bytes) -> None:
         """Write a line, in the order of the calls.

@@ -1,83 +1,146 @@
-"""Formats the progress of a run as a line. Pure: the time is an argument."""
+"""The progress of a run, measured and put into words. Pure: the time is an argument."""
 
+import math
 from collections import deque
-from datetime import datetime
+from dataclasses import dataclass
 
-from aiothrottle.cli.fetch.tally import Tally
+from aiothrottle.cli.display import Part
+from aiothrottle.cli.suggestion import written
+from aiothrottle.rate import Rate
 
-__all__ = ["Pace", "Pauses", "progress_line"]
+__all__ = ["Meter", "Pauses", "Progress"]
 
-# Seconds over which the speed is averaged: a pause shows, a single slow response does not.
-_REMEMBERED = 30.0
-_BAR = 20
+# Seconds over which the rate is averaged: a pause shows, a single slow response does not.
+_RATE_OVER = 10.0
+# Seconds over which the time left is estimated.
+_LEFT_OVER = 30.0
+# The most values that are kept of a window, which may last a day.
+_KEPT = 500
 _DAY = 86400
 
 #: The number of paused limiters, and the seconds left of the longest pause.
 Pauses = tuple[int, float]
 
 
-class Pace:
-    """Measures the current speed, and estimates the time left."""
+class _Window:
+    """The growth of a number within the last `length` seconds."""
 
-    def __init__(self) -> None:
-        self._marks = deque[tuple[float, int, float]]()
+    def __init__(self, length: float) -> None:
+        self._length = length
+        self._marks = deque[tuple[float, float]]()
+        self.growth: float = 0.0
+        self.seconds: float = 0.0
 
-    def mark(self, now: float, done: int, fraction: float | None) -> None:
-        """Record the progress at a time."""
-        self._marks.append((now, done, fraction or 0.0))
-        while self._marks[0][0] < now - _REMEMBERED:
-            self._marks.popleft()
+    def mark(self, now: float, value: float) -> None:
+        marks = self._marks
+        while marks and marks[0][0] < now - self._length:
+            marks.popleft()
+        if not marks or marks[-1][0] <= now - self._length / _KEPT:
+            marks.append((now, value))
+        self.seconds = now - marks[0][0]
+        self.growth = value - marks[0][1]
+
+
+class Meter:
+    """Measures the rate of the requests, and estimates the time left.
+
+    Args:
+        limit: The rate limit to compare with; None: there is none.
+    """
+
+    def __init__(self, limit: Rate | None = None) -> None:
+        self.limit = limit
+        # Whole periods: a limit may be used up at the beginning of each.
+        period = 1.0 if limit is None else limit.period
+        self._requests = _Window(period * math.ceil(_RATE_OVER / period))
+        self._fraction = _Window(_LEFT_OVER)
+        self._done = 0.0
+
+    def mark(self, now: float, requests: int, fraction: float | None) -> None:
+        """Record the progress at a time in seconds."""
+        self._done = fraction or 0.0
+        self._requests.mark(now, requests)
+        self._fraction.mark(now, self._done)
 
     @property
-    def speed(self) -> float:
-        """URLs per second."""
-        (since, before, _), (now, done, _) = self._marks[0], self._marks[-1]
-        return (done - before) / (now - since) if now > since else 0.0
+    def rate(self) -> float:
+        """Requests per period of the limit, never above a limit that is kept; else per second."""
+        requests, seconds = self._requests.growth, self._requests.seconds
+        if self.limit is None:
+            return requests / seconds if seconds else 0.0
+        return requests / max(1, math.ceil(seconds / self.limit.period))
 
     @property
     def left(self) -> float | None:
         """Seconds until all is done; None if unknown."""
-        (since, _, before), (now, _, fraction) = self._marks[0], self._marks[-1]
-        if not fraction > before:
-            return None
-        return (1.0 - fraction) * (now - since) / (fraction - before)
+        growth = self._fraction.growth
+        return (1.0 - self._done) * self._fraction.seconds / growth if growth > 0 else None
 
 
-def progress_line(
-    tally: Tally, pace: Pace, fraction: float | None, pauses: Pauses, now: datetime
-) -> str:
-    """Return the progress as a line."""
-    parts = [] if fraction is None else [_bar(fraction)]
-    parts += [f"{tally.done} done", f"{pace.speed:.1f}/s"]
-    if tally.failed:
-        parts.append(f"{tally.failed} failed")
-    if tally.throttled:
-        parts.append(f"{tally.throttled} throttled")
-    count, seconds = pauses
-    if count:
-        until = datetime.fromtimestamp(now.timestamp() + seconds, now.tzinfo)
-        several = f"{count} hosts " if count > 1 else ""
-        parts.append(f"{several}paused until {until:%H:%M:%S}")
-    if fraction is not None and fraction < 1 and pace.left is not None:
-        parts.append(f"{_duration(pace.left)} left")
-    return "  ".join(parts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A run at one time.
+
+    Attributes:
+        done: What is done, as a text.
+        fraction: The finished part of the list, from 0 to 1; None: its length is unknown.
+        left: Seconds until the end; None: unknown.
+        rate: Requests per period of the limit, or per second.
+        limit: The rate limit of all requests; None: there is none.
+        latency: The median and the 95th percentile of the seconds from a request to the headers of
+            its response; None: there was no response.
+    """
+
+    done: str
+    failed: int = 0
+    throttled: int = 0
+    fraction: float | None = None
+    left: float | None = None
+    rate: float = 0.0
+    limit: Rate | None = None
+    latency: tuple[float, float] | None = None
+    pauses: Pauses = (0, 0.0)
+
+    def parts(self) -> list[Part]:
+        """Return its texts with their styles, all but the fraction and the time left."""
+        parts = [(self.done, "bold")]
+        if self.failed:
+            parts.append((f"{self.failed} failed", "red"))
+        if self.throttled:
+            parts.append((f"{self.throttled} throttled", "yellow"))
+        rate = f"{self.rate:.1f}" if self.rate < 100 else f"{self.rate:.0f}"
+        parts.append(
+            (f"{rate}/s" if self.limit is None else f"{rate} of {written(self.limit)}", "")
+        )
+        if self.latency is not None:
+            median, most = self.latency
+            parts.append((f"latency p50 {median:.2f} s, p95 {most:.2f} s", ""))
+        count, seconds = self.pauses
+        if count:
+            hosts = f"{count} hosts " if count > 1 else ""
+            parts.append((f"{hosts}paused for {_clock(math.ceil(seconds))}", "yellow"))
+        return parts
+
+    def time_left(self) -> str:
+        """Return the time left as a text; "" if unknown."""
+        return "" if self.left is None else f"{_clock(int(self.left))} left"
+
+    def line(self) -> str:
+        """Return all in one line."""
+        percent = [] if self.fraction is None else [f"{int(100 * self.fraction)} %"]
+        texts = [*percent, *(text for text, _ in self.parts()), self.time_left()]
+        return "  ".join(filter(None, texts))
 
 
-def _bar(fraction: float) -> str:
-    full = int(_BAR * fraction)
-    return f"[{'#' * full:.<{_BAR}}] {int(100 * fraction):3} %"
-
-
-def _duration(seconds: float) -> str:
+def _clock(seconds: int) -> str:
     """Format a duration as a clock does.
 
-    >>> _duration(59), _duration(3661), _duration(200_000)
+    >>> _clock(59), _clock(3661), _clock(200_000)
     ('0:59', '1:01:01', '2 d 7 h')
     """
-    whole = int(seconds)
-    minutes, hours = whole // 60, whole // 3600
-    if whole >= _DAY:
-        return f"{whole // _DAY} d {hours % 24} h"
+    minutes, hours = seconds // 60, seconds // 3600
+    if seconds >= _DAY:
+        return f"{seconds // _DAY} d {hours % 24} h"
     if hours:
-        return f"{hours}:{minutes % 60:02}:{whole % 60:02}"
-    return f"{minutes}:{whole % 60:02}"
+        return f"{hours}:{minutes % 60:02}:{seconds % 60:02}"
+    return f"{minutes}:{seconds % 60:02}"

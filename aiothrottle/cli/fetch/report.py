@@ -2,45 +2,52 @@
 
 import asyncio
 import time
-from datetime import datetime
+from collections.abc import Sequence
 from typing import TextIO
 
+from aiothrottle.cli.display import GLANCE, Display
 from aiothrottle.cli.fetch.crawl import Crawl
-from aiothrottle.cli.fetch.progress import Pace, progress_line
+from aiothrottle.cli.fetch.progress import Meter, Progress
 from aiothrottle.cli.fetch.record import Record
 from aiothrottle.cli.fetch.tally import counted
-from aiothrottle.cli.terminal import StatusLine, printable
+from aiothrottle.cli.terminal import printable
+from aiothrottle.rate import Rate
 
 __all__ = ["Report"]
 
 # Failures printed one by one. All are in the output.
 _PRINTED = 10
-# Seconds between two updates: on a terminal, and in a log.
-_GLANCE, _LOG = 0.2, 10.0
+# Seconds between two lines of progress where nothing can be redrawn.
+_LOG = 10.0
 
 
 class Report:
     """Prints what happens.
 
     Args:
-        screen: The stream. On a terminal there is a progress bar, elsewhere a line every ten
-            seconds.
+        screen: The stream. On a terminal there is a display, elsewhere a line every ten seconds.
         quiet: Print only failures of the run itself.
+        drawn: Whether there may be a display.
+        rates: The rate limits of all requests.
     """
 
-    def __init__(self, screen: TextIO, *, quiet: bool = False) -> None:
-        self._screen = screen
+    def __init__(
+        self,
+        screen: TextIO,
+        *,
+        quiet: bool = False,
+        drawn: bool = True,
+        rates: Sequence[Rate] = (),
+    ) -> None:
         self._quiet = quiet
-        self._is_terminal = screen.isatty()
-        self._status = StatusLine(screen)
+        self._display = Display(screen, drawn=drawn)
         self._failures = 0
-        self._pace = Pace()
+        self._meter = Meter(min(rates, key=lambda it: it.limit / it.period, default=None))
         self._began_at = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line above the progress bar, with control characters escaped."""
-        self._status.clear()
-        print(printable(text), file=self._screen, flush=True)
+        """Print a line above the display, with control characters escaped."""
+        self._display.say(printable(text))
 
     def failure(self, record: Record) -> None:
         """Print the failure of a URL, unless there were many."""
@@ -56,17 +63,18 @@ class Report:
         """Print the progress of the run until cancelled."""
         if self._quiet:
             return
-        self._line(crawl)
-        try:
+        with self._display as display:
+            due = time.monotonic() + _LOG
             while True:
-                await asyncio.sleep(_GLANCE if self._is_terminal else _LOG)
-                line = self._line(crawl)
-                if self._is_terminal:
-                    self._status.show(line)
-                else:
-                    print(line, file=self._screen, flush=True)
-        finally:
-            self._status.clear()
+                now = time.monotonic()
+                self._meter.mark(now, crawl.tally.requests, crawl.lines.fraction)
+                if display.is_live:
+                    progress = self._progress(crawl)
+                    display.show(progress.parts(), progress.fraction, progress.time_left())
+                elif now >= due:
+                    due += _LOG
+                    display.say(self._progress(crawl).line())
+                await asyncio.sleep(GLANCE)
 
     def facts(self, crawl: Crawl) -> dict[str, str]:
         """Return the progress of the run as numbers with their names."""
@@ -90,8 +98,16 @@ class Report:
                 "list."
             )
 
-    def _line(self, crawl: Crawl) -> str:
-        fraction = crawl.lines.fraction
-        self._pace.mark(time.monotonic(), crawl.tally.done, fraction)
-        now = datetime.now().astimezone()
-        return progress_line(crawl.tally, self._pace, fraction, crawl.pauses, now)
+    def _progress(self, crawl: Crawl) -> Progress:
+        tally, meter = crawl.tally, self._meter
+        return Progress(
+            done=f"{tally.done} done",
+            failed=tally.failed,
+            throttled=tally.throttled,
+            fraction=crawl.lines.fraction,
+            left=meter.left,
+            rate=meter.rate,
+            limit=meter.limit,
+            latency=tally.latency(),
+            pauses=crawl.pauses,
+        )

@@ -63,7 +63,12 @@ class Settings:
 
 async def run(settings: Settings, screen: TextIO) -> int:
     """Fetch all URLs, and return the exit status."""
-    report = Report(screen, quiet=settings.quiet)
+    report = Report(
+        screen,
+        quiet=settings.quiet,
+        drawn=not settings.output.on_terminal,  # the records would be overwritten
+        rates=settings.limits.rates,
+    )
     async with contextlib.AsyncExitStack() as stack:
         try:
             limiters = await stack.enter_async_context(settings.limits.open())

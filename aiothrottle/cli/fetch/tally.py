@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aiothrottle.cli.fetch.record import Record
+from aiothrottle.statistics import Waits
 
 __all__ = ["Tally", "counted"]
+
+# Latencies that are kept until they are counted.
+_RECENT = 1000
 
 
 @dataclass(slots=True)
@@ -29,6 +33,23 @@ class Tally:
     requests: int = 0
     throttled: int = 0
     waited: float = 0.0
+    _latencies: Waits = field(default_factory=Waits)
+
+    def answered(self, seconds: float) -> None:
+        """Count the latency of a response: the seconds from its request to its headers."""
+        recent = self._latencies.recent
+        recent.append(seconds)
+        if len(recent) >= _RECENT:
+            self._latencies.count_recent()
+
+    def latency(self) -> tuple[float, float] | None:
+        """Return the median and the 95th percentile of the latencies; None: there are none."""
+        latencies = self._latencies
+        if latencies.recent:
+            latencies.count_recent()
+        if not latencies.count:
+            return None
+        return latencies.percentile(0.5, at_once=0), latencies.percentile(0.95, at_once=0)
 
     def count(self, record: Record) -> None:
         """Count a finished URL."""
@@ -51,6 +72,8 @@ class Tally:
                 f"{counted(self.requests, 'request')}, {self.throttled} throttled by the server; "
                 f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
             )
+        if (latency := self.latency()) is not None:
+            yield f"Latency: p50 {latency[0]:.2f} s, p95 {latency[1]:.2f} s."
         none = self.done - self.statuses.total()
         statuses = [f"{status}: {count}" for status, count in sorted(self.statuses.items())]
         if self.failed:

@@ -134,7 +134,8 @@ class Worker:
         request = self._request
         self.busy = True
         self._attempts += 1
-        self._waited += time.monotonic() - self._since
+        began = time.monotonic()
+        self._waited += began - self._since
         self._crawl.tally.requests += 1
         try:
             response = await self._crawl.sender.session.request(
@@ -147,6 +148,7 @@ class Worker:
         except BaseException:
             self._rest()
             raise
+        self._crawl.tally.answered(time.monotonic() - began)
         self._answered(response)
         return response
 

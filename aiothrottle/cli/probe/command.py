@@ -4,15 +4,18 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from yarl import URL
 
 from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
+from aiothrottle.cli.display import Display
+from aiothrottle.cli.document import add_json, print_document
 from aiothrottle.cli.fetch.addresses import read_address
+from aiothrottle.cli.probe.findings import Findings
 from aiothrottle.cli.probe.requests import (
-    Answer,
     Inquiry,
     NoResponse,
     Sender,
@@ -20,12 +23,11 @@ from aiothrottle.cli.probe.requests import (
     is_throttled,
     opened,
 )
-from aiothrottle.cli.probe.search import LONGEST_WAIT, Reply, Search, Tried
+from aiothrottle.cli.probe.search import Reply, Search, Tried
 from aiothrottle.cli.suggestion import Advice, Sighting, reported, seen
-from aiothrottle.cli.terminal import StatusLine, printable, without_credentials
-from aiothrottle.headers import Policy, ServerLimits
+from aiothrottle.cli.table import columns_of, paragraph
+from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.rate import Rate
-from aiothrottle.texts import number
 
 __all__ = ["execute", "fill"]
 
@@ -48,13 +50,14 @@ examples:
   aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
   aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
 """
-# The only status of a throttled response here that sessions do not count by themselves.
-_FORBIDDEN = 403
 # The exit status of a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
 
 _MOST = 10_000
 _USUAL = 2_000
+
+Tell: TypeAlias = Callable[[Iterable[str]], None]
+"""Prints lines, or nothing."""
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +66,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "aiothrottle probe [options] URL"
+    add_json(parser)
     parser.add_argument("url", type=_url, metavar="URL", help="the URL to request")
     parser.add_argument(
         "-y", "--yes", action="store_true", help="agree in advance: send without a question"
@@ -152,7 +156,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
             print("Nothing was sent.", file=sys.stderr)
             return 1
     try:
-        return asyncio.run(_probe(inquiry, find=options.find_limit))
+        return asyncio.run(_probe(inquiry, find=options.find_limit, as_json=options.json))
     except BrokenPipeError:  # the reader closed the output
         return _BROKEN_PIPE
 
@@ -182,13 +186,14 @@ def _agreed() -> bool:
         return False
 
 
-async def _probe(inquiry: Inquiry, *, find: bool) -> int:
+async def _probe(inquiry: Inquiry, *, find: bool, as_json: bool) -> int:
     problem: BaseException | None = None
-    advice: Advice | None = None
+    findings = Findings(inquiry)
+    tell: Tell = _silent if as_json else _print
     async with opened(inquiry) as session:
         sender = Sender(inquiry, session)
         try:
-            advice = await _advice(sender, find=find)
+            await _investigate(sender, findings, tell, find=find)
         except* NoResponse as group:
             problem = group.exceptions[0]
     if problem is not None:
@@ -196,30 +201,33 @@ async def _probe(inquiry: Inquiry, *, find: bool) -> int:
         text = printable(without_credentials(f"{problem}{when}"))
         print(f"aiothrottle probe: {text}", file=sys.stderr)
         return 1
-    _print(_conclusion(advice))
+    tell(findings.conclusion())
+    if as_json:
+        print_document(findings.document())
     return 0
 
 
-async def _advice(sender: Sender, *, find: bool) -> Advice | None:
-    """Send what is wanted, print what is found, and return the limiter for it."""
+async def _investigate(sender: Sender, findings: Findings, tell: Tell, *, find: bool) -> None:
+    """Send what is wanted, and tell each finding as it comes."""
     began_at = time.monotonic()
-    answer = await sender.send()
-    _print(_announcement(sender.inquiry, answer))
+    findings.answer = answer = await sender.send()
+    width = columns_of(sys.stdout)
+    tell(findings.announcement(width))
     rates = tuple(reported(answer.limits))
-    advice = Advice(rates) if rates else None
+    findings.advice = Advice(rates) if rates else None
     if not find:
-        return advice
+        return
     if answer.limits.throttled:
-        _print(["The limit was not searched: try again later."])
-        return advice
-    burst = await find_burst(sender, began_at, answer.status)
-    _print(_seen(burst))
+        tell(["The limit was not searched: try again later."])
+        return
+    findings.burst = burst = await find_burst(sender, began_at, answer.status)
+    tell(findings.seen())
     if not burst.refused:
-        return advice
-    status = StatusLine(sys.stderr)
+        return
+    display = Display(sys.stderr)
 
     def show(step: str) -> None:
-        status.show(f"{sender.answered} requests; {step}")
+        display.show([(f"{sender.answered} requests; {step}", "")])
 
     async def send() -> Reply:
         reply = await sender.send()
@@ -232,12 +240,10 @@ async def _advice(sender: Sender, *, find: bool) -> Advice | None:
         reported=tuple(reported(answer.limits, estimated=False)),
         progress=show,
     )
-    try:
-        tried = await search.run(burst)
-    finally:
-        status.clear()
-    _print(_tried(tried, burst, search))
-    return _better(tried, burst, rates)
+    with display:
+        findings.tried = await search.run(burst)
+    tell(findings.outcome(search))
+    findings.advice = _better(findings.tried, burst, rates)
 
 
 def _better(tried: Tried | None, burst: Sighting, rates: tuple[Rate, ...]) -> Advice | None:
@@ -251,82 +257,12 @@ def _better(tried: Tried | None, burst: Sighting, rates: tuple[Rate, ...]) -> Ad
 
 
 def _print(lines: Iterable[str]) -> None:
+    width = columns_of(sys.stdout)
     for line in lines:
-        print(printable(line), flush=True)
+        # An indented line is a row, or code to copy.
+        text = printable(line)
+        print(text if text.startswith(" ") else paragraph(text, width), flush=True)
 
 
-def _announcement(inquiry: Inquiry, answer: Answer) -> Iterator[str]:
-    vendor = f", read by the profile of {inquiry.profile.name}" if inquiry.profile else ""
-    yield f"Status {answer.status}{vendor}."
-    if answer.location is not None:
-        target = without_credentials(answer.location)
-        yield f"It redirects to {target}: you may want to probe that URL."
-    limits = answer.limits
-    if limits.throttled:
-        when = "" if limits.retry_after is None else f", for {number(limits.retry_after, 6)} s"
-        yield f"It throttles requests now{when}."
-    policies = limits.policies or _only(limits)
-    yield "It reports:" if policies else "It reports no limit."
-    yield from (f"  {_words(policy)}" for policy in policies)
-
-
-def _only(limits: ServerLimits) -> tuple[Policy, ...]:
-    """Return the limit without a name, if there is one."""
-    numbers = (limits.limit, limits.window, limits.remaining, limits.reset_after)
-    if all(number is None for number in numbers):
-        return ()
-    return (Policy(None, *numbers, limits.unit),)
-
-
-def _words(policy: Policy) -> str:
-    parts: list[str] = []
-    if policy.quota is not None:
-        parts.append(f"{number(policy.quota)} {policy.unit or 'requests'}")
-    if policy.window is not None:
-        parts.append(f"in {number(policy.window)} s")
-    if policy.remaining is not None:
-        parts.append(f"{number(policy.remaining)} remaining")
-    if policy.reset_after is not None:
-        parts.append(f"reset in {number(policy.reset_after, 6)} s")
-    return f"{f'{policy.name}: ' if policy.name else ''}{', '.join(parts)}"
-
-
-def _seen(sighting: Sighting) -> Iterator[str]:
-    many = f"{sighting.admitted} requests in {sighting.seconds:.2f} s"
-    if not sighting.refused:
-        yield f"It throttled none of {many}:"
-        yield "the limit, if there is one, is above that."
-        return
-    wait = sighting.retry_after
-    after = "no Retry-After" if wait is None else f"Retry-After: {number(wait, 6)} s"
-    yield f"It admitted {many}, then throttled one ({after})."
-    if sighting.status == _FORBIDDEN:
-        yield f"By {sighting.status}: a session waits then only if you give it"
-        yield f"retry=Retry(throttled_statuses={{{sighting.status}, 429, 503}})."
-
-
-def _tried(tried: Tried | None, burst: Sighting, search: Search) -> Iterator[str]:
-    if tried is not None and tried.passed:
-        yield (
-            f"With the limiter below it throttled {tried.throttled or 'none'} of "
-            f"{tried.sent} requests "
-            f"in {tried.seconds:.1f} s."
-        )
-    elif (burst.retry_after or 0.0) > LONGEST_WAIT:
-        yield "The rate was not searched, as that wait is too long."
-    elif search.wait > LONGEST_WAIT:
-        yield f"No rate was found: it wants pauses of more than {number(LONGEST_WAIT)} s."
-    elif search.left <= 0:
-        yield "No rate was found that it does not throttle: give more --max-requests."
-    else:
-        yield "No rate was found that it does not throttle."
-
-
-def _conclusion(advice: Advice | None) -> Iterator[str]:
-    yield ""
-    if advice is not None:
-        yield "Use:"
-        yield f"  {advice.line()}"
-    else:
-        yield "No limit is known. Start slowly, and read the server's documentation:"
-        yield '  RateLimiter("1/s", concurrency_limit=1)'
+def _silent(_: Iterable[str]) -> None:
+    pass

@@ -1,6 +1,9 @@
 """``aiothrottle simulate``: its arguments, its table and its picture."""
 
 import argparse
+import math
+import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, get_args
 
@@ -22,11 +25,14 @@ from aiothrottle.cli.arguments import (
     whole_number,
     whole_rate,
 )
+from aiothrottle.cli.document import add_json, print_document, rate_value
 from aiothrottle.cli.picture import SUFFIXES, Panel, save
 from aiothrottle.cli.suggestion import usual_guard
+from aiothrottle.cli.table import columns_of, fitted, paragraph
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.simulation import Outcome, RetryAfter, Server, simulate, table
+from aiothrottle.simulation.outcome import cells
 from aiothrottle.testing.server import AlgorithmName
 
 __all__ = ["execute", "fill"]
@@ -68,6 +74,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "aiothrottle simulate [options]"
+    add_json(parser)
     _add_server(parser.add_argument_group("the server"))
     _add_clients(parser.add_argument_group("the clients"))
     parser.add_argument(
@@ -185,11 +192,56 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         outcomes = _outcomes(options)
     except ValueError as error:
         parser.error(str(error))
-    print(f"{_setting(options)}\n\n{table(outcomes)}", flush=True)
+    if options.json:
+        print_document(_document(options, outcomes))
+    else:
+        _print_table(_setting(options), outcomes)
     if options.plot is None:
         return 0
     panels = [_panel(name, outcome, options) for name, outcome in outcomes.items()]
-    return 0 if save(panels, _setting(options), options.plot) else 1
+    messages = sys.stderr if options.json else sys.stdout
+    return 0 if save(panels, _setting(options), options.plot, messages) else 1
+
+
+def _print_table(setting: str, outcomes: Mapping[str, Outcome]) -> None:
+    """Print a table that fits a terminal; in Markdown into a pipe."""
+    width = columns_of(sys.stdout)
+    lines = [table(outcomes)] if width is None else fitted(cells(outcomes), width)
+    print("\n".join([paragraph(setting, width), "", *lines]), flush=True)
+
+
+def _document(options: argparse.Namespace, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+    return {
+        "server": {
+            "rate": rate_value(options.rate),
+            "algorithm": options.server_algorithm,
+            "burst": options.server_burst,
+        },
+        "clients": options.clients,
+        "latency": options.latency,
+        "jitter": options.jitter,
+        "seconds": options.seconds,
+        "seed": options.seed,
+        "outcomes": [
+            {
+                "name": name,
+                "sent": outcome.sent,
+                "throttled": outcome.refused,
+                "used": outcome.utilisation,
+                "wait_mean": _known(outcome.waits.mean),
+                "wait_p50": _known(outcome.waits.p50),
+                "wait_p99": _known(outcome.waits.p99),
+                "most_in_period": outcome.greatest_count,
+                "fairness": outcome.fairness,
+                "given_up": outcome.given_up,
+            }
+            for name, outcome in outcomes.items()
+        ],
+    }
+
+
+def _known(wait: float) -> float | None:
+    return None if math.isnan(wait) else wait
 
 
 def _outcomes(options: argparse.Namespace) -> dict[str, Outcome]:

@@ -1,0 +1,1 @@
+"""Completes the command line in a shell: ``aiothrottle completion``."""

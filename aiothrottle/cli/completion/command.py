@@ -1,0 +1,56 @@
+"""``aiothrottle completion``: prints the script of a shell, written by shtab from the parsers."""
+
+# argparse leaves the parsers of its commands untyped.
+# pyright: reportUnknownMemberType=false
+
+import argparse
+from collections.abc import Iterator
+from typing import cast
+
+from aiothrottle.cli import full_parser
+
+__all__ = ["execute", "fill"]
+
+_SHELLS = ("bash", "zsh", "tcsh")
+
+_EPILOG = """\
+needs shtab: pip install 'aiothrottle-client[cli]'
+
+examples:
+  aiothrottle completion bash > ~/.local/share/bash-completion/completions/aiothrottle
+  aiothrottle completion zsh > ~/.zfunc/_aiothrottle   # a folder of your $fpath
+  aiothrottle completion tcsh > ~/.aiothrottle.tcsh    # and source it in ~/.tcshrc
+"""
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments and their help."""
+    parser.description = "Print a script that completes commands, options and files in a shell."
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("shell", choices=_SHELLS, help="the shell")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    try:
+        import shtab  # noqa: PLC0415 - of an extra
+    except ImportError:
+        parser.error("a completion needs shtab: pip install 'aiothrottle-client[cli]'")
+    whole = full_parser()
+    files = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY}
+    for action in _actions(whole):
+        if isinstance(action.metavar, str) and action.metavar in files:
+            action.complete = files[action.metavar]  # type: ignore[attr-defined]
+    print(shtab.complete(whole, options.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser, and of its commands."""
+    for action in parser._actions:  # noqa: SLF001 - there is no other way to enumerate them
+        yield action
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
+            for command in commands.values():
+                yield from _actions(command)
