@@ -17,9 +17,10 @@ from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
 from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.jobs import UrlReader
 from aiothrottle.cli.fetch.lines import Lines, Source
 from aiothrottle.cli.fetch.output import Done
-from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.fetch.worker import Rules
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
@@ -480,7 +481,7 @@ async def test_list_is_read_no_faster_than_fetched() -> None:
     async with ClientSession() as session:
         sender = Sender(session, RateLimiter(), Options())
         lines = Lines([Source("endless", endless)], 100)
-        crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
+        crawl = Crawl(Rules(), sender=sender, lines=lines, reader=UrlReader(), output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))
         while sink.count < 20_000:
             await asyncio.sleep(0.001)

@@ -182,7 +182,11 @@ TABLE = """
     cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
     cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
     cli.demo.run | aiohttp limiter rate testing cli.*                        | asyncio time aiohttp yarl
-    cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |
+    cli.fetch.limits | cli.fetch.* _http.admission algorithms keyed limiter rate stores |
+    cli.fetch.jobs | cli.fetch.* hooks                                       |
+    cli.fetch.json_lines | cli.* hooks                                       | argparse json
+    cli.fetch.rates | cli.arguments rate rate_text                           |
+    cli.fetch.profiles | llm retry                                           |
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
     cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl

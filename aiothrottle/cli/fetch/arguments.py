@@ -10,11 +10,12 @@ from aiothrottle.cli.arguments import (
     header,
     header_value,
     method,
-    rates,
     seconds,
     some_seconds,
     whole_number,
 )
+from aiothrottle.cli.fetch.profiles import PROFILES
+from aiothrottle.cli.fetch.rates import named_rates
 from aiothrottle.cli.fetch.store import StoreAddress
 
 __all__ = ["add_arguments"]
@@ -30,19 +31,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-i", "--input-file", metavar="FILE", help="a list of URLs; - is standard input"
     )
+    _add_json_lines(parser.add_argument_group("requests as JSON lines"))
     _add_limits(parser.add_argument_group("limits"))
     _add_requests(parser.add_argument_group("requests"))
     _add_output(parser.add_argument_group("output"))
 
 
+def _add_json_lines(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--requests",
+        metavar="FILE",
+        help="a list of requests; - is standard input. Each line is a JSON object with url, and "
+        "any of method, headers, json or data, cost, key, id; the records have the id, or else "
+        "the number of the line",
+    )
+    group.add_argument(
+        "--profile",
+        choices=sorted(PROFILES),
+        help="charge calls of language models their tokens, settle them by the responses, and "
+        "retry them as the SDKs do; needs --rate tokens=200000/min for openai, and rates of "
+        "input_tokens and output_tokens for anthropic",
+    )
+
+
 def _add_limits(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--rate",
-        type=rates,
+        type=named_rates,
         action="extend",
         metavar="RATE",
         help="rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all "
-        "kept: 10/s,500/min, or repeat the option",
+        "kept: 10/s,500/min, or repeat the option; with names, requests=500/min and "
+        "tokens=200000/min, a cost names its resources",
     )
     group.add_argument(
         "--concurrency",
@@ -53,10 +73,10 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--per-host",
-        type=rates,
+        type=named_rates,
         action="extend",
         metavar="RATE",
-        help="rate limit of each host; several are all kept",
+        help="rate limit of each host, or of each key in a list of requests; several are all kept",
     )
     group.add_argument(
         "--per-host-concurrency",

@@ -1,15 +1,17 @@
 """The limits of a run, and the store through which several runs share them."""
 
-from collections.abc import AsyncGenerator, Sequence
+import math
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiothrottle._http.admission import AnyLimiter
+from aiothrottle.algorithms import TokenBucket
+from aiothrottle.cli.fetch.rates import Rates
 from aiothrottle.cli.fetch.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
-from aiothrottle.rate import Rate
 from aiothrottle.stores import Store
 
 __all__ = ["Limiters", "Limits"]
@@ -38,20 +40,31 @@ class Limits:
         guard: Seconds added to all periods, a safety margin for network jitter.
         store: The store that counts the rates; None: this process does.
         key: The name of the limits in the store.
+        algorithm: How the rates are enforced; None: as by default.
     """
 
-    rates: Sequence[Rate] = ()
+    rates: Rates = ()
     concurrency: int = 10
-    per_host: Sequence[Rate] = ()
+    per_host: Rates = ()
     per_host_concurrency: int | None = None
     guard: float = 0.0
     store: StoreAddress | None = None
     key: str = "fetch"
+    algorithm: type[TokenBucket] | None = None
 
     @property
     def keyed(self) -> bool:
         """Whether each host has limits of its own."""
         return bool(self.per_host) or self.per_host_concurrency is not None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The resources of the rates, with the least limit of each; none: requests alone count."""
+        least: dict[str, float] = {}
+        for rates in (self.rates, self.per_host):
+            for name, each in rates.items() if isinstance(rates, Mapping) else ():
+                least[name] = min(least.get(name, math.inf), *(rate.limit for rate in each))
+        return least
 
     @property
     def workers(self) -> int:
@@ -80,24 +93,26 @@ class Limits:
         shared: dict[str, Any] = {} if store is None else {"store": store, "key": self.key}
         if shared and self.keyed:
             hosts = KeyedRateLimiter(
-                list(self.per_host),
+                **self._rated(self.per_host),
                 concurrency_limit=self.per_host_concurrency,
-                guard=self.guard,
                 **shared,
             )
             return Limiters(hosts, {_HOSTS: hosts})
         everything = RateLimiter(
-            list(self.rates) or None,
-            concurrency_limit=self.concurrency,
-            guard=self.guard if self.rates else 0.0,
-            **shared,
+            **self._rated(self.rates), concurrency_limit=self.concurrency, **shared
         )
         if not self.keyed:
             return Limiters(everything, {_ALL: everything})
         hosts = KeyedRateLimiter(
-            list(self.per_host) or None,
+            **self._rated(self.per_host),
             concurrency_limit=self.per_host_concurrency,
-            guard=self.guard if self.per_host else 0.0,
             parent=everything,
         )
         return Limiters(hosts, {_ALL: everything, _HOSTS: hosts})
+
+    def _rated(self, rates: Rates) -> dict[str, Any]:
+        """Return the arguments of a limiter about its rates."""
+        if not rates:
+            return {"guard": 0.0}
+        limit = {**rates} if isinstance(rates, Mapping) else list(rates)
+        return {"rate_limit": limit, "guard": self.guard, "algorithm": self.algorithm}

@@ -50,7 +50,7 @@ class Report:
         if self._failures > _PRINTED:
             self.say("There are more failures; all of them are in the output.")
         else:
-            self.say(f"{record.url}: {record.error or f'status {record.status}'}")
+            self.say(f"{record.name}: {record.error or f'status {record.status}'}")
 
     async def watch(self, crawl: Crawl) -> None:
         """Print the progress of the run until cancelled."""

@@ -1,18 +1,18 @@
-"""Fetches one URL after the other; `busy` says whether cancelling would lose a response."""
+"""Does one job after the other; `busy` says whether cancelling would lose a response."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 from aiohttp import ClientResponse
 
 from aiothrottle.aiohttp.adapter import discard
-from aiothrottle.cli.fetch.addresses import Address, read_address
 from aiothrottle.cli.fetch.folder import file_name
+from aiothrottle.cli.fetch.jobs import Job
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.record import Record
 from aiothrottle.cli.fetch.redirects import Request, redirected
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from aiothrottle.aiohttp.sender import Sender
     from aiothrottle.cli.fetch.folder import Folder
+    from aiothrottle.cli.fetch.jobs import Reader
     from aiothrottle.cli.fetch.lines import Lines
     from aiothrottle.cli.fetch.output import Output
     from aiothrottle.cli.fetch.tally import Tally
     from aiothrottle.retry import Retry
 
-__all__ = ["Job", "Worker"]
+__all__ = ["Rules", "Worker"]
 
 _CHUNK = 1 << 16
 # Failures of one URL or its server, which do not concern the next URL.
@@ -37,8 +38,8 @@ _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The request for every URL, and what is kept of its response.
+class Rules:
+    """What is followed and kept of every response.
 
     Attributes:
         redirects: The most redirects to follow.
@@ -46,9 +47,6 @@ class Job:
         longest_body: Bytes; None: no limit.
     """
 
-    method: str = "GET"
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    data: bytes | None = None
     redirects: int = 0
     kept_headers: frozenset[str] = frozenset()
     longest_body: int | None = None
@@ -57,17 +55,18 @@ class Job:
 class Host(Protocol):
     """What a worker needs of its `Crawl`."""
 
-    job: Job
+    rules: Rules
     sender: "Sender"
     retry: "Retry"
+    reader: "Reader"
     lines: "Lines"
     output: "Output"
     folder: "Folder | None"
     tally: "Tally"
     stopping: bool
 
-    def throttled(self, url: "URL") -> None:
-        """Count a request that the server of the URL has throttled."""
+    def throttled(self, url: "URL", key: Hashable) -> None:
+        """Count a request that the server of the URL has throttled; None: it has no key."""
         ...
 
     def count(self, record: Record) -> None:
@@ -89,6 +88,7 @@ class Worker:
     __slots__ = (
         "_attempts",
         "_crawl",
+        "_job",
         "_number",
         "_request",
         "_since",
@@ -97,6 +97,7 @@ class Worker:
         "busy",
     )
 
+    _job: Job
     _request: Request
 
     def __init__(self, crawl: Host, number: int) -> None:
@@ -155,7 +156,7 @@ class Worker:
         retry = self._crawl.retry
         throttled = retry.is_throttled(response.status)
         if throttled:
-            self._crawl.throttled(response.url)
+            self._crawl.throttled(response.url, (self._job.throttle or {}).get("key"))
         if throttled or response.status in retry.statuses:
             self._rest()
 
@@ -170,31 +171,30 @@ class Worker:
 
     async def _handle(self, line: Line) -> None:
         crawl = self._crawl
-        address = read_address(line.text)
-        if address is None:
+        job = crawl.reader.read(line)
+        if job is None:
             return
-        if crawl.output.done.take(address.shown):
+        if crawl.output.done.take(job.identity):
             crawl.tally.skipped += 1
             return
-        if address.url is None:
+        record = Record(url=job.url, id=job.id, number=job.number)
+        if job.request is None:
             place = f"{line.source}, line {line.number}: " if line.source else ""
-            record = Record(url=address.shown, error=f"{place}{address.problem}")
+            record.error = f"{place}{job.problem}"
         else:
-            record = await self._fetch(
-                address, Request(crawl.job.method, address.url, crawl.job.headers, crawl.job.data)
-            )
+            self._job = job
+            await self._fetch(job.request, record)
         self.busy = True
         await crawl.output.write(record.line())
         crawl.count(record)
 
-    async def _fetch(self, address: Address, request: Request) -> Record:
-        """Fetch one URL, and follow its redirects; return its record."""
+    async def _fetch(self, request: Request, record: Record) -> None:
+        """Send a request, and follow its redirects; record what becomes of it."""
         self._attempts, self._waited, self._since = 0, 0.0, time.monotonic()
-        record = Record(url=address.shown)
         followed = 0
         try:
             while (target := await self._exchange(request, record)) is not None:
-                if followed == self._crawl.job.redirects:
+                if followed == self._crawl.rules.redirects:
                     record.error = f"more than {followed} redirects"
                     break
                 followed += 1
@@ -208,16 +208,21 @@ class Worker:
             record.error = _described(error)
         record.attempts = self._attempts - followed
         record.waited = self._waited
-        return record
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
         """Send one request; record its response, or return the redirect to follow."""
         self._request = request
-        response = await self._crawl.sender.request(request.method, request.url, self._ask)
+        response = await self._crawl.sender.request(
+            request.method,
+            request.url,
+            self._ask,
+            {"headers": request.headers, "data": request.data},
+            throttle=self._job.throttle,
+        )
         self.busy = True
         try:
             record.status = response.status
-            if self._crawl.job.redirects:
+            if self._crawl.rules.redirects:
                 target = redirected(request, response.status, response.headers.get("Location"))
                 if target is not None:
                     await discard(response)
@@ -229,15 +234,16 @@ class Worker:
                 response.release()
 
     async def _keep(self, request: Request, response: ClientResponse, record: Record) -> None:
-        job, folder = self._crawl.job, self._crawl.folder
-        if job.kept_headers:
-            record.headers = _chosen(response, job.kept_headers)
+        rules, folder = self._crawl.rules, self._crawl.folder
+        if rules.kept_headers:
+            record.headers = _chosen(response, rules.kept_headers)
         if folder is None:
             record.body = await self._read(response)
             record.charset = response.charset
             return
         async with aclosing(self._chunks(response)) as chunks:
-            name = file_name(request.url, response.content_type)
+            own = "" if self._job.identity == self._job.url else self._job.identity
+            name = file_name(request.url, response.content_type, own)
             record.file = await folder.keep(name, self._number, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
@@ -256,7 +262,7 @@ class Worker:
             yield chunk
 
     def _check_size(self, size: int) -> None:
-        most = self._crawl.job.longest_body
+        most = self._crawl.rules.longest_body
         if most is not None and size > most:
             raise ValueError(f"the body is longer than {most} bytes (--max-filesize)")
 
