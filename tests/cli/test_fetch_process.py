@@ -250,16 +250,26 @@ print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--input-file", b"no url, and quite long, as some of them are"),
+        (
+            "--requests",
+            b'{"url": "no url", "json": {"messages": [1, 2, 3]}, "headers": {"A": "b"}}',
+        ),
+    ],
+)
+def test_memory_does_not_grow_with_the_list(tmp_path: Path, option: str, line: bytes) -> None:
     """Invalid lines are handled like all others, but for the network."""
     out = tmp_path / "out.jsonl"
     peaks: list[int] = []
     for count in (10_000, 200_000):
         urls = tmp_path / "urls.txt"
-        urls.write_bytes(b"no url, and quite long, as some of them are\n" * count)
+        urls.write_bytes((line + b"\n") * count)
         out.unlink(missing_ok=True)
         ended = subprocess.run(
-            [sys.executable, "-c", MEASURED, "fetch", "-i", urls, "-o", out, "-s"],
+            [sys.executable, "-c", MEASURED, "fetch", option, urls, "-o", out, "-s"],
             env=ENVIRONMENT,
             check=True,
             capture_output=True,
