@@ -442,6 +442,15 @@ def test_call_above_the_limit_is_charged_the_whole_limit(tmp_path: Path, out: Pa
         assert main(["fetch", *run, "--rate", "tokens=500/s"]) == 0
 
 
+def test_budget_of_a_profile_trickles_back(tmp_path: Path, out: Path) -> None:
+    with background() as server:
+        costs = ({"tokens": 60}, {"tokens": 1})
+        jobs = listed(tmp_path, *({"url": str(server.url), "cost": cost} for cost in costs))
+        run = ["--requests", jobs, "-o", str(out), "--profile", "openai"]
+        # A window would be free again after a minute.
+        assert 0.9 <= seconds(*run, "--rate", "tokens=60/min") < 30
+
+
 def test_calls_of_anthropic_are_never_throttled(tmp_path: Path, out: Path) -> None:
     rates = ["--rate", "requests=600/5s;input_tokens=60000/5s;output_tokens=10000/5s"]
     with serving(lambda: FakeAnthropic(600, 60_000, 10_000, period=5, latency=0.02)) as (fake, url):
