@@ -157,6 +157,7 @@ def test_bodies_of_one_url_are_files_of_their_own(tmp_path: Path) -> None:
         ({"url": "http://a/", "headers": {"A": 1}}, "the header 'A' must be a text"),
         ({"url": "http://a/", "headers": {"A": "b\r\nC: d"}}, "a value with a control character"),
         ({"url": "http://a/", "headers": {"A:b": "c"}}, "a name with other characters"),
+        ({"url": "http://a/", "headers": {"content-length": "5"}}, "must not have content-length"),
         ({"url": "http://a/", "cost": -1}, "cost must be a finite number of tokens, 0 or more"),
         ('{"url": "http://a/", "cost": 1e999}', "cost must be a finite number of tokens"),
         ({"url": "http://a/", "cost": "1"}, "cost must be a finite number of tokens"),
@@ -180,7 +181,8 @@ def test_invalid_line_becomes_a_record(
     assert problem in bad["error"]
     assert (good["id"], good["error"]) == ("good", None)
     messages = capsys.readouterr().err
-    assert f"{jobs}, line 1: " in messages
+    place = f"{bad['url']} (line 1): " if bad["url"] else ""
+    assert messages.startswith(f"{place}{jobs}, line 1: ")
     assert messages.replace("\n", "").isprintable()
 
 

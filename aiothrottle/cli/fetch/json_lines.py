@@ -23,6 +23,8 @@ from aiothrottle.redact import shown
 __all__ = ["JsonReader"]
 
 _FIELDS = ("url", "method", "headers", "json", "data", "cost", "key", "id")
+# They would contradict the body, and its end would be taken for the next request.
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 
 
@@ -215,6 +217,8 @@ def _headers(fields: Mapping[str, Any]) -> dict[str, str]:
                 "headers has a name with other characters than those of names, or a value with a "
                 "control character"
             )
+        if name.lower() in _FRAMING:
+            raise ValueError(f"headers must not have {name}, which follows from the body")
         headers[found] = content
     return headers
 

@@ -58,10 +58,9 @@ class Record:
     @property
     def name(self) -> str:
         """The URL, with the id or the line if that identifies the request, for messages."""
-        if self.id is None and self.number is None:
-            return self.url
-        own = f"line {self.number}" if self.id is None else f"id {self.id}"
-        return f"{self.url} ({own})" if self.url else own
+        if self.id is not None:
+            return f"{self.url} (id {self.id})".lstrip()
+        return f"{self.url} (line {self.number})" if self.url and self.number else self.url
 
     def line(self) -> bytes:
         """Return the record as a line of JSON, in ASCII, so that it is safe for terminals."""
