@@ -86,7 +86,7 @@ def test_run_continues_after_invalid_lines(
 ) -> None:
     urls = tmp_path / "urls.txt"
     with background() as server:
-        lines = ["# a list", "", str(server.url), "example.org", "\x1b[2J", "x" * 1_000_000]
+        lines = ["# a list", "", str(server.url), "ftp://example.org", "\x1b[2J", "x" * 1_000_000]
         content = "\r\n".join([*lines, f"{server.url}b"]).encode() + b"\nhttp://a/\xe9\n"
         urls.write_bytes(b"\xef\xbb\xbf" + content)
         assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 1
@@ -261,6 +261,14 @@ def test_timeout_is_a_failure(out: Path) -> None:
         options = ["--max-time", "0.2", "--concurrency", "1", "--retries", "0", "-s"]
         assert main(["fetch", *urls, *options, "-o", str(out)]) == 1
     assert [record["error"] for record in records(out)] == [None, "no answer in time"]
+
+
+def test_url_without_scheme_and_with_spaces_is_fetched(out: Path) -> None:
+    with background(handler=answering(**{"a b": {"text": "here"}})) as server:
+        url = f"{server.url.authority}/a b"
+        assert main(["fetch", url, "-o", str(out), "-s"]) == 0
+    (record,) = records(out)
+    assert (record["url"], record["body"]) == (url, "here")
 
 
 # ---- a folder of bodies ----------------------------------------------------------------------
@@ -442,14 +450,14 @@ def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]
 def test_further_failures_are_in_the_output_only(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fetch", *map(str, range(100)), "-o", str(out)]) == 1
+    assert main(["fetch", *(f"ftp://{n}" for n in range(100)), "-o", str(out)]) == 1
     messages = capsys.readouterr().err.splitlines()
     assert len(messages) == 10 + 1 + 2
     assert messages[10] == "There are more failures; all of them are in the output."
 
 
 def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch", "nothing", "-o", str(out), "--silent"]) == 1
+    assert main(["fetch", "ftp://nothing", "-o", str(out), "--silent"]) == 1
     assert capsys.readouterr() == ("", "")
 
 
