@@ -1,6 +1,7 @@
 """`aiothrottle fetch` against a server on loopback: the requests, the records, the messages."""
 
 import asyncio
+import gzip
 import io
 import json
 import sys
@@ -271,6 +272,23 @@ def test_url_without_scheme_and_with_spaces_is_fetched(out: Path) -> None:
     assert (record["url"], record["body"]) == (url, "here")
 
 
+def test_gzip_list_is_fetched_until_it_is_cut_off(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = tmp_path / "urls.txt.gz"
+    with background() as server:
+        listed = [f"{server.url}{n}" for n in range(30)]
+        packed = gzip.compress("\n".join(listed).encode())
+        urls.write_bytes(packed)
+        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 0
+        assert set(by_url(out)) == set(listed)
+        out.unlink()
+        urls.write_bytes(packed[:-5])
+        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 3
+    message = f"the list cannot be read: {urls} is cut off: the end of its gzip is missing"
+    assert message in capsys.readouterr().err
+
+
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
@@ -363,7 +381,6 @@ def test_records_of_another_list_are_reported(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no URLs: give some, or a list by --input-file, or - for standard input"),
         (["-i", "no/such/file"], "no/such/file cannot be read: No such file"),
         (["-i", "."], ". cannot be read: it is a folder"),
         (["-", "-i", "-"], "- was given more than once"),

@@ -1,5 +1,7 @@
 """The parts of `aiothrottle fetch`, without a network: lines, addresses, names, records."""
 
+import gzip
+import io
 import json
 import sys
 from collections.abc import AsyncGenerator
@@ -13,6 +15,7 @@ from yarl import URL
 
 from aiothrottle.cli.fetch.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.folder import Folder, file_name
+from aiothrottle.cli.fetch.gunzip import decompressed
 from aiothrottle.cli.fetch.lines import Splitter
 from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
 from aiothrottle.cli.fetch.progress import Pace, progress_line
@@ -58,6 +61,34 @@ def test_long_line_is_cut_off() -> None:
     (line, after) = splitter.feed(b"\nafter\n")
     assert (len(line.text), line.size) == (11, 1_000_001)
     assert after.text == b"after"
+
+
+# ---- gzip ------------------------------------------------------------------------------------
+
+
+def unpacked(packed: bytes, step: int = 1 << 16) -> bytes:
+    source = io.BytesIO(packed)
+    read = decompressed("list.gz", lambda size: source.read(min(size, step)))
+    chunks = list(iter(lambda: read(100), b""))
+    assert all(len(chunk) <= 100 for chunk in chunks), "a small file may unpack to gigabytes"
+    return b"".join(chunks)
+
+
+@given(st.lists(st.binary(max_size=300)), st.integers(1, 50), st.integers(0, 20))
+def test_gzip_is_unpacked_whatever_its_members(members: list[bytes], step: int, zeros: int) -> None:
+    packed = b"".join(map(gzip.compress, members)) + b"\0" * zeros
+    assert unpacked(packed, step) == b"".join(members)
+
+
+def test_cut_or_damaged_gzip_is_an_error() -> None:
+    packed = gzip.compress(b"http://a/\n" * 1000)
+    assert unpacked(packed) == b"http://a/\n" * 1000
+    for end in range(1, len(packed)):
+        with pytest.raises(OSError, match=r"list\.gz is cut off: the end of its gzip is missing"):
+            unpacked(packed[:end])
+    for damaged in (b"http://a/\n", packed[:-8] + bytes(8), packed + b"http://a/\n"):
+        with pytest.raises(OSError, match=r"list\.gz is damaged, or is no gzip"):
+            unpacked(damaged)
 
 
 # ---- addresses -------------------------------------------------------------------------------

@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all arguments."""
     parser.add_argument("urls", nargs="*", metavar="URL", help="what to fetch; - is standard input")
     parser.add_argument(
-        "-i", "--input-file", metavar="FILE", help="a list of URLs; - is standard input"
+        "-i",
+        "--input-file",
+        metavar="FILE",
+        help="a list of URLs; of a name that ends in .gz it is decompressed; - is standard input "
+        "(default: standard input, if there is no URL and it is no terminal)",
     )
     _add_limits(parser.add_argument_group("limits"))
     _add_requests(parser.add_argument_group("requests"))

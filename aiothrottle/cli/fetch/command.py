@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiothrottle.cli.fetch.arguments import add_arguments
 from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.gunzip import decompressed
 from aiothrottle.cli.fetch.limits import Limits
 from aiothrottle.cli.fetch.lines import Source
 from aiothrottle.cli.fetch.output import OutputError, open_output
@@ -31,8 +32,10 @@ Fetch lists of URLs under limits. The output has one line of JSON for each URL:
   {"url": ..., "status": 200, "body": ..., "attempts": 1, "waited": 0.1, "error": null}
 
 A list has one URL on each line; blank lines and lines that begin with # are skipped. It is read
-while its URLs are fetched, so it may have any length. A line that is no URL becomes a record with
-an error. Throttled requests (429, or 503 with Retry-After) are retried when the server allows it.
+while its URLs are fetched, so it may have any length. Without any URL or list, it is the standard
+input, unless that is a terminal. A URL without http:// or https:// is http. A line that is no URL
+becomes a record with an error. Throttled requests (429, or 503 with Retry-After) are retried when
+the server allows it.
 """
 
 _EPILOG = """\
@@ -51,7 +54,8 @@ examples:
   aiothrottle fetch https://example.org/ https://example.org/about
   aiothrottle fetch -i urls.txt -o answers.jsonl --rate 10/s --rate 500/min
   aiothrottle fetch -i urls.txt --output-dir pages --per-host 2/s --per-host-concurrency 2
-  zcat urls.gz | aiothrottle fetch - -o answers.jsonl --resume
+  aiothrottle fetch -i urls.txt.gz -o answers.jsonl --resume
+  grep /news/ urls.txt | aiothrottle fetch -o answers.jsonl
 """
 
 # A whole record is kept in memory.
@@ -70,7 +74,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     if not options.urls and options.input_file is None:
-        parser.error("no URLs: give some, or a list by --input-file, or - for standard input")
+        if os.isatty(0):
+            parser.error("no URLs: give some, or a list by --input-file or on standard input")
+        options.input_file = "-"
     if options.resume and options.output is None and options.output_dir is None:
         parser.error("--resume needs a file to continue: give --output or --output-dir")
     if [*options.urls, options.input_file].count("-") > 1:
@@ -85,7 +91,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except (OutputError, ValueError) as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{error.filename} cannot be read: {error.strerror}")
+        parser.error(f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
     try:
         return asyncio.run(run(settings, sys.stderr))
     finally:
@@ -187,6 +193,8 @@ def _file(name: str) -> Source:
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
     # Unbuffered: a thread that reads would keep a buffer locked when the program ends.
     read = partial(os.read, descriptor)
+    if name.endswith(".gz"):
+        return Source(name, decompressed(name, read))  # the size of its content is unknown
     return Source("standard input" if name == "-" else name, read, size)
 
 
