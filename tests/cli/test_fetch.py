@@ -166,6 +166,14 @@ def test_run_keeps_its_rates(rates: list[str], least: float, out: Path) -> None:
         assert seconds(*urls, "-o", str(out), *limits) >= least
 
 
+@pytest.mark.parametrize("limit", ["--rate", "--per-host"])
+def test_burst_spreads_the_requests(limit: str, out: Path) -> None:
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(12)]
+        # Without it all would be sent at once.
+        assert seconds(*urls, "-o", str(out), limit, "50/s", "--burst", "2") >= 10 / 50
+
+
 def test_slow_host_delays_no_other_host(out: Path) -> None:
     with background() as slow, background() as fast:
         # The first host has a long queue, before the other one has its turn.
@@ -397,6 +405,10 @@ def test_records_of_another_list_are_reported(
         (["http://a/", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
         (["http://a/", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
         (["http://a/", "--rate", "5/s,fast"], "--rate: cannot read 'fast' as a rate"),
+        (["http://a/", "--rate", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
+        (["http://a/", "--per-host", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
+        (["http://a/", "--rate", "5/s", "--burst", "0"], "--burst: must be a whole number from 1"),
+        (["http://a/", "--burst", "2"], "--burst bounds the use of a rate: give --rate"),
         (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
         (["http://a/", "--retries", "-1"], "must be a whole number from 0"),
         (["http://a/", "--max-time", "soon"], "must be a number of seconds"),

@@ -69,6 +69,13 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         help="limit of concurrent requests to each host",
     )
     group.add_argument(
+        "--burst",
+        type=whole_number(1_000_000),
+        metavar="N",
+        help="how many requests may be sent back to back; after that they are sent evenly, at the "
+        "average of the fastest rate (default: as many as the rates allow)",
+    )
+    group.add_argument(
         "--guard",
         type=seconds,
         metavar="SECONDS",

@@ -142,6 +142,8 @@ def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     """Reject limits without effect, and impossible combinations."""
     if options.guard is not None and not (options.rate or options.per_host):
         parser.error("--guard stretches the period of a rate: give --rate or --per-host")
+    if options.burst is not None and not (options.rate or options.per_host):
+        parser.error("--burst bounds the use of a rate: give --rate or --per-host")
     if options.store is None:
         if options.store_key is not None:
             parser.error("--store-key names the limits in a store: give --store")
@@ -164,6 +166,7 @@ def _limits(options: argparse.Namespace) -> Limits:
         concurrency=options.concurrency,
         per_host=per_host,
         per_host_concurrency=options.per_host_concurrency,
+        burst=options.burst,
         guard=usual_guard([*rates, *per_host]) if guard is None else guard,
         store=options.store,
         key=options.store_key or "fetch",

@@ -35,18 +35,29 @@ class Limits:
         concurrency: The limit of concurrent requests.
         per_host: Rate limits of each host.
         per_host_concurrency: The limit of concurrent requests to each host; None: none.
+        burst: How many requests may be sent back to back, of all and of each host; None: as many as
+            their rates allow.
         guard: Seconds added to all periods, a safety margin for network jitter.
         store: The store that counts the rates; None: this process does.
         key: The name of the limits in the store.
+
+    Raises:
+        ValueError: The burst is more than a rate ever admits.
     """
 
     rates: Sequence[Rate] = ()
     concurrency: int = 10
     per_host: Sequence[Rate] = ()
     per_host_concurrency: int | None = None
+    burst: int | None = None
     guard: float = 0.0
     store: StoreAddress | None = None
     key: str = "fetch"
+
+    def __post_init__(self) -> None:
+        """Validate the burst, before anything is opened."""
+        if self.burst is not None:
+            self._make(None)
 
     @property
     def keyed(self) -> bool:
@@ -82,6 +93,7 @@ class Limits:
             hosts = KeyedRateLimiter(
                 list(self.per_host),
                 concurrency_limit=self.per_host_concurrency,
+                burst=self.burst,
                 guard=self.guard,
                 **shared,
             )
@@ -89,6 +101,7 @@ class Limits:
         everything = RateLimiter(
             list(self.rates) or None,
             concurrency_limit=self.concurrency,
+            burst=self.burst if self.rates else None,
             guard=self.guard if self.rates else 0.0,
             **shared,
         )
@@ -97,6 +110,7 @@ class Limits:
         hosts = KeyedRateLimiter(
             list(self.per_host) or None,
             concurrency_limit=self.per_host_concurrency,
+            burst=self.burst if self.per_host else None,
             guard=self.guard if self.per_host else 0.0,
             parent=everything,
         )
