@@ -297,6 +297,81 @@ def test_gzip_list_is_fetched_until_it_is_cut_off(
     assert message in capsys.readouterr().err
 
 
+# ---- retries ---------------------------------------------------------------------------------
+
+
+async def cut_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"x" * 50)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def too_late(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError("the client has gone")
+
+
+def failing(status: int) -> Handler:
+    async def fail(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    return fail
+
+
+def in_turn(*handlers: Handler) -> Handler:
+    """Answer the first requests by these handlers, and all others by 200."""
+    left = list(handlers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await left.pop(0)(request) if left else web.Response(text="at last")
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [failing(408), failing(500), failing(522), cut_off, too_late],
+    ids=["408", "500", "522", "cut off", "too late"],
+)
+def test_transient_failure_is_retried(failure: Handler, out: Path) -> None:
+    with background(handler=in_turn(failure)) as server:
+        options = ["--max-time", "2", "--retry", "1", "-s"]
+        assert main(["fetch", str(server.url), *options, "-o", str(out)]) == 0
+    (record,) = records(out)
+    assert (record["status"], record["body"], record["attempts"]) == (200, "at last", 2)
+
+
+@pytest.mark.parametrize("status", [400, 404, 501, 505])
+def test_permanent_failure_is_not_retried(status: int, out: Path) -> None:
+    with background(handler=failing(status)) as server:
+        assert main(["fetch", str(server.url), "-o", str(out), "-s"]) == 1
+    assert records(out)[0]["attempts"] == 1
+
+
+def test_all_failures_of_a_url_share_its_retries(out: Path) -> None:
+    handlers = [failing(500), cut_off, failing(500), cut_off]
+    with background(handler=in_turn(*handlers)) as server:
+        assert main(["fetch", str(server.url), "--retry", "2", "-o", str(out), "-s"]) == 1
+        assert server.audit.sent == 3
+    (record,) = records(out)
+    assert (record["status"], record["attempts"]) == (500, 3)
+
+
+@pytest.mark.parametrize("failure", [failing(500), cut_off], ids=["500", "cut off"])
+def test_post_is_retried_only_if_asked(failure: Handler, out: Path) -> None:
+    run = ["fetch", "-d", "x", "--retry", "1", "-o", str(out), "-s"]
+    with background(handler=in_turn(failure)) as server:
+        assert main([*run, str(server.url)]) == 1
+    assert records(out)[0]["attempts"] == 1
+    out.unlink()
+    with background(handler=in_turn(failure)) as server:
+        assert main([*run, str(server.url), "--retry-all-methods"]) == 0
+    assert records(out)[0]["attempts"] == 2
+
+
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
@@ -320,21 +395,18 @@ def test_bodies_are_files_named_by_the_index(tmp_path: Path) -> None:
 
 
 def test_incomplete_body_leaves_no_file(tmp_path: Path) -> None:
-    async def half(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "100"})
-        await response.prepare(request)
-        await response.write(b"x" * 50)
-        assert request.transport is not None
-        request.transport.abort()
-        return response
-
     folder = tmp_path / "pages"
-    with background(handler=half) as server:
-        assert main(["fetch", str(server.url), "--output-dir", str(folder), "-s"]) == 1
+    run = ["fetch", "--output-dir", str(folder), "--resume", "-s"]
+    with background(handler=cut_off) as server:
+        assert main([*run, str(server.url), "--retry", "1"]) == 1
     (record,) = records(folder / "index.jsonl")
     assert record["error"]
     assert "file" not in record
     assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
+    with background(handler=in_turn(cut_off)) as server:
+        assert main([*run, str(server.url), "--retry", "1"]) == 0
+    (_, record) = records(folder / "index.jsonl")
+    assert (folder / record["file"]).read_text() == "at last"
 
 
 def test_temporary_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
@@ -470,7 +542,7 @@ def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]
     )
     with background(handler=handler) as server:
         urls = [f"{server.url}a", f"{server.url}b", f"{server.url}{evil}"]
-        assert main(["fetch", *urls, "-L", "--save-header", "*"]) == 1
+        assert main(["fetch", *urls, "-L", "--save-header", "*", "--retry", "0"]) == 1
     printed, messages = capsys.readouterr()
     assert (printed + messages).replace("\n", "").isprintable()
     assert "status 500" in messages

@@ -153,7 +153,14 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         type=whole_number(1000, least=0),
         default=4,
         metavar="N",
-        help="maximum number of retries for a URL (default: %(default)s)",
+        help="maximum number of retries for a URL: after 408, 429, a status from 500 on, a timeout, "
+        "a lost connection, or a body that was cut off (default: %(default)s)",
+    )
+    group.add_argument(
+        "--retry-all-methods",
+        action="store_true",
+        help="retry POST and PATCH like all others, although the server may have executed them "
+        "(default: only throttled ones)",
     )
     group.add_argument(
         "--max-retry-after",

@@ -58,6 +58,10 @@ examples:
   grep /news/ urls.txt | aiothrottle fetch -o answers.jsonl
 """
 
+# The transient statuses of curl, and those of proxies before a server that fails (520 to 530). Of
+# the others a later attempt would have the same.
+_RETRIED = frozenset({408, 429, *range(500, 600)} - {501, 505, 510, 511})
+_UNSAFE = ("POST", "PATCH")
 # A whole record is kept in memory.
 _LONGEST_BODY = 16 << 20
 
@@ -127,7 +131,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         ),
         sources=sources,
         limits=_limits(options),
-        retry=Retry(attempts=options.retries + 1, max_retry_after=options.max_retry_after),
+        retry=_retry(options),
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,
@@ -135,6 +139,16 @@ def _settings(options: argparse.Namespace) -> Settings:
         folder=folder,
         quiet=options.silent,
         dashboard=options.dashboard,
+    )
+
+
+def _retry(options: argparse.Namespace) -> Retry:
+    usual = Retry()
+    return Retry(
+        attempts=options.retries + 1,
+        statuses=_RETRIED,
+        methods=[*usual.methods, *(_UNSAFE if options.retry_all_methods else ())],
+        max_retry_after=options.max_retry_after,
     )
 
 

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Worker"]
 
 _CHUNK = 1 << 16
+# A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
+_CUT_OFF = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientConnectionError,
+    ConnectionError,
+    TimeoutError,
+)
 # Failures of one URL or its server, which do not concern the next URL.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
 
@@ -144,8 +151,11 @@ class Worker:
                 data=request.data,
                 allow_redirects=False,
             )
-        except BaseException:
+        except BaseException as error:
             self._rest()
+            if isinstance(error, TimeoutError):
+                # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
+                raise aiohttp.ServerTimeoutError from error
             raise
         self._answered(response)
         return response
@@ -153,10 +163,10 @@ class Worker:
     def _answered(self, response: ClientResponse) -> None:
         """Handle the headers of a response; one that is retried begins a wait."""
         retry = self._crawl.retry
-        throttled = retry.is_throttled(response.status)
-        if throttled:
+        if retry.is_throttled(response.status):
             self._crawl.throttled(response.url)
-        if throttled or response.status in retry.statuses:
+            self._rest()
+        elif response.status in retry.statuses:
             self._rest()
 
     def _rest(self) -> None:
@@ -211,10 +221,38 @@ class Worker:
         return record
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
-        """Send one request; record its response, or return the redirect to follow."""
+        """Have one request answered; record its response, or return the redirect to follow.
+
+        The sender retries until there is a response, this method until its body is complete.
+        """
         self._request = request
-        response = await self._crawl.sender.request(request.method, request.url, self._ask)
-        self.busy = True
+        before = self._attempts
+        while True:
+            made = self._attempts - before
+            response = await self._crawl.sender.request(
+                request.method, request.url, self._ask, made=made
+            )
+            self.busy = True
+            try:
+                return await self._receive(request, response, record)
+            except _CUT_OFF:
+                delay = self._delay_of_next(request, response, self._attempts - before)
+                if delay is None:
+                    raise
+            self._rest()
+            await asyncio.sleep(delay)
+
+    def _delay_of_next(self, request: Request, response: ClientResponse, made: int) -> float | None:
+        """Return the seconds before another attempt, after a body that was cut off; None: none."""
+        retry = self._crawl.retry
+        if response.status in retry.statuses or retry.is_throttled(response.status):
+            return None  # the sender has given it up
+        return retry.next_delay(made, request.method, status=None)
+
+    async def _receive(
+        self, request: Request, response: ClientResponse, record: Record
+    ) -> Request | None:
+        """Record a response with its body, or return the redirect to follow."""
         try:
             record.status = response.status
             if self._crawl.job.redirects:
