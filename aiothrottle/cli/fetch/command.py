@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import base64
 import io
 import os
 import stat
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiothrottle.cli.fetch.arguments import add_arguments
+from aiothrottle.cli.fetch.cookies import Cookie
 from aiothrottle.cli.fetch.folder import Folder
 from aiothrottle.cli.fetch.gunzip import decompressed
 from aiothrottle.cli.fetch.limits import Limits
 from aiothrottle.cli.fetch.lines import Source
 from aiothrottle.cli.fetch.output import OutputError, open_output
+from aiothrottle.cli.fetch.proxies import choose_proxies
 from aiothrottle.cli.fetch.run import Settings, run
 from aiothrottle.cli.fetch.worker import Job
 from aiothrottle.cli.suggestion import usual_guard
@@ -90,6 +93,13 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     _check_limits(parser, options)
     if options.head and (options.method is not None or options.data is not None):
         parser.error("--head sets the method: leave out --request and --data")
+    if options.insecure and options.cacert is not None:
+        parser.error("--insecure checks no certificate: leave out --cacert")
+    given = {name.lower() for name, _ in options.header}
+    if options.user is not None and "authorization" in given:
+        parser.error("--user sets the header Authorization: leave out one of them")
+    if options.cookie and "cookie" in given:
+        parser.error("--cookie sets the header Cookie: leave out one of them")
     try:
         settings = _settings(options)
     except (OutputError, ValueError) as error:
@@ -125,6 +135,7 @@ def _settings(options: argparse.Namespace) -> Settings:
             method=_chosen_method(options),
             headers=_headers(options),
             data=options.data,
+            proxies=choose_proxies(options.proxy, options.noproxy, os.environ),
             redirects=options.max_redirs if options.location else 0,
             kept_headers=frozenset(options.save_header),
             longest_body=longest,
@@ -135,6 +146,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,
+        tls=False if options.insecure else options.cacert or True,
+        cookies=_cookies(options),
         output=output,
         folder=folder,
         quiet=options.silent,
@@ -225,6 +238,16 @@ def _chosen_method(options: argparse.Namespace) -> str:
 
 def _headers(options: argparse.Namespace) -> dict[str, str]:
     headers = dict(options.header)
+    if options.user is not None:
+        headers["Authorization"] = f"Basic {base64.b64encode(options.user.encode()).decode()}"
+    if strings := [cookie for cookie in options.cookie if isinstance(cookie, str)]:
+        headers["Cookie"] = "; ".join(strings)
     if options.data is not None and "content-type" not in map(str.lower, headers):
         headers["Content-Type"] = "application/x-www-form-urlencoded"  # as curl does
     return headers
+
+
+def _cookies(options: argparse.Namespace) -> list[Cookie] | None:
+    """Return the cookies of all files; None: without a file no jar is wanted."""
+    files: list[list[Cookie]] = [it for it in options.cookie if not isinstance(it, str)]
+    return [cookie for file in files for cookie in file] if files else None

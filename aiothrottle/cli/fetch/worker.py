@@ -14,8 +14,9 @@ from aiothrottle.aiohttp.adapter import discard
 from aiothrottle.cli.fetch.addresses import Address, read_address
 from aiothrottle.cli.fetch.folder import file_name
 from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.proxies import Proxies
 from aiothrottle.cli.fetch.record import Record
-from aiothrottle.cli.fetch.redirects import Request, redirected
+from aiothrottle.cli.fetch.redirects import Request, headers_for, redirected
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 
@@ -48,6 +49,7 @@ class Job:
     """The request for every URL, and what is kept of its response.
 
     Attributes:
+        proxies: The proxies to send through; None: none.
         redirects: The most redirects to follow.
         kept_headers: Names of response headers, in lower case; ``"*"`` keeps all.
         longest_body: Bytes; None: no limit.
@@ -56,6 +58,7 @@ class Job:
     method: str = "GET"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     data: bytes | None = None
+    proxies: Proxies | None = None
     redirects: int = 0
     kept_headers: frozenset[str] = frozenset()
     longest_body: int | None = None
@@ -138,7 +141,7 @@ class Worker:
 
     async def _ask(self, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        request = self._request
+        request, proxies = self._request, self._crawl.job.proxies
         self.busy = True
         self._attempts += 1
         self._waited += time.monotonic() - self._since
@@ -150,6 +153,7 @@ class Worker:
                 headers=request.headers,
                 data=request.data,
                 allow_redirects=False,
+                proxy=None if proxies is None else proxies.of(request.url),
             )
         except BaseException as error:
             self._rest()
@@ -190,9 +194,9 @@ class Worker:
             place = f"{line.source}, line {line.number}: " if line.source else ""
             record = Record(url=address.shown, error=f"{place}{address.problem}")
         else:
-            record = await self._fetch(
-                address, Request(crawl.job.method, address.url, crawl.job.headers, crawl.job.data)
-            )
+            job = crawl.job
+            headers = headers_for(address.url, job.headers)
+            record = await self._fetch(address, Request(job.method, address.url, headers, job.data))
         self.busy = True
         await crawl.output.write(record.line())
         crawl.count(record)
