@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import socket
@@ -21,6 +22,7 @@ from aiothrottle.testing import RateLimitedServer
 from tests.background import COMMAND, ENVIRONMENT, background, start
 
 if sys.platform != "win32":
+    import pty
     import resource
 
 pytestmark = [
@@ -294,6 +296,42 @@ def test_output_can_be_piped_in_a_shell() -> None:
         )
     assert len(ended.stdout.splitlines()) == 3
     assert ended.stderr == ""
+
+
+def test_list_is_standard_input_without_arguments() -> None:
+    with background() as server:
+        with start("fetch") as fetch:
+            printed, _ = fetch.communicate(f"{server.url}a\n{server.url}b\n", timeout=60)
+        assert fetch.returncode == 0
+        urls = {json.loads(line)["url"] for line in printed.splitlines()}
+        assert urls == {f"{server.url}a", f"{server.url}b"}
+
+
+def test_terminal_as_standard_input_is_no_list() -> None:
+    terminal, other_end = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "aiothrottle", "fetch"]
+        ended = subprocess.run(
+            command, stdin=other_end, capture_output=True, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert ended.returncode == 2
+    assert "no URLs: give some, or a list by --input-file or on standard input" in ended.stderr
+
+
+def test_closed_standard_input_is_an_error() -> None:
+    ended = subprocess.run(
+        f"{sys.executable} -m aiothrottle fetch <&-",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "standard input cannot be read: Bad file descriptor" in ended.stderr
 
 
 def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_bodies_of_one_url_are_files_of_their_own(tmp_path: Path) -> None:
         ("{}", "the url is missing"),
         ({"url": " "}, "the url is missing"),
         ({"url": 5}, "url must be a text, got a value of another type"),
-        ({"url": "a.example"}, "the url is no URL: it does not begin with http:// or https://"),
+        ({"url": "ftp://a/"}, "the url is no URL: it does not begin with http:// or https://"),
         ({"url": "http://a/", "methd": "GET"}, "has the unknown field 'methd'; there are url, "),
         ({"url": "http://a/", "method": "GET /"}, "method must be a method such as GET"),
         ({"url": "http://a/", "json": {}, "data": ""}, "has both json and data"),
@@ -331,6 +331,13 @@ def test_cost_counts_in_each_resource(tmp_path: Path, out: Path) -> None:
         assert seconds("--requests", jobs, "-o", str(out), "--rate", "requests=10/200ms") >= 0.4
 
 
+def test_burst_bounds_the_requests_of_named_rates(tmp_path: Path, out: Path) -> None:
+    rates = ["--rate", "requests=10/s", "--rate", "tokens=100/s", "--burst", "1"]
+    with background() as server:
+        jobs = listed(tmp_path, *({"url": str(server.url)} for _ in range(5)))
+        assert seconds("--requests", jobs, "-o", str(out), *rates) >= 0.4
+
+
 def test_key_chooses_the_limit(tmp_path: Path, out: Path) -> None:
     with background() as server:
         keys = ["a", "a", "a", "b"]
@@ -513,6 +520,10 @@ def test_retries_bound_the_attempts_of_a_profile(tmp_path: Path, out: Path) -> N
         (
             ["http://a/", "--rate", "tokens=9/s", "--per-host", "5/s"],
             "the rates of --rate name resources, and those of --per-host do not",
+        ),
+        (
+            ["http://a/", "--rate", "tokens=9/s", "--burst", "1"],
+            "burst may have the resources tokens, got 'requests'",
         ),
         (["http://a/", "--profile", "other"], "argument --profile: invalid choice: 'other'"),
         (

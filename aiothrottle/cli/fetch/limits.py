@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle.algorithms import TokenBucket
+from aiothrottle.amounts import REQUESTS
 from aiothrottle.cli.fetch.rates import Rates
 from aiothrottle.cli.fetch.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
@@ -37,20 +38,31 @@ class Limits:
         concurrency: The limit of concurrent requests.
         per_host: Rate limits of each host.
         per_host_concurrency: The limit of concurrent requests to each host; None: none.
+        burst: How many requests may be sent back to back, of all and of each host; None: as many as
+            their rates allow.
         guard: Seconds added to all periods, a safety margin for network jitter.
         store: The store that counts the rates; None: this process does.
         key: The name of the limits in the store.
         algorithm: How the rates are enforced; None: as by default.
+
+    Raises:
+        ValueError: The burst is more than a rate ever admits.
     """
 
     rates: Rates = ()
     concurrency: int = 10
     per_host: Rates = ()
     per_host_concurrency: int | None = None
+    burst: int | None = None
     guard: float = 0.0
     store: StoreAddress | None = None
     key: str = "fetch"
     algorithm: type[TokenBucket] | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the burst, before anything is opened."""
+        if self.burst is not None:
+            self._make(None)
 
     @property
     def keyed(self) -> bool:
@@ -114,5 +126,8 @@ class Limits:
         """Return the arguments of a limiter about its rates."""
         if not rates:
             return {"guard": 0.0}
-        limit = {**rates} if isinstance(rates, Mapping) else list(rates)
-        return {"rate_limit": limit, "guard": self.guard, "algorithm": self.algorithm}
+        arguments = {"guard": self.guard, "burst": self.burst, "algorithm": self.algorithm}
+        if not isinstance(rates, Mapping):
+            return {**arguments, "rate_limit": list(rates)}
+        burst = None if self.burst is None else {REQUESTS: self.burst}
+        return {**arguments, "rate_limit": {**rates}, "burst": burst}

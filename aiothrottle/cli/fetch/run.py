@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,7 @@ import aiohttp
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
+from aiothrottle.cli.fetch.cookies import Cookie, jar_of
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.folder import Folder
 from aiothrottle.cli.fetch.jobs import Reader
@@ -47,6 +49,8 @@ class Settings:
         hooks: The cost of the requests, before and after them: options of an integration.
         max_time: Seconds for a request, without waits; None: no timeout.
         connect_timeout: Seconds for connecting; None: no timeout.
+        tls: How certificates are checked; False: they are not.
+        cookies: The cookies to begin with, where those of responses are kept too; None: none are.
         dashboard: Whether to serve a live page.
     """
 
@@ -59,6 +63,8 @@ class Settings:
     user_agent: str
     max_time: float | None
     connect_timeout: float | None
+    tls: ssl.SSLContext | bool
+    cookies: Sequence[Cookie] | None
     output: Output
     folder: Folder | None
     quiet: bool
@@ -137,10 +143,11 @@ async def _page(
 
 
 def _client(settings: Settings) -> aiohttp.ClientSession:
+    cookies = settings.cookies
     return aiohttp.ClientSession(
-        # The limiter bounds the connections; and a jar for a million hosts would be large.
-        connector=aiohttp.TCPConnector(limit=0),
-        cookie_jar=aiohttp.DummyCookieJar(),
+        connector=aiohttp.TCPConnector(limit=0, ssl=settings.tls),  # the limiter bounds them
+        # A jar for a million hosts would be large, so there is one only where the user asks.
+        cookie_jar=aiohttp.DummyCookieJar() if cookies is None else jar_of(cookies),
         headers={"User-Agent": settings.user_agent},
         timeout=aiohttp.ClientTimeout(
             total=settings.max_time, sock_connect=settings.connect_timeout

@@ -14,8 +14,9 @@ from aiothrottle.aiohttp.adapter import discard
 from aiothrottle.cli.fetch.folder import file_name
 from aiothrottle.cli.fetch.jobs import Job
 from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.proxies import Proxies
 from aiothrottle.cli.fetch.record import Record
-from aiothrottle.cli.fetch.redirects import Request, redirected
+from aiothrottle.cli.fetch.redirects import Request, headers_for, redirected
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["Rules", "Worker"]
 
 _CHUNK = 1 << 16
+# A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
+_CUT_OFF = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientConnectionError,
+    ConnectionError,
+    TimeoutError,
+)
 # Failures of one URL or its server, which do not concern the next URL.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
 
@@ -42,11 +50,13 @@ class Rules:
     """What is followed and kept of every response.
 
     Attributes:
+        proxies: The proxies to send through; None: none.
         redirects: The most redirects to follow.
         kept_headers: Names of response headers, in lower case; ``"*"`` keeps all.
         longest_body: Bytes; None: no limit.
     """
 
+    proxies: Proxies | None = None
     redirects: int = 0
     kept_headers: frozenset[str] = frozenset()
     longest_body: int | None = None
@@ -132,7 +142,7 @@ class Worker:
 
     async def _ask(self, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        request = self._request
+        request, proxies = self._request, self._crawl.rules.proxies
         self.busy = True
         self._attempts += 1
         self._waited += time.monotonic() - self._since
@@ -144,9 +154,13 @@ class Worker:
                 headers=request.headers,
                 data=request.data,
                 allow_redirects=False,
+                proxy=None if proxies is None else proxies.of(request.url),
             )
-        except BaseException:
+        except BaseException as error:
             self._rest()
+            if isinstance(error, TimeoutError):
+                # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
+                raise aiohttp.ServerTimeoutError from error
             raise
         self._answered(response)
         return response
@@ -154,10 +168,10 @@ class Worker:
     def _answered(self, response: ClientResponse) -> None:
         """Handle the headers of a response; one that is retried begins a wait."""
         retry = self._crawl.retry
-        throttled = retry.is_throttled(response.status)
-        if throttled:
+        if retry.is_throttled(response.status):
             self._crawl.throttled(response.url, (self._job.throttle or {}).get("key"))
-        if throttled or response.status in retry.statuses:
+            self._rest()
+        elif response.status in retry.statuses:
             self._rest()
 
     def _rest(self) -> None:
@@ -182,8 +196,9 @@ class Worker:
             place = f"{line.source}, line {line.number}: " if line.source else ""
             record.error = f"{place}{job.problem}"
         else:
-            self._job = job
-            await self._fetch(job.request, record)
+            self._job, request = job, job.request
+            headers = headers_for(request.url, request.headers)
+            await self._fetch(request._replace(headers=headers), record)
         self.busy = True
         await crawl.output.write(record.line())
         crawl.count(record)
@@ -210,16 +225,43 @@ class Worker:
         record.waited = self._waited
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
-        """Send one request; record its response, or return the redirect to follow."""
+        """Have one request answered; record its response, or return the redirect to follow.
+
+        The sender retries until there is a response, this method until its body is complete.
+        """
         self._request = request
-        response = await self._crawl.sender.request(
-            request.method,
-            request.url,
-            self._ask,
-            {"headers": request.headers, "data": request.data},
-            throttle=self._job.throttle,
-        )
-        self.busy = True
+        before = self._attempts
+        while True:
+            made = self._attempts - before
+            response = await self._crawl.sender.request(
+                request.method,
+                request.url,
+                self._ask,
+                {"headers": request.headers, "data": request.data},
+                throttle=self._job.throttle,
+                made=made,
+            )
+            self.busy = True
+            try:
+                return await self._receive(request, response, record)
+            except _CUT_OFF:
+                delay = self._delay_of_next(request, response, self._attempts - before)
+                if delay is None:
+                    raise
+            self._rest()
+            await asyncio.sleep(delay)
+
+    def _delay_of_next(self, request: Request, response: ClientResponse, made: int) -> float | None:
+        """Return the seconds before another attempt, after a body that was cut off; None: none."""
+        retry = self._crawl.retry
+        if response.status in retry.statuses or retry.is_throttled(response.status):
+            return None  # the sender has given it up
+        return retry.next_delay(made, request.method, status=None)
+
+    async def _receive(
+        self, request: Request, response: ClientResponse, record: Record
+    ) -> Request | None:
+        """Record a response with its body, or return the redirect to follow."""
         try:
             record.status = response.status
             if self._crawl.rules.redirects:
