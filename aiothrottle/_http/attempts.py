@@ -89,9 +89,14 @@ class Attempts:
     __slots__ = ("_key", "_method", "_paid", "_previous", "_quota", "_retry", "count")
 
     def __init__(
-        self, retry: Retry, method: str, quota: RetryQuota | None, key: Hashable = None
+        self,
+        retry: Retry,
+        method: str,
+        quota: RetryQuota | None,
+        key: Hashable = None,
+        made: int = 0,
     ) -> None:
-        self.count: int = 1
+        self.count: int = made + 1
         self._retry = retry
         self._method = method
         self._quota = quota

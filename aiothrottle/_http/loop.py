@@ -143,6 +143,7 @@ class RetryLoop(Generic[_Request, _Response]):
         request: _Request,
         send: Callable[[_Request], Awaitable[_Response]],
         throttle: object = None,
+        made: int = 0,
     ) -> _Response:
         """Send a request until an attempt succeeds or must not be retried.
 
@@ -150,6 +151,7 @@ class RetryLoop(Generic[_Request, _Response]):
             request: The request.
             send: Makes one attempt. Cancelled, it leaves no connection in use.
             throttle: The `Throttle` of the request, as the caller gave it; None: none.
+            made: The attempts before this call, which count too: their bodies were cut off.
 
         Returns:
             The response to the last attempt.
@@ -200,7 +202,9 @@ class RetryLoop(Generic[_Request, _Response]):
                 if (limits := self._read(response, head, limiter, permit)) is None:
                     return response
                 outcome = await self._judge(response, head, limits, limiter, permit)
-            attempts = attempts or Attempts(self._retry, request.method, self._retry_quota, key)
+            attempts = attempts or Attempts(
+                self._retry, request.method, self._retry_quota, key, made
+            )
             if not await self._wait(request, permit, attempts, outcome, replayable):
                 return outcome.result()
             # At the end of the queue it would be throttled anew after each pause, with all that

@@ -150,6 +150,7 @@ class Sender:
         *,
         body: Body | None = None,
         throttle: Throttle | None = None,
+        made: int = 0,
     ) -> Coroutine[Any, Any, ClientResponse]:
         """Send until an attempt succeeds or must not be retried: see `RetryLoop.run`.
 
@@ -160,9 +161,10 @@ class Sender:
             options: The options of the request, as the caller gave them, for hooks.
             body: The body, if it could be sent only once.
             throttle: What the request overrides; None: nothing.
+            made: The attempts before this call, which count too.
         """
         call = _Call(method, url, options.get("timeout"), body, self._adapter, options)
-        return self._loop.run(call, send, throttle)
+        return self._loop.run(call, send, throttle, made)
 
     async def connect(
         self,

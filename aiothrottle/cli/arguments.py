@@ -9,7 +9,6 @@ from pathlib import Path
 
 from aiothrottle.cli.picture import SUFFIXES, matplotlib_is_missing
 from aiothrottle.rate import Rate, RateLike, as_rate
-from aiothrottle.rate_text import split_rates
 
 __all__ = [
     "header",
@@ -18,7 +17,6 @@ __all__ = [
     "number",
     "picture",
     "rate",
-    "rates",
     "seconds",
     "some_seconds",
     "whole_number",
@@ -39,11 +37,6 @@ def rate(text: str) -> Rate:
         return as_rate(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def rates(text: str) -> list[Rate]:
-    """Parse one rate or several, separated by commas or semicolons."""
-    return [rate(part) for part in split_rates(text)]
 
 
 def whole_rate(text: str) -> Rate:

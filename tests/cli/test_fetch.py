@@ -1,6 +1,8 @@
 """`aiothrottle fetch` against a server on loopback: the requests, the records, the messages."""
 
 import asyncio
+import gzip
+import io
 import json
 import time
 from collections.abc import Callable, Coroutine
@@ -15,9 +17,10 @@ from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
 from aiothrottle.cli.fetch.crawl import Crawl
+from aiothrottle.cli.fetch.jobs import UrlReader
 from aiothrottle.cli.fetch.lines import Lines, Source
 from aiothrottle.cli.fetch.output import Done
-from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.fetch.worker import Rules
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
@@ -84,7 +87,7 @@ def test_run_continues_after_invalid_lines(
 ) -> None:
     urls = tmp_path / "urls.txt"
     with background() as server:
-        lines = ["# a list", "", str(server.url), "example.org", "\x1b[2J", "x" * 1_000_000]
+        lines = ["# a list", "", str(server.url), "ftp://example.org", "\x1b[2J", "x" * 1_000_000]
         content = "\r\n".join([*lines, f"{server.url}b"]).encode() + b"\nhttp://a/\xe9\n"
         urls.write_bytes(b"\xef\xbb\xbf" + content)
         assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 1
@@ -161,6 +164,14 @@ def test_run_keeps_its_rates(rates: list[str], least: float, out: Path) -> None:
     with background() as server:
         urls = [f"{server.url}{n}" for n in range(30)]
         assert seconds(*urls, "-o", str(out), *limits) >= least
+
+
+@pytest.mark.parametrize("limit", ["--rate", "--per-host"])
+def test_burst_spreads_the_requests(limit: str, out: Path) -> None:
+    with background() as server:
+        urls = [f"{server.url}{n}" for n in range(12)]
+        # Without it all would be sent at once.
+        assert seconds(*urls, "-o", str(out), limit, "50/s", "--burst", "2") >= 10 / 50
 
 
 def test_slow_host_delays_no_other_host(out: Path) -> None:
@@ -261,6 +272,106 @@ def test_timeout_is_a_failure(out: Path) -> None:
     assert [record["error"] for record in records(out)] == [None, "no answer in time"]
 
 
+def test_url_without_scheme_and_with_spaces_is_fetched(out: Path) -> None:
+    with background(handler=answering(**{"a b": {"text": "here"}})) as server:
+        url = f"{server.url.authority}/a b"
+        assert main(["fetch", url, "-o", str(out), "-s"]) == 0
+    (record,) = records(out)
+    assert (record["url"], record["body"]) == (url, "here")
+
+
+def test_gzip_list_is_fetched_until_it_is_cut_off(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = tmp_path / "urls.txt.gz"
+    with background() as server:
+        listed = [f"{server.url}{n}" for n in range(30)]
+        packed = gzip.compress("\n".join(listed).encode())
+        urls.write_bytes(packed)
+        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 0
+        assert set(by_url(out)) == set(listed)
+        out.unlink()
+        urls.write_bytes(packed[:-5])
+        assert main(["fetch", "-i", str(urls), "-o", str(out)]) == 3
+    message = f"the list cannot be read: {urls} is cut off: the end of its gzip is missing"
+    assert message in capsys.readouterr().err
+
+
+# ---- retries ---------------------------------------------------------------------------------
+
+
+async def cut_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"x" * 50)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def too_late(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError("the client has gone")
+
+
+def failing(status: int) -> Handler:
+    async def fail(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    return fail
+
+
+def in_turn(*handlers: Handler) -> Handler:
+    """Answer the first requests by these handlers, and all others by 200."""
+    left = list(handlers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await left.pop(0)(request) if left else web.Response(text="at last")
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [failing(408), failing(500), failing(522), cut_off, too_late],
+    ids=["408", "500", "522", "cut off", "too late"],
+)
+def test_transient_failure_is_retried(failure: Handler, out: Path) -> None:
+    with background(handler=in_turn(failure)) as server:
+        options = ["--max-time", "2", "--retry", "1", "-s"]
+        assert main(["fetch", str(server.url), *options, "-o", str(out)]) == 0
+    (record,) = records(out)
+    assert (record["status"], record["body"], record["attempts"]) == (200, "at last", 2)
+
+
+@pytest.mark.parametrize("status", [400, 404, 501, 505])
+def test_permanent_failure_is_not_retried(status: int, out: Path) -> None:
+    with background(handler=failing(status)) as server:
+        assert main(["fetch", str(server.url), "-o", str(out), "-s"]) == 1
+    assert records(out)[0]["attempts"] == 1
+
+
+def test_all_failures_of_a_url_share_its_retries(out: Path) -> None:
+    handlers = [failing(500), cut_off, failing(500), cut_off]
+    with background(handler=in_turn(*handlers)) as server:
+        assert main(["fetch", str(server.url), "--retry", "2", "-o", str(out), "-s"]) == 1
+        assert server.audit.sent == 3
+    (record,) = records(out)
+    assert (record["status"], record["attempts"]) == (500, 3)
+
+
+@pytest.mark.parametrize("failure", [failing(500), cut_off], ids=["500", "cut off"])
+def test_post_is_retried_only_if_asked(failure: Handler, out: Path) -> None:
+    run = ["fetch", "-d", "x", "--retry", "1", "-o", str(out), "-s"]
+    with background(handler=in_turn(failure)) as server:
+        assert main([*run, str(server.url)]) == 1
+    assert records(out)[0]["attempts"] == 1
+    out.unlink()
+    with background(handler=in_turn(failure)) as server:
+        assert main([*run, str(server.url), "--retry-all-methods"]) == 0
+    assert records(out)[0]["attempts"] == 2
+
+
 # ---- a folder of bodies ----------------------------------------------------------------------
 
 
@@ -284,21 +395,18 @@ def test_bodies_are_files_named_by_the_index(tmp_path: Path) -> None:
 
 
 def test_incomplete_body_leaves_no_file(tmp_path: Path) -> None:
-    async def half(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "100"})
-        await response.prepare(request)
-        await response.write(b"x" * 50)
-        assert request.transport is not None
-        request.transport.abort()
-        return response
-
     folder = tmp_path / "pages"
-    with background(handler=half) as server:
-        assert main(["fetch", str(server.url), "--output-dir", str(folder), "-s"]) == 1
+    run = ["fetch", "--output-dir", str(folder), "--resume", "-s"]
+    with background(handler=cut_off) as server:
+        assert main([*run, str(server.url), "--retry", "1"]) == 1
     (record,) = records(folder / "index.jsonl")
     assert record["error"]
     assert "file" not in record
     assert [path.name for path in folder.iterdir()] == ["index.jsonl"]
+    with background(handler=in_turn(cut_off)) as server:
+        assert main([*run, str(server.url), "--retry", "1"]) == 0
+    (_, record) = records(folder / "index.jsonl")
+    assert (folder / record["file"]).read_text() == "at last"
 
 
 def test_temporary_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
@@ -353,7 +461,6 @@ def test_records_of_another_list_are_reported(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no URLs: give some, or a list by --input-file, or - for standard input"),
         (["-i", "no/such/file"], "no/such/file cannot be read: No such file"),
         (["-i", "."], ". cannot be read: it is a folder"),
         (["-", "-i", "-"], "- was given more than once"),
@@ -370,6 +477,10 @@ def test_records_of_another_list_are_reported(
         (["http://a/", "--rate", "fast"], "--rate: cannot read 'fast' as a rate"),
         (["http://a/", "--rate", "0"], "--rate: rate must be finite and above zero, got 0.0"),
         (["http://a/", "--rate", "5/s,fast"], "--rate: cannot read 'fast' as a rate"),
+        (["http://a/", "--rate", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
+        (["http://a/", "--per-host", "5/s", "--burst", "6"], "burst=6 is more than the limit"),
+        (["http://a/", "--rate", "5/s", "--burst", "0"], "--burst: must be a whole number from 1"),
+        (["http://a/", "--burst", "2"], "--burst bounds the use of a rate: give --rate"),
         (["http://a/", "--concurrency", "0"], "--concurrency: must be a whole number"),
         (["http://a/", "--retries", "-1"], "must be a whole number from 0"),
         (["http://a/", "--max-time", "soon"], "must be a number of seconds"),
@@ -411,7 +522,7 @@ def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]
     )
     with background(handler=handler) as server:
         urls = [f"{server.url}a", f"{server.url}b", f"{server.url}{evil}"]
-        assert main(["fetch", *urls, "-L", "--save-header", "*"]) == 1
+        assert main(["fetch", *urls, "-L", "--save-header", "*", "--retry", "0"]) == 1
     printed, messages = capsys.readouterr()
     assert (printed + messages).replace("\n", "").isprintable()
     assert "status 500" in messages
@@ -420,14 +531,14 @@ def test_response_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]
 def test_further_failures_are_in_the_output_only(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fetch", *map(str, range(100)), "-o", str(out)]) == 1
+    assert main(["fetch", *(f"ftp://{n}" for n in range(100)), "-o", str(out)]) == 1
     messages = capsys.readouterr().err.splitlines()
     assert len(messages) == 10 + 1 + 2
     assert messages[10] == "There are more failures; all of them are in the output."
 
 
 def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch", "nothing", "-o", str(out), "--silent"]) == 1
+    assert main(["fetch", "ftp://nothing", "-o", str(out), "--silent"]) == 1
     assert capsys.readouterr() == ("", "")
 
 
@@ -458,7 +569,7 @@ async def test_list_is_read_no_faster_than_fetched() -> None:
     async with ClientSession() as session:
         sender = Sender(session, RateLimiter(), Options())
         lines = Lines([Source("endless", endless)], 100)
-        crawl = Crawl(Job(), sender=sender, lines=lines, output=sink)  # type: ignore[arg-type]
+        crawl = Crawl(Rules(), sender=sender, lines=lines, reader=UrlReader(), output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))
         while sink.count < 20_000:
             await asyncio.sleep(0.001)

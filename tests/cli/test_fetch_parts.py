@@ -1,5 +1,7 @@
 """The parts of `aiothrottle fetch`, without a network: lines, addresses, names, records."""
 
+import gzip
+import io
 import json
 import sys
 from collections.abc import AsyncGenerator
@@ -12,6 +14,7 @@ from yarl import URL
 
 from aiothrottle.cli.fetch.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.folder import Folder, file_name
+from aiothrottle.cli.fetch.gunzip import decompressed
 from aiothrottle.cli.fetch.lines import Splitter
 from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
 from aiothrottle.cli.fetch.progress import Meter, Progress
@@ -60,6 +63,34 @@ def test_long_line_is_cut_off() -> None:
     assert after.text == b"after"
 
 
+# ---- gzip ------------------------------------------------------------------------------------
+
+
+def unpacked(packed: bytes, step: int = 1 << 16) -> bytes:
+    source = io.BytesIO(packed)
+    read = decompressed("list.gz", lambda size: source.read(min(size, step)))
+    chunks = list(iter(lambda: read(100), b""))
+    assert all(len(chunk) <= 100 for chunk in chunks), "a small file may unpack to gigabytes"
+    return b"".join(chunks)
+
+
+@given(st.lists(st.binary(max_size=300)), st.integers(1, 50), st.integers(0, 20))
+def test_gzip_is_unpacked_whatever_its_members(members: list[bytes], step: int, zeros: int) -> None:
+    packed = b"".join(map(gzip.compress, members)) + b"\0" * zeros
+    assert unpacked(packed, step) == b"".join(members)
+
+
+def test_cut_or_damaged_gzip_is_an_error() -> None:
+    packed = gzip.compress(b"http://a/\n" * 1000)
+    assert unpacked(packed) == b"http://a/\n" * 1000
+    for end in range(1, len(packed)):
+        with pytest.raises(OSError, match=r"list\.gz is cut off: the end of its gzip is missing"):
+            unpacked(packed[:end])
+    for damaged in (b"http://a/\n", packed[:-8] + bytes(8), packed + b"http://a/\n"):
+        with pytest.raises(OSError, match=r"list\.gz is damaged, or is no gzip"):
+            unpacked(damaged)
+
+
 # ---- addresses -------------------------------------------------------------------------------
 
 
@@ -77,9 +108,32 @@ def test_url_is_read(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "url"),
+    [
+        (b"example.org", "http://example.org/"),
+        (b"localhost:8080/a?b=c", "http://localhost:8080/a?b=c"),
+        (b"[::1]:8080", "http://[::1]:8080/"),
+        (b"example.org/@me", "http://example.org/@me"),
+        (b"example.org?a", "http://example.org/?a"),
+        (b"https://example.org/a b?c d", "https://example.org/a%20b?c%20d"),
+    ],
+)
+def test_missing_scheme_and_spaces_are_read_as_curl_does(line: bytes, url: str) -> None:
+    address = read_address(line)
+    assert address is not None
+    assert (address.url, address.shown) == (URL(url), line.decode())
+
+
+@pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"example.org", "does not begin with http"),
+        (b"no url", "does not begin with http"),
+        (b"me:secret@example.org", "does not begin with http"),
+        (b"https:/example.org", "does not begin with http"),
+        (b"mailto:me", "does not begin with http"),
+        (b"example.org:port/", "does not begin with http"),
+        (b"http://example .org/", "a space is in its host"),
+        (b"http://example.org:80 /", "a space is in its host"),
         (b"ftp://example.org/", "does not begin with http"),
         (b"http://", "names no host"),
         (b"http:///path", "names no host"),
@@ -87,8 +141,8 @@ def test_url_is_read(line: bytes) -> None:
         (b"http://[::1/", "is no URL"),
         (b"http://me:[::1]:808.@", "is no URL"),  # found by tests/fuzz_lines.py
         (b"http://xn--le99999999999999999es/", "is no URL: its host cannot be read"),  # so was this
-        (b"http://example.org/a b", "a space or a control character"),
-        (b"http://example.org/\x1b[2J", "a space or a control character"),
+        (b"http://example.org/a\tb", "a tab or a control character"),
+        (b"http://example.org/\x1b[2J", "a tab or a control character"),
         (b"http://example.org/\xff", "is not in UTF-8"),
         (b"http://example.org/" + b"x" * LONGEST, f"is longer than {LONGEST} bytes"),
     ],
@@ -135,8 +189,8 @@ def test_no_password_is_shown(line: bytes) -> None:
         (b"example.org", "example.org"),
         (b"me:secret@example.org/a", "***@example.org/a"),
         (b"ftp://me:secret@example.org/", "ftp://***@example.org/"),
-        (b"x" * 201, "x" * 200 + "\u2026"),
-        (b"x" * 200, "x" * 200),
+        (b"x " * 101, "x " * 100 + "\u2026"),
+        (b"x " * 100, "x " * 99 + "x"),
     ],
 )
 def test_line_that_is_no_url_is_shown_redacted(line: bytes, shown: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import socket
@@ -21,6 +22,7 @@ from aiothrottle.testing import RateLimitedServer
 from tests.background import COMMAND, ENVIRONMENT, background, start
 
 if sys.platform != "win32":
+    import pty
     import resource
 
 pytestmark = [
@@ -253,16 +255,26 @@ print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def test_memory_does_not_grow_with_the_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--input-file", b"no url, and quite long, as some of them are"),
+        (
+            "--requests",
+            b'{"url": "no url", "json": {"messages": [1, 2, 3]}, "headers": {"A": "b"}}',
+        ),
+    ],
+)
+def test_memory_does_not_grow_with_the_list(tmp_path: Path, option: str, line: bytes) -> None:
     """Invalid lines are handled like all others, but for the network."""
     out = tmp_path / "out.jsonl"
     peaks: list[int] = []
     for count in (10_000, 200_000):
         urls = tmp_path / "urls.txt"
-        urls.write_bytes(b"no url, and quite long, as some of them are\n" * count)
+        urls.write_bytes((line + b"\n") * count)
         out.unlink(missing_ok=True)
         ended = subprocess.run(
-            [sys.executable, "-c", MEASURED, "fetch", "-i", urls, "-o", out, "-s"],
+            [sys.executable, "-c", MEASURED, "fetch", option, urls, "-o", out, "-s"],
             env=ENVIRONMENT,
             check=True,
             capture_output=True,
@@ -287,6 +299,42 @@ def test_output_can_be_piped_in_a_shell() -> None:
         )
     assert len(ended.stdout.splitlines()) == 3
     assert ended.stderr == ""
+
+
+def test_list_is_standard_input_without_arguments() -> None:
+    with background() as server:
+        with start("fetch") as fetch:
+            printed, _ = fetch.communicate(f"{server.url}a\n{server.url}b\n", timeout=60)
+        assert fetch.returncode == 0
+        urls = {json.loads(line)["url"] for line in printed.splitlines()}
+        assert urls == {f"{server.url}a", f"{server.url}b"}
+
+
+def test_terminal_as_standard_input_is_no_list() -> None:
+    terminal, other_end = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "aiothrottle", "fetch"]
+        ended = subprocess.run(
+            command, stdin=other_end, capture_output=True, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert ended.returncode == 2
+    assert "no URLs: give some, or a list by --input-file or on standard input" in ended.stderr
+
+
+def test_closed_standard_input_is_an_error() -> None:
+    ended = subprocess.run(
+        f"{sys.executable} -m aiothrottle fetch <&-",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "standard input cannot be read: Bad file descriptor" in ended.stderr
 
 
 def test_redirect_sends_no_secret_to_another_origin(tmp_path: Path) -> None:

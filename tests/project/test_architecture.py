@@ -193,7 +193,11 @@ TABLE = """
     cli.fetch.progress | cli.display cli.suggestion rate                     |
     cli.fetch.report | cli.* rate                                            | asyncio time
     cli.fetch.tally | cli.fetch.record statistics                            |
-    cli.fetch.limits | cli.fetch.store _http.admission keyed limiter rate stores |
+    cli.fetch.limits | cli.fetch.* _http.admission algorithms keyed limiter rate stores |
+    cli.fetch.jobs | cli.fetch.* hooks                                       |
+    cli.fetch.json_lines | cli.* hooks                                       | argparse json
+    cli.fetch.rates | cli.arguments rate rate_text                           |
+    cli.fetch.profiles | llm retry                                           |
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
     cli.completion.command | cli                                             | shtab
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl

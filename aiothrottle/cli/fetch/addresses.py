@@ -14,8 +14,12 @@ LONGEST = 1 << 16
 
 # Characters shown of a line that is no URL.
 _SHOWN = 200
-_UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HTTP = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+# A host with an optional port: what may stand without a scheme. No credentials, which a guessed
+# scheme would send in clear text, and which `without_credentials` would not find.
+_BARE = re.compile(r"(?:[^\s/?#@:\[\]\\]+|\[[0-9a-f:.]+\])(?::[0-9]+)?(?=[/?#]|$)", re.IGNORECASE)
+_UNFIT = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
 
 
 class Address(NamedTuple):
@@ -32,7 +36,9 @@ def read_address(line: bytes) -> Address | None:
 
     >>> read_address(b" https://me:secret@example.org/ ").shown
     'https://***@example.org/'
-    >>> read_address(b"example.org").problem
+    >>> read_address(b"example.org/a b").url
+    URL('http://example.org/a%20b')
+    >>> read_address(b"ftp://example.org").problem
     'is no URL: it does not begin with http:// or https://'
     """
     line = line.strip()
@@ -71,12 +77,18 @@ def _text(line: bytes) -> str:
 
 
 def _url(text: str) -> URL:
-    if not text.lower().startswith(("http://", "https://")):
-        raise ValueError("is no URL: it does not begin with http:// or https://")
+    """Parse a URL as curl does: without a scheme it is http, and spaces are encoded."""
+    begin = _HTTP.match(text)
+    if begin is None:
+        if not _BARE.match(text):
+            raise ValueError("is no URL: it does not begin with http:// or https://")
+        text = f"http://{text}"
+    elif " " in begin[1]:
+        raise ValueError("is no URL: a space is in its host")
     if _UNFIT.search(text):
-        raise ValueError("is no URL: a space or a control character is in it")
+        raise ValueError("is no URL: a tab or a control character is in it")
     try:
-        url = url_of(text)
+        url = url_of(text.replace(" ", "%20"))
         host = url.host
     except ValueError as error:
         # The error may quote a part of the password as the port.

@@ -2,26 +2,32 @@
 
 import argparse
 import asyncio
+import base64
 import io
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from aiothrottle.algorithms import TokenBucket
 from aiothrottle.cli.fetch.arguments import add_arguments
+from aiothrottle.cli.fetch.cookies import Cookie
 from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.gunzip import decompressed
+from aiothrottle.cli.fetch.jobs import Reader, UrlReader
+from aiothrottle.cli.fetch.json_lines import JsonReader
 from aiothrottle.cli.fetch.limits import Limits
 from aiothrottle.cli.fetch.lines import Source
 from aiothrottle.cli.fetch.output import OutputError, open_output
+from aiothrottle.cli.fetch.profiles import Terms, terms_of
+from aiothrottle.cli.fetch.proxies import choose_proxies
+from aiothrottle.cli.fetch.rates import NamedRate, by_resource
 from aiothrottle.cli.fetch.run import Settings, run
-from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.fetch.worker import Rules
 from aiothrottle.cli.suggestion import usual_guard
 from aiothrottle.retry import Retry
-
-if TYPE_CHECKING:
-    from aiothrottle.rate import Rate
 
 __all__ = ["execute", "fill"]
 
@@ -31,8 +37,10 @@ Fetch lists of URLs under limits. The output has one line of JSON for each URL:
   {"url": ..., "status": 200, "body": ..., "attempts": 1, "waited": 0.1, "error": null}
 
 A list has one URL on each line; blank lines and lines that begin with # are skipped. It is read
-while its URLs are fetched, so it may have any length. A line that is no URL becomes a record with
-an error. Throttled requests (429, or 503 with Retry-After) are retried when the server allows it.
+while its URLs are fetched, so it may have any length. Without any URL or list, it is the standard
+input, unless that is a terminal. A URL without http:// or https:// is http. A line that is no URL
+becomes a record with an error. Throttled requests (429, or 503 with Retry-After) are retried when
+the server allows it.
 """
 
 _EPILOG = """\
@@ -51,9 +59,16 @@ examples:
   aiothrottle fetch https://example.org/ https://example.org/about
   aiothrottle fetch -i urls.txt -o answers.jsonl --rate 10/s --rate 500/min
   aiothrottle fetch -i urls.txt --output-dir pages --per-host 2/s --per-host-concurrency 2
-  zcat urls.gz | aiothrottle fetch - -o answers.jsonl --resume
+  aiothrottle fetch -i urls.txt.gz -o answers.jsonl --resume
+  grep /news/ urls.txt | aiothrottle fetch -o answers.jsonl
+  aiothrottle fetch --requests jobs.jsonl -o answers.jsonl --profile openai \
+    --rate requests=500/min --rate tokens=200000/min -H "Authorization: Bearer $KEY"
 """
 
+# The transient statuses of curl, and those of proxies before a server that fails (520 to 530). Of
+# the others a later attempt would have the same.
+_RETRIED = frozenset({408, 429, *range(500, 600)} - {501, 505, 510, 511})
+_UNSAFE = ("POST", "PATCH")
 # A whole record is kept in memory.
 _LONGEST_BODY = 16 << 20
 
@@ -69,27 +84,56 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
-    if not options.urls and options.input_file is None:
-        parser.error("no URLs: give some, or a list by --input-file, or - for standard input")
+    _check_sources(parser, options)
+    _check_requests(parser, options)
     if options.resume and options.output is None and options.output_dir is None:
         parser.error("--resume needs a file to continue: give --output or --output-dir")
-    if [*options.urls, options.input_file].count("-") > 1:
-        parser.error("- was given more than once, but standard input can be read only once")
-    if options.output and options.input_file and _same(options.output, options.input_file):
-        parser.error("--input-file and --output are the same file: name another output")
     _check_limits(parser, options)
     if options.head and (options.method is not None or options.data is not None):
         parser.error("--head sets the method: leave out --request and --data")
+    if options.insecure and options.cacert is not None:
+        parser.error("--insecure checks no certificate: leave out --cacert")
+    given = {name.lower() for name, _ in options.header}
+    if options.user is not None and "authorization" in given:
+        parser.error("--user sets the header Authorization: leave out one of them")
+    if options.cookie and "cookie" in given:
+        parser.error("--cookie sets the header Cookie: leave out one of them")
     try:
         settings = _settings(options)
     except (OutputError, ValueError) as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{error.filename} cannot be read: {error.strerror}")
+        parser.error(f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
     try:
         return asyncio.run(run(settings, sys.stderr))
     finally:
         settings.output.close()
+
+
+def _check_sources(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Reject lists that cannot be read, and choose standard input if there are none."""
+    if not options.urls and options.input_file is None and options.requests is None:
+        if os.isatty(0):
+            parser.error("no URLs: give some, or a list by --input-file or on standard input")
+        options.input_file = "-"
+    if [*options.urls, options.input_file, options.requests].count("-") > 1:
+        parser.error("- was given more than once, but standard input can be read only once")
+    for option, list_ in (("--input-file", options.input_file), ("--requests", options.requests)):
+        if options.output and list_ and _same(options.output, list_):
+            parser.error(f"{option} and --output are the same file: name another output")
+
+
+def _check_requests(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Reject what a list of requests says itself."""
+    if options.requests is None:
+        return
+    if options.urls or options.input_file is not None:
+        parser.error("--requests is the whole list: leave out URLs and --input-file")
+    if options.head or options.method is not None or options.data is not None:
+        parser.error(
+            "each line of --requests has its own method and body: "
+            "leave out --request, --head and --data"
+        )
 
 
 def _same(output: Path, list_: str) -> bool:
@@ -100,6 +144,11 @@ def _same(output: Path, list_: str) -> bool:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
+    limits = _limits(options)
+    retry = _retry(options)
+    terms = Terms(retry, {})
+    if options.profile is not None:
+        terms = terms_of(options.profile, limits.resources, retry)
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
@@ -111,20 +160,22 @@ def _settings(options: argparse.Namespace) -> Settings:
         folder.tidy()
     longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)
     return Settings(
-        job=Job(
-            method=_chosen_method(options),
-            headers=_headers(options),
-            data=options.data,
+        rules=Rules(
+            proxies=choose_proxies(options.proxy, options.noproxy, os.environ),
             redirects=options.max_redirs if options.location else 0,
             kept_headers=frozenset(options.save_header),
             longest_body=longest,
         ),
         sources=sources,
-        limits=_limits(options),
-        retry=Retry(attempts=options.retries + 1, max_retry_after=options.max_retry_after),
+        reader=_reader(options, limits),
+        limits=limits,
+        retry=terms.retry,
+        hooks=terms.hooks,
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,
+        tls=False if options.insecure else options.cacert or True,
+        cookies=_cookies(options),
         output=output,
         folder=folder,
         quiet=options.silent,
@@ -132,10 +183,22 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
+def _retry(options: argparse.Namespace) -> Retry:
+    usual = Retry()
+    return Retry(
+        attempts=options.retries + 1,
+        statuses=_RETRIED,
+        methods=[*usual.methods, *(_UNSAFE if options.retry_all_methods else ())],
+        max_retry_after=options.max_retry_after,
+    )
+
+
 def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Reject limits without effect, and impossible combinations."""
     if options.guard is not None and not (options.rate or options.per_host):
         parser.error("--guard stretches the period of a rate: give --rate or --per-host")
+    if options.burst is not None and not (options.rate or options.per_host):
+        parser.error("--burst bounds the use of a rate: give --rate or --per-host")
     if options.store is None:
         if options.store_key is not None:
             parser.error("--store-key names the limits in a store: give --store")
@@ -150,22 +213,37 @@ def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    rates: list[Rate] = options.rate or []
-    per_host: list[Rate] = options.per_host or []
+    """Return the limits.
+
+    Raises:
+        ValueError: Some rates name a resource, and others do not.
+    """
+    rates: list[NamedRate] = options.rate or []
+    per_host: list[NamedRate] = options.per_host or []
+    all_rates = by_resource("--rate", rates)
+    host_rates = by_resource("--per-host", per_host)
+    if isinstance(all_rates, Mapping) and host_rates and not isinstance(host_rates, Mapping):
+        raise ValueError(
+            "the rates of --rate name resources, and those of --per-host do not: name them too, "
+            "such as --per-host requests=5/s"
+        )
     guard = options.guard
     return Limits(
-        rates=rates,
+        rates=all_rates,
         concurrency=options.concurrency,
-        per_host=per_host,
+        per_host=host_rates,
         per_host_concurrency=options.per_host_concurrency,
-        guard=usual_guard([*rates, *per_host]) if guard is None else guard,
+        burst=options.burst,
+        guard=usual_guard(each.rate for each in [*rates, *per_host]) if guard is None else guard,
         store=options.store,
         key=options.store_key or "fetch",
+        # The budgets of language models trickle back all the time.
+        algorithm=None if options.profile is None else TokenBucket,
     )
 
 
 def _sources(options: argparse.Namespace) -> list[Source]:
-    """Return the sources of URLs: the arguments in their order, then the file."""
+    """Return the sources: the arguments in their order, then the file."""
     sources: list[Source] = []
     for url in options.urls:
         if url == "-":
@@ -174,9 +252,15 @@ def _sources(options: argparse.Namespace) -> list[Source]:
             # Restores bytes that Python could not decode.
             line = os.fsencode(url) + b"\n"
             sources.append(Source("", io.BytesIO(line).read, len(line)))
-    if options.input_file is not None:
-        sources.append(_file(options.input_file))
-    return sources
+    lists = (options.input_file, options.requests)
+    return [*sources, *(_file(name) for name in lists if name is not None)]
+
+
+def _reader(options: argparse.Namespace, limits: Limits) -> Reader:
+    headers = _headers(options)
+    if options.requests is not None:
+        return JsonReader(headers, resources=limits.resources, keyed=limits.keyed)
+    return UrlReader(_chosen_method(options), headers, options.data)
 
 
 def _file(name: str) -> Source:
@@ -187,6 +271,8 @@ def _file(name: str) -> Source:
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
     # Unbuffered: a thread that reads would keep a buffer locked when the program ends.
     read = partial(os.read, descriptor)
+    if name.endswith(".gz"):
+        return Source(name, decompressed(name, read))  # the size of its content is unknown
     return Source("standard input" if name == "-" else name, read, size)
 
 
@@ -200,6 +286,16 @@ def _chosen_method(options: argparse.Namespace) -> str:
 
 def _headers(options: argparse.Namespace) -> dict[str, str]:
     headers = dict(options.header)
+    if options.user is not None:
+        headers["Authorization"] = f"Basic {base64.b64encode(options.user.encode()).decode()}"
+    if strings := [cookie for cookie in options.cookie if isinstance(cookie, str)]:
+        headers["Cookie"] = "; ".join(strings)
     if options.data is not None and "content-type" not in map(str.lower, headers):
         headers["Content-Type"] = "application/x-www-form-urlencoded"  # as curl does
     return headers
+
+
+def _cookies(options: argparse.Namespace) -> list[Cookie] | None:
+    """Return the cookies of all files; None: without a file no jar is wanted."""
+    files: list[list[Cookie]] = [it for it in options.cookie if not isinstance(it, str)]
+    return [cookie for file in files for cookie in file] if files else None

@@ -1,7 +1,7 @@
 """A crawl: several workers on one list, how to stop them, and their progress."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from yarl import URL
@@ -9,12 +9,13 @@ from yarl import URL
 from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.jobs import Reader
 from aiothrottle.cli.fetch.lines import Lines
 from aiothrottle.cli.fetch.output import Output
 from aiothrottle.cli.fetch.progress import Pauses
 from aiothrottle.cli.fetch.record import Record
 from aiothrottle.cli.fetch.tally import Tally
-from aiothrottle.cli.fetch.worker import Job, Worker
+from aiothrottle.cli.fetch.worker import Rules, Worker
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.limiter import RateLimiter
 
@@ -28,9 +29,10 @@ class Crawl:
     """Fetches the URLs of all lines, and writes their records. Runs once.
 
     Args:
-        job: The request for each URL.
+        rules: What is followed and kept of each response.
         sender: Sends the requests.
         lines: The list.
+        reader: Parses its lines.
         output: Receives a record of every URL.
         folder: Receives the bodies; None: they are in the records.
         on_failure: Called with the record of every failure.
@@ -38,25 +40,27 @@ class Crawl:
 
     def __init__(
         self,
-        job: Job,
+        rules: Rules,
         *,
         sender: Sender,
         lines: Lines,
+        reader: Reader,
         output: Output,
         folder: Folder | None = None,
         on_failure: Callable[[Record], None] = lambda _: None,
     ) -> None:
-        self.job = job
+        self.rules = rules
         self.sender = sender
         self.retry: Retry = sender.retry
         self.lines = lines
+        self.reader: Reader = reader
         self.output = output
         self.folder = folder
         self.tally: Tally = Tally()
         self.stopping: bool = False
         self._on_failure = on_failure
         self._workers: list[Worker] = []
-        self._throttling = dict[str, None]()
+        self._throttling = dict[Hashable, None]()
         self._ended_by: StoreUnavailable | None = None
 
     async def run(self, workers: int) -> None:
@@ -121,10 +125,10 @@ class Crawl:
         self._throttling = {host: None for host, seconds in pauses.items() if seconds > 0}
         return len(self._throttling), max(pauses.values(), default=0.0)
 
-    def throttled(self, url: URL) -> None:
-        """Count a request that the server of the URL has throttled."""
+    def throttled(self, url: URL, key: Hashable) -> None:
+        """Count a request that the server of the URL has throttled; None: it has no key."""
         self.tally.throttled += 1
-        self._throttling[origin_of("", url)] = None
+        self._throttling[origin_of("", url) if key is None else key] = None
 
     def count(self, record: Record) -> None:
         """Count a finished URL."""

@@ -22,10 +22,11 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 _PART = ".part-"
 
 
-def file_name(url: URL, content_type: str = "") -> str:
+def file_name(url: URL, content_type: str = "", identity: str = "") -> str:
     """Return a file name for a URL: readable, unique and portable.
 
-    It has the host and the path, without separators, and a digest of the whole URL.
+    It has the host and the path, without separators, and a digest of the whole URL and of the
+    identity, which distinguishes several requests to one URL.
 
     >>> file_name(URL("https://example.org/../../etc/passwd?user=me"), "text/html")
     'example.org_etc_passwd-bd637d580a.html'
@@ -35,7 +36,8 @@ def file_name(url: URL, content_type: str = "") -> str:
         suffix = mimetypes.guess_extension(content_type) or ""
     words = _UNFIT.sub("_", f"{url.host}{url.path.removesuffix(suffix)}")
     words = _DOTS.sub("_", words).strip("._-")
-    digest = blake2b(str(url).encode(errors="surrogatepass"), digest_size=5).hexdigest()
+    whole = f"{url}{identity}".encode(errors="surrogatepass")
+    digest = blake2b(whole, digest_size=5).hexdigest()
     return f"{words[:_LONGEST]}-{digest}{suffix}"
 
 

@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from aiothrottle.cli.fetch.record import BEGINNING
+from aiothrottle.cli.fetch.record import BEGINNING, Id, identity
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Done", "Output", "OutputError", "open_output"]
+__all__ = ["Done", "Output", "OutputError", "digest", "open_output"]
 
 _STANDARD_OUTPUT = 1
 # Windows has no such flag, and lets only administrators create links.
@@ -32,21 +32,21 @@ class OutputError(Exception):
 
 
 class Done:
-    """The URLs in the output, by digests of 16 bytes, as there may be millions."""
+    """The identities in the output, by their digests, as there may be millions."""
 
-    def __init__(self, urls: Iterable[str] = ()) -> None:
-        self._counts = Counter(map(_digest, urls))
+    def __init__(self, identities: Iterable[str] = ()) -> None:
+        self._counts = Counter(map(digest, identities))
 
-    def take(self, url: str) -> bool:
-        """Return whether the URL is in the output, and remove one occurrence."""
+    def take(self, identity: str) -> bool:
+        """Return whether the identity is in the output, and remove one occurrence."""
         if not self._counts:
             return False
-        digest = _digest(url)
-        left = self._counts[digest]
+        found = digest(identity)
+        left = self._counts[found]
         if left > 1:
-            self._counts[digest] = left - 1
+            self._counts[found] = left - 1
         else:
-            del self._counts[digest]
+            del self._counts[found]
         return left > 0
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ def _begin(descriptor: int, path: Path, *, resume: bool) -> Done:
         raise OutputError(f"{path} is not empty: continue it with --resume, or remove it")
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
-        done = Done(_urls(file, path))
+        done = Done(_identities(file, path))
         end = file.tell()
     os.ftruncate(descriptor, end)
     return done
@@ -161,15 +161,15 @@ def _lock(descriptor: int, path: Path) -> None:
         pass
 
 
-def _urls(file: BinaryIO, path: Path) -> Iterable[str]:
-    """Yield the URL of each record; leave the position after the last complete one."""
+def _identities(file: BinaryIO, path: Path) -> Iterable[str]:
+    """Yield the identity of each record; leave the position after the last complete one."""
     number = 0
     while line := file.readline():
         number += 1
         whole = line.endswith(b"\n")
-        url = _url(line) if whole else None
-        if url is not None:
-            yield url
+        found = _identity(line) if whole else None
+        if found is not None:
+            yield found
         elif not whole and line.startswith(BEGINNING[: len(line)]):
             file.seek(-len(line), os.SEEK_CUR)
             return
@@ -177,14 +177,17 @@ def _urls(file: BinaryIO, path: Path) -> Iterable[str]:
             raise OutputError(f"line {number} of {path} is no record of fetch; nothing was changed")
 
 
-def _url(line: bytes) -> str | None:
+def _identity(line: bytes) -> str | None:
     try:
         record: object = json.loads(line)
     except ValueError:
         return None
-    url = cast("dict[str, object]", record).get("url") if isinstance(record, dict) else None
-    return url if isinstance(url, str) else None
+    fields = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
+    url, own, number = (fields.get(name) for name in ("url", "id", "line"))
+    fits = isinstance(own, Id | None) and isinstance(number, int | None)
+    return identity(url, own, number) if isinstance(url, str) and fits else None
 
 
-def _digest(url: str) -> bytes:
-    return blake2b(url.encode(errors="surrogatepass"), digest_size=16).digest()
+def digest(identity: str) -> bytes:
+    """Return 16 bytes for an identity, which take less memory."""
+    return blake2b(identity.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -4,8 +4,12 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["BEGINNING", "Record"]
+__all__ = ["BEGINNING", "Id", "Record", "identity"]
+
+Id: TypeAlias = str | int
+"""What a line of JSON names itself."""
 
 #: The beginning of every line. It distinguishes a line that a crash cut off from other data.
 BEGINNING = b'{"url": "'
@@ -20,6 +24,8 @@ class Record:
 
     Attributes:
         url: The URL in the list, without credentials.
+        id: What the line in the list named itself; None: nothing.
+        number: The number of the line in the list, if that identifies the request.
         status: The status of the last response; None: there was none.
         final_url: The URL after redirects, if any were followed.
         headers: The kept headers of the response; None: none are kept.
@@ -32,6 +38,8 @@ class Record:
     """
 
     url: str
+    id: Id | None = None
+    number: int | None = None
     status: int | None = None
     final_url: str | None = None
     headers: Mapping[str, str] | None = None
@@ -47,10 +55,22 @@ class Record:
         """Whether there is no response, or one with a status of an error."""
         return self.error is not None or self.status is None or self.status >= 400
 
+    @property
+    def name(self) -> str:
+        """The URL, with the id or the line if that identifies the request, for messages."""
+        if self.id is not None:
+            return f"{self.url} (id {self.id})".lstrip()
+        return f"{self.url} (line {self.number})" if self.url and self.number else self.url
+
     def line(self) -> bytes:
         """Return the record as a line of JSON, in ASCII, so that it is safe for terminals."""
         status = "null" if self.status is None else self.status
-        parts = [f'"url": {_quoted(self.url)}, "status": {status}']
+        parts = [f'"url": {_quoted(self.url)}']
+        if self.id is not None:
+            parts.append(f'"id": {json.dumps(self.id)}')
+        if self.number is not None:
+            parts.append(f'"line": {self.number}')
+        parts.append(f'"status": {status}')
         if self.final_url is not None:
             parts.append(f'"final_url": {_quoted(self.final_url)}')
         if self.headers is not None:
@@ -62,6 +82,13 @@ class Record:
         error = "null" if self.error is None else _quoted(self.error)
         parts.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
         return f"{{{', '.join(parts)}}}\n".encode()
+
+
+def identity(url: str, own: Id | None, number: int | None) -> str:
+    """Return the text by which `--resume` identifies a request: its id, its line or its URL."""
+    if own is not None:
+        return json.dumps({"id": own})
+    return url if number is None else json.dumps({"line": number})
 
 
 def _body(body: bytes, charset: str | None) -> str:

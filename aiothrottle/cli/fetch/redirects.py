@@ -11,7 +11,7 @@ from yarl import URL
 
 from aiothrottle.cli.fetch.addresses import url_of
 
-__all__ = ["Request", "redirected"]
+__all__ = ["Request", "headers_for", "redirected"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # The only headers that are sent to another origin. Any other may be a secret, under any name
@@ -28,6 +28,7 @@ _HARMLESS = frozenset(
         "user-agent",
     }
 )
+_OF_CREDENTIALS = frozenset({"authorization"})
 _OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
 
 
@@ -38,6 +39,11 @@ class Request(NamedTuple):
     url: URL
     headers: Mapping[str, str]
     data: bytes | None = None
+
+
+def headers_for(url: URL, headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers for a URL: credentials of its own precede an Authorization."""
+    return headers if url.raw_user is None else _without(headers, _OF_CREDENTIALS)
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:
@@ -58,7 +64,7 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     )
     # RFC 9110 (15.4), and the practice of all clients
     method, data = ("GET", None) if becomes_get else (request.method, request.data)
-    headers = request.headers
+    headers = headers_for(url, request.headers)
     if _origin(url) != _origin(request.url):
         if data is not None:
             # Without its body it would be a different request, possibly a harmful one.

@@ -57,7 +57,9 @@ class Report:
         if self._failures > _PRINTED:
             self.say("There are more failures; all of them are in the output.")
         else:
-            self.say(f"{record.url}: {record.error or f'status {record.status}'}")
+            problem = record.error or f"status {record.status}"
+            # The error of a line without a URL says which line it is.
+            self.say(f"{record.name}: {problem}" if record.name else problem)
 
     async def watch(self, crawl: Crawl) -> None:
         """Print the progress of the run until cancelled."""

@@ -3,24 +3,26 @@
 import asyncio
 import contextlib
 import signal
+import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TextIO
+from typing import Any, TextIO
 
 import aiohttp
 
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.addresses import LONGEST
+from aiothrottle.cli.fetch.cookies import Cookie, jar_of
 from aiothrottle.cli.fetch.crawl import Crawl
 from aiothrottle.cli.fetch.folder import Folder
+from aiothrottle.cli.fetch.jobs import Reader
 from aiothrottle.cli.fetch.limits import Limiters, Limits
 from aiothrottle.cli.fetch.lines import Lines, Source
 from aiothrottle.cli.fetch.output import Output, OutputError
 from aiothrottle.cli.fetch.report import Report
-from aiothrottle.cli.fetch.worker import Job
+from aiothrottle.cli.fetch.worker import Rules
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.retry import Retry
@@ -43,18 +45,26 @@ class Settings:
     """The settings of a run.
 
     Attributes:
+        reader: Parses the lines of the sources.
+        hooks: The cost of the requests, before and after them: options of an integration.
         max_time: Seconds for a request, without waits; None: no timeout.
         connect_timeout: Seconds for connecting; None: no timeout.
+        tls: How certificates are checked; False: they are not.
+        cookies: The cookies to begin with, where those of responses are kept too; None: none are.
         dashboard: Whether to serve a live page.
     """
 
-    job: Job
+    rules: Rules
     sources: Sequence[Source]
+    reader: Reader
     limits: Limits
     retry: Retry
+    hooks: Mapping[str, Any]
     user_agent: str
     max_time: float | None
     connect_timeout: float | None
+    tls: ssl.SSLContext | bool
+    cookies: Sequence[Cookie] | None
     output: Output
     folder: Folder | None
     quiet: bool
@@ -82,9 +92,12 @@ async def run(settings: Settings, screen: TextIO) -> int:
 async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     async with _client(settings) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
-            settings.job,
-            sender=Sender(client, limiters.to_wait_for, Options(retry=settings.retry)),
-            lines=Lines(settings.sources, LONGEST),
+            settings.rules,
+            sender=Sender(
+                client, limiters.to_wait_for, Options(retry=settings.retry, **settings.hooks)
+            ),
+            lines=Lines(settings.sources, settings.reader.longest),
+            reader=settings.reader,
             output=settings.output,
             folder=settings.folder,
             on_failure=report.failure,
@@ -135,10 +148,11 @@ async def _page(
 
 
 def _client(settings: Settings) -> aiohttp.ClientSession:
+    cookies = settings.cookies
     return aiohttp.ClientSession(
-        # The limiter bounds the connections; and a jar for a million hosts would be large.
-        connector=aiohttp.TCPConnector(limit=0),
-        cookie_jar=aiohttp.DummyCookieJar(),
+        connector=aiohttp.TCPConnector(limit=0, ssl=settings.tls),  # the limiter bounds them
+        # A jar for a million hosts would be large, so there is one only where the user asks.
+        cookie_jar=aiohttp.DummyCookieJar() if cookies is None else jar_of(cookies),
         headers={"User-Agent": settings.user_agent},
         timeout=aiohttp.ClientTimeout(
             total=settings.max_time, sock_connect=settings.connect_timeout

@@ -1,21 +1,22 @@
-"""Fetches one URL after the other; `busy` says whether cancelling would lose a response."""
+"""Does one job after the other; `busy` says whether cancelling would lose a response."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 from aiohttp import ClientResponse
 
 from aiothrottle.aiohttp.adapter import discard
-from aiothrottle.cli.fetch.addresses import Address, read_address
 from aiothrottle.cli.fetch.folder import file_name
+from aiothrottle.cli.fetch.jobs import Job
 from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.proxies import Proxies
 from aiothrottle.cli.fetch.record import Record
-from aiothrottle.cli.fetch.redirects import Request, redirected
+from aiothrottle.cli.fetch.redirects import Request, headers_for, redirected
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 
@@ -24,31 +25,38 @@ if TYPE_CHECKING:
 
     from aiothrottle.aiohttp.sender import Sender
     from aiothrottle.cli.fetch.folder import Folder
+    from aiothrottle.cli.fetch.jobs import Reader
     from aiothrottle.cli.fetch.lines import Lines
     from aiothrottle.cli.fetch.output import Output
     from aiothrottle.cli.fetch.tally import Tally
     from aiothrottle.retry import Retry
 
-__all__ = ["Job", "Worker"]
+__all__ = ["Rules", "Worker"]
 
 _CHUNK = 1 << 16
+# A body that was cut off, or did not arrive in time. No OSError, which may be the disk's.
+_CUT_OFF = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientConnectionError,
+    ConnectionError,
+    TimeoutError,
+)
 # Failures of one URL or its server, which do not concern the next URL.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, ThrottleError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The request for every URL, and what is kept of its response.
+class Rules:
+    """What is followed and kept of every response.
 
     Attributes:
+        proxies: The proxies to send through; None: none.
         redirects: The most redirects to follow.
         kept_headers: Names of response headers, in lower case; ``"*"`` keeps all.
         longest_body: Bytes; None: no limit.
     """
 
-    method: str = "GET"
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    data: bytes | None = None
+    proxies: Proxies | None = None
     redirects: int = 0
     kept_headers: frozenset[str] = frozenset()
     longest_body: int | None = None
@@ -57,17 +65,18 @@ class Job:
 class Host(Protocol):
     """What a worker needs of its `Crawl`."""
 
-    job: Job
+    rules: Rules
     sender: "Sender"
     retry: "Retry"
+    reader: "Reader"
     lines: "Lines"
     output: "Output"
     folder: "Folder | None"
     tally: "Tally"
     stopping: bool
 
-    def throttled(self, url: "URL") -> None:
-        """Count a request that the server of the URL has throttled."""
+    def throttled(self, url: "URL", key: Hashable) -> None:
+        """Count a request that the server of the URL has throttled; None: it has no key."""
         ...
 
     def count(self, record: Record) -> None:
@@ -89,6 +98,7 @@ class Worker:
     __slots__ = (
         "_attempts",
         "_crawl",
+        "_job",
         "_number",
         "_request",
         "_since",
@@ -97,6 +107,7 @@ class Worker:
         "busy",
     )
 
+    _job: Job
     _request: Request
 
     def __init__(self, crawl: Host, number: int) -> None:
@@ -131,7 +142,7 @@ class Worker:
 
     async def _ask(self, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
-        request = self._request
+        request, proxies = self._request, self._crawl.rules.proxies
         self.busy = True
         self._attempts += 1
         began = time.monotonic()
@@ -144,9 +155,13 @@ class Worker:
                 headers=request.headers,
                 data=request.data,
                 allow_redirects=False,
+                proxy=None if proxies is None else proxies.of(request.url),
             )
-        except BaseException:
+        except BaseException as error:
             self._rest()
+            if isinstance(error, TimeoutError):
+                # Unlike a plain TimeoutError it counts as a failed connection, which is retried.
+                raise aiohttp.ServerTimeoutError from error
             raise
         self._crawl.tally.answered(time.monotonic() - began)
         self._answered(response)
@@ -155,10 +170,10 @@ class Worker:
     def _answered(self, response: ClientResponse) -> None:
         """Handle the headers of a response; one that is retried begins a wait."""
         retry = self._crawl.retry
-        throttled = retry.is_throttled(response.status)
-        if throttled:
-            self._crawl.throttled(response.url)
-        if throttled or response.status in retry.statuses:
+        if retry.is_throttled(response.status):
+            self._crawl.throttled(response.url, (self._job.throttle or {}).get("key"))
+            self._rest()
+        elif response.status in retry.statuses:
             self._rest()
 
     def _rest(self) -> None:
@@ -172,31 +187,31 @@ class Worker:
 
     async def _handle(self, line: Line) -> None:
         crawl = self._crawl
-        address = read_address(line.text)
-        if address is None:
+        job = crawl.reader.read(line)
+        if job is None:
             return
-        if crawl.output.done.take(address.shown):
+        if crawl.output.done.take(job.identity):
             crawl.tally.skipped += 1
             return
-        if address.url is None:
+        record = Record(url=job.url, id=job.id, number=job.number)
+        if job.request is None:
             place = f"{line.source}, line {line.number}: " if line.source else ""
-            record = Record(url=address.shown, error=f"{place}{address.problem}")
+            record.error = f"{place}{job.problem}"
         else:
-            record = await self._fetch(
-                address, Request(crawl.job.method, address.url, crawl.job.headers, crawl.job.data)
-            )
+            self._job, request = job, job.request
+            headers = headers_for(request.url, request.headers)
+            await self._fetch(request._replace(headers=headers), record)
         self.busy = True
         await crawl.output.write(record.line())
         crawl.count(record)
 
-    async def _fetch(self, address: Address, request: Request) -> Record:
-        """Fetch one URL, and follow its redirects; return its record."""
+    async def _fetch(self, request: Request, record: Record) -> None:
+        """Send a request, and follow its redirects; record what becomes of it."""
         self._attempts, self._waited, self._since = 0, 0.0, time.monotonic()
-        record = Record(url=address.shown)
         followed = 0
         try:
             while (target := await self._exchange(request, record)) is not None:
-                if followed == self._crawl.job.redirects:
+                if followed == self._crawl.rules.redirects:
                     record.error = f"more than {followed} redirects"
                     break
                 followed += 1
@@ -210,16 +225,48 @@ class Worker:
             record.error = _described(error)
         record.attempts = self._attempts - followed
         record.waited = self._waited
-        return record
 
     async def _exchange(self, request: Request, record: Record) -> Request | None:
-        """Send one request; record its response, or return the redirect to follow."""
+        """Have one request answered; record its response, or return the redirect to follow.
+
+        The sender retries until there is a response, this method until its body is complete.
+        """
         self._request = request
-        response = await self._crawl.sender.request(request.method, request.url, self._ask)
-        self.busy = True
+        before = self._attempts
+        while True:
+            made = self._attempts - before
+            response = await self._crawl.sender.request(
+                request.method,
+                request.url,
+                self._ask,
+                {"headers": request.headers, "data": request.data},
+                throttle=self._job.throttle,
+                made=made,
+            )
+            self.busy = True
+            try:
+                return await self._receive(request, response, record)
+            except _CUT_OFF:
+                delay = self._delay_of_next(request, response, self._attempts - before)
+                if delay is None:
+                    raise
+            self._rest()
+            await asyncio.sleep(delay)
+
+    def _delay_of_next(self, request: Request, response: ClientResponse, made: int) -> float | None:
+        """Return the seconds before another attempt, after a body that was cut off; None: none."""
+        retry = self._crawl.retry
+        if response.status in retry.statuses or retry.is_throttled(response.status):
+            return None  # the sender has given it up
+        return retry.next_delay(made, request.method, status=None)
+
+    async def _receive(
+        self, request: Request, response: ClientResponse, record: Record
+    ) -> Request | None:
+        """Record a response with its body, or return the redirect to follow."""
         try:
             record.status = response.status
-            if self._crawl.job.redirects:
+            if self._crawl.rules.redirects:
                 target = redirected(request, response.status, response.headers.get("Location"))
                 if target is not None:
                     await discard(response)
@@ -231,15 +278,16 @@ class Worker:
                 response.release()
 
     async def _keep(self, request: Request, response: ClientResponse, record: Record) -> None:
-        job, folder = self._crawl.job, self._crawl.folder
-        if job.kept_headers:
-            record.headers = _chosen(response, job.kept_headers)
+        rules, folder = self._crawl.rules, self._crawl.folder
+        if rules.kept_headers:
+            record.headers = _chosen(response, rules.kept_headers)
         if folder is None:
             record.body = await self._read(response)
             record.charset = response.charset
             return
         async with aclosing(self._chunks(response)) as chunks:
-            name = file_name(request.url, response.content_type)
+            own = "" if self._job.identity == self._job.url else self._job.identity
+            name = file_name(request.url, response.content_type, own)
             record.file = await folder.keep(name, self._number, chunks)
 
     async def _read(self, response: ClientResponse) -> bytes:
@@ -258,7 +306,7 @@ class Worker:
             yield chunk
 
     def _check_size(self, size: int) -> None:
-        most = self._crawl.job.longest_body
+        most = self._crawl.rules.longest_body
         if most is not None and size > most:
             raise ValueError(f"the body is longer than {most} bytes (--max-filesize)")
 

@@ -1,0 +1,77 @@
+"""One line of a list as a job: what to send and on which terms, or the problem with the line. Pure.
+
+Each format of lists has a `Reader`; behind it there is one kind of job.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from aiothrottle.cli.fetch.addresses import LONGEST, read_address
+from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.record import Id, identity
+from aiothrottle.cli.fetch.redirects import Request
+from aiothrottle.hooks import Throttle
+
+__all__ = ["Job", "Reader", "UrlReader"]
+
+
+class Job(NamedTuple):
+    """What a line asks for."""
+
+    #: The URL without credentials; of a line that is no URL, its beginning; "": there is none.
+    url: str
+    #: None: there is a problem.
+    request: Request | None = None
+    #: What the request overrides; None: nothing.
+    throttle: Throttle | None = None
+    #: What the line names itself; None: nothing.
+    id: Id | None = None
+    #: The number of the line, if that identifies the job.
+    number: int | None = None
+    #: What is wrong with the line.
+    problem: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The text by which `--resume` identifies the job."""
+        return identity(self.url, self.id, self.number)
+
+
+class Reader(Protocol):
+    """A format of lists."""
+
+    @property
+    def longest(self) -> int:
+        """The most bytes of a line."""
+        ...
+
+    def read(self, line: Line) -> Job | None:
+        """Parse a line; return None if it is blank or a comment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UrlReader:
+    """Reads lines that are URLs, for which all else is the same.
+
+    Attributes:
+        method: The method of all requests.
+        headers: The headers of all requests.
+        data: The body of all requests.
+    """
+
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    data: bytes | None = None
+
+    longest = LONGEST
+
+    def read(self, line: Line) -> Job | None:
+        """Parse a line; return None if it is blank or a comment."""
+        address = read_address(line.text)
+        if address is None:
+            return None
+        if address.url is None:
+            return Job(address.shown, problem=address.problem)
+        return Job(address.shown, Request(self.method, address.url, self.headers, self.data))

@@ -1,0 +1,56 @@
+"""The APIs whose requests `fetch` can charge and settle by their tokens: ``--profile openai``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from aiothrottle import llm
+from aiothrottle.retry import Retry
+
+__all__ = ["PROFILES", "Terms", "terms_of"]
+
+_OUTPUT = 1000
+
+
+class _Profile(NamedTuple):
+    options: Callable[..., llm.LLMOptions]
+    #: The resources in which requests are charged: that of the input, and that of the output.
+    resources: tuple[str, ...]
+
+
+PROFILES: Mapping[str, _Profile] = {
+    "openai": _Profile(llm.openai, ("tokens",)),
+    "anthropic": _Profile(llm.anthropic, ("input_tokens", "output_tokens")),
+}
+
+
+class Terms(NamedTuple):
+    """On which terms requests are sent."""
+
+    retry: Retry
+    #: Options of an integration: `cost` and `settle`, or none.
+    hooks: Mapping[str, Any]
+
+
+def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
+    """Return the terms of a profile.
+
+    Args:
+        name: The profile.
+        limits: The least limit of each resource: no request is charged more before its response.
+        retry: Its attempts and waits are kept; what is retried is up to the profile.
+
+    Raises:
+        ValueError: A resource of the profile has no limit.
+    """
+    options, resources = PROFILES[name]
+    if not limits.keys() >= {*resources}:
+        wanted = " ".join(f"--rate {resource}=200000/min" for resource in resources)
+        raise ValueError(
+            f"--profile {name} charges {' and '.join(resources)}: give their limits, such as "
+            f"--rate requests=500/min {wanted}"
+        )
+    most = [max(1, int(limits[resource])) for resource in resources]
+    hooks = options(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
+    own = replace(hooks["retry"], attempts=retry.attempts, max_retry_after=retry.max_retry_after)
+    return Terms(own, {"cost": hooks["cost"], "settle": hooks["settle"]})
