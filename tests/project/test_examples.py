@@ -26,11 +26,17 @@ PYTHON = [sys.executable, "-W", "error", "-X", "dev"]
 # The package under test, installed or not, is the one that the examples use.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
 
+# Packages besides those of the group `test`, without which an example is skipped.
+NEEDS = {
+    "openai_batch.py": ["openai"],
+}
+
 # The words that the output must have, besides the checks of each example.
 EXPECTED = {
     "api_client.py": ["250 books and 90 authors", "37 requests, 3 failed"],
     "crawl_site.py": ["20 pages of http://127.0.0.1", "21 requests"],
     "crawl_web.py": ["18 requests"],
+    "openai_batch.py": ['{"id": 99, "answer": "1, 2, 3"}', "100 requests", "0 throttled"],
     "workers.py": ["worker 3: 30 pages", "120 requests"],
     "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
 }
@@ -40,6 +46,8 @@ EXPECTED = {
 def test_example_runs_without_arguments(example: str) -> None:
     if example == "workers.py":
         need("valkey", why_no_valkey())
+    for package in NEEDS.get(example, []):
+        pytest.importorskip(package)
     ended = subprocess.run(
         [*PYTHON, str(EXAMPLES / example)],
         env=ENVIRONMENT,
@@ -63,7 +71,27 @@ def without_throttled(printed: str) -> str:
 
 
 def test_listed_example_exists() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} >= set(EXPECTED)
+    assert {path.name for path in EXAMPLES.glob("*.py")} >= {*EXPECTED, *NEEDS}
+
+
+def test_openai_batch_asks_for_a_key() -> None:
+    pytest.importorskip("openai")
+    assert "set OPENAI_API_KEY" in complaint("openai_batch.py", "prompts.jsonl")
+
+
+def complaint(example: str, *arguments: str) -> str:
+    """Return why an example ends at once without the environment variables that it needs."""
+    keys = ("OPENAI_API_KEY", "GITHUB_TOKEN", "REDIS_URL")
+    ended = subprocess.run(
+        [*PYTHON, str(EXAMPLES / example), *arguments],
+        env={name: value for name, value in ENVIRONMENT.items() if name not in keys},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
 
 
 # ---- crawl_site.py ---------------------------------------------------------------------------
