@@ -28,6 +28,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.
 
 # Packages besides those of the group `test`, without which an example is skipped.
 NEEDS = {
+    "fastapi_service.py": ["fastapi", "uvicorn"],
     "openai_batch.py": ["openai"],
 }
 
@@ -36,6 +37,7 @@ EXPECTED = {
     "api_client.py": ["250 books and 90 authors", "37 requests, 3 failed"],
     "crawl_site.py": ["20 pages of http://127.0.0.1", "21 requests"],
     "crawl_web.py": ["18 requests"],
+    "fastapi_service.py": ["asked to retry"],
     "openai_batch.py": ['{"id": 99, "answer": "1, 2, 3"}', "100 requests", "0 throttled"],
     "workers.py": ["worker 3: 30 pages", "120 requests"],
     "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
@@ -44,7 +46,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_example_runs_without_arguments(example: str) -> None:
-    if example == "workers.py":
+    if example in {"fastapi_service.py", "workers.py"}:
         need("valkey", why_no_valkey())
     for package in NEEDS.get(example, []):
         pytest.importorskip(package)
@@ -60,6 +62,11 @@ def test_example_runs_without_arguments(example: str) -> None:
     for trouble in ("Traceback", "Warning", "Exception ignored"):
         assert trouble not in ended.stderr
     printed = without_throttled(ended.stdout + ended.stderr)
+    if example == "fastapi_service.py":
+        numbers = re.findall(r"\d+(?= answered| asked| requests)", printed)
+        answered, retried, upstream = map(int, numbers)
+        assert answered == upstream >= 10
+        assert answered + retried == 50
     for words in EXPECTED.get(example, []):
         assert words in printed
 
@@ -74,9 +81,17 @@ def test_listed_example_exists() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} >= {*EXPECTED, *NEEDS}
 
 
-def test_openai_batch_asks_for_a_key() -> None:
-    pytest.importorskip("openai")
-    assert "set OPENAI_API_KEY" in complaint("openai_batch.py", "prompts.jsonl")
+@pytest.mark.parametrize(
+    ("example", "argument", "variable"),
+    [
+        ("fastapi_service.py", "https://example.org", "REDIS_URL"),
+        ("openai_batch.py", "prompts.jsonl", "OPENAI_API_KEY"),
+    ],
+)
+def test_real_api_needs_a_variable(example: str, argument: str, variable: str) -> None:
+    for package in NEEDS[example]:
+        pytest.importorskip(package)
+    assert f"set {variable} to" in complaint(example, argument)
 
 
 def complaint(example: str, *arguments: str) -> str:
