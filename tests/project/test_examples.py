@@ -15,7 +15,7 @@ from aiohttp import web
 
 import aiothrottle
 from aiothrottle.testing import RateLimitedServer, linked_pages
-from tests.servers import need, why_no_valkey
+from tests.servers import Valkey, need, why_no_valkey
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +30,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.
 NEEDS = {
     "fastapi_service.py": ["fastapi", "uvicorn"],
     "openai_batch.py": ["openai"],
+    "worker_queue.py": ["taskiq"],
 }
 
 # The words that the output must have, besides the checks of each example.
@@ -39,6 +40,7 @@ EXPECTED = {
     "crawl_web.py": ["18 requests"],
     "fastapi_service.py": ["asked to retry"],
     "openai_batch.py": ['{"id": 99, "answer": "1, 2, 3"}', "100 requests", "0 throttled"],
+    "worker_queue.py": ["40 tasks ended with status 200", "40 requests"],
     "workers.py": ["worker 3: 30 pages", "120 requests"],
     "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
 }
@@ -107,6 +109,36 @@ def complaint(example: str, *arguments: str) -> str:
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     return ended.stderr
+
+
+# ---- worker_queue.py -------------------------------------------------------------------------
+
+
+async def test_workers_of_a_queue_share_a_limit() -> None:
+    pytest.importorskip("taskiq_redis")
+    valkey = Valkey()
+    environment = ENVIRONMENT | {"REDIS_URL": f"redis://127.0.0.1:{valkey.port}"}
+    options = ["--app-dir", str(EXAMPLES), "--workers", "2", "worker_queue:broker"]
+    try:
+        async with RateLimitedServer("20/s") as server:
+            worker = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "taskiq", "worker", *options),
+                env=environment,
+                stderr=PIPE,
+            )
+            queue = await asyncio.create_subprocess_exec(
+                *(*PYTHON, str(EXAMPLES / "worker_queue.py"), str(server.url)),
+                env=environment,
+                stdout=PIPE,
+            )
+            printed, _ = await queue.communicate()
+            worker.terminate()
+            _, messages = await worker.communicate()
+    finally:
+        valkey.stop()
+    assert printed.decode() == "40 tasks ended with status 200\n", messages.decode()
+    assert server.audit.admitted == 40
+    assert server.audit.refused <= 4  # none on an idle machine
 
 
 # ---- crawl_site.py ---------------------------------------------------------------------------
