@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ EXPECTED = {
     "worker_queue.py": ["40 tasks ended with status 200", "40 requests"],
     "workers.py": ["worker 3: 30 pages", "120 requests"],
     "s3_copy.py": ["100 objects copied, 103 requests", "100 objects in the target"],
+    "sitemap_crawler.py": ["/about", "/5", "14 requests"],
     "throttle_anything.py": ["api_client.py has", "the sum of the squares is 140"],
 }
 
@@ -111,6 +113,38 @@ def test_real_api_needs_a_variable(example: str, arguments: list[str], variable:
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert f"set {variable}" in " ".join(ended.stderr.split())
+
+
+# ---- sitemap_crawler.py ----------------------------------------------------------------------
+
+
+async def test_sitemap_crawler_obeys_robots_txt() -> None:
+    async def site(request: web.Request) -> web.Response:
+        origin = request.url.origin()
+        match request.path:
+            case "/robots.txt":
+                rules = f"User-agent: *\nCrawl-delay: 1\nDisallow: /no\nSitemap: {origin}/map"
+                return web.Response(text=rules)
+            case "/map":
+                pages = [f"{origin}/yes", f"{origin}/no", "http://other.invalid/", f"{origin}/yes"]
+                text = "".join(f"<url><loc>{page}</loc></url>" for page in pages)
+                namespace = "http://www.sitemaps.org/schemas/sitemap/0.9"
+                return web.Response(text=f'<urlset xmlns="{namespace}">{text}</urlset>')
+            case _:
+                raise web.HTTPNotFound
+
+    async with RateLimitedServer(handler=site) as server:
+        crawler = await asyncio.create_subprocess_exec(
+            *(*PYTHON, str(EXAMPLES / "sitemap_crawler.py"), str(server.url)),
+            env=ENVIRONMENT,
+            stdout=PIPE,
+        )
+        printed, _ = await crawler.communicate()
+    requests = server.audit.requests
+    assert [request.path for request in requests] == ["/robots.txt", "/map", "/yes"]
+    # A server sees requests later than they were sent, by varying times.
+    assert all(later.arrived_at - earlier.arrived_at > 0.8 for earlier, later in pairwise(requests))
+    assert json.loads(printed) == {"url": f"{server.url}yes", "status": 404, "bytes": 14}
 
 
 # ---- worker_queue.py -------------------------------------------------------------------------
