@@ -115,6 +115,31 @@ def test_real_api_needs_a_variable(example: str, arguments: list[str], variable:
     assert f"set {variable}" in " ".join(ended.stderr.split())
 
 
+# ---- progress.ipynb --------------------------------------------------------------------------
+
+NOTEBOOK = EXAMPLES / "progress.ipynb"
+
+
+def test_notebook_runs_with_a_progress_bar() -> None:
+    for package in ("ipykernel", "tqdm"):
+        pytest.importorskip(package)
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=ENVIRONMENT)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert "60 of 60 requests succeeded" in printed
+    assert "60/60" in printed  # the bar
+
+
+def test_notebook_is_committed_without_output() -> None:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
 # ---- sitemap_crawler.py ----------------------------------------------------------------------
 
 
