@@ -5,8 +5,10 @@
 With a queue in Redis or Valkey there may be any number of workers. In two terminals:
 
     export REDIS_URL=redis://localhost:6379
-    taskiq worker --app-dir examples --workers 4 worker_queue:broker
+    taskiq worker --app-dir examples --workers 4 --max-async-tasks 5 worker_queue:broker
     python examples/worker_queue.py https://api.github.com/zen
+
+A worker has five tasks at a time: without a bound the first one takes all tasks of the queue.
 
 Needs ``pip install taskiq``, and with REDIS_URL ``taskiq-redis redis``.
 """
@@ -43,7 +45,8 @@ else:
     result_backend: RedisAsyncResultBackend[Any] = RedisAsyncResultBackend(
         REDIS_URL, result_ex_time=3600
     )
-    broker = RedisStreamBroker(REDIS_URL).with_result_backend(result_backend)
+    # A worker takes one task at a time from the queue, not a hundred.
+    broker = RedisStreamBroker(REDIS_URL, xread_count=1).with_result_backend(result_backend)
 
 
 @broker.on_event(TaskiqEvents.WORKER_STARTUP)
