@@ -52,8 +52,8 @@ async def main() -> None:
     """Read both lists."""
     async with RateLimitedServer("20/s", concurrency_limit=4, handler=make_api()) as server:
         # All requests of this session share its limit. Requests that fail temporarily are
-        # retried. The guard is for the network, which delays one request more than the next.
-        limiter = RateLimiter("20/s", concurrency_limit=4, guard=0.1)
+        # retried.
+        limiter = RateLimiter("20/s", concurrency_limit=4)
         async with ThrottledSession(limiter, retry=Retry(attempts=5, backoff=0.1)) as session:
             books, authors = await asyncio.gather(
                 count(session, server.url / "books"), count(session, server.url / "authors")

@@ -162,10 +162,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--contact", help="an address at which the site can reach you")
     options = parser.parse_args()
     try:
-        # The guard is for the network, which delays one request more than the next.
-        options.limiter = RateLimiter(
-            options.rate, concurrency_limit=options.concurrency, guard=0.1
-        )
+        options.limiter = RateLimiter(options.rate, concurrency_limit=options.concurrency)
     except ValueError as error:
         parser.error(str(error))
     return options

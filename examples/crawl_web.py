@@ -69,8 +69,7 @@ class Crawler:
 def limits(per_host: float, total: float) -> KeyedRateLimiter:
     """Return a limiter with one for each host, below one for all."""
     everything = RateLimiter(total, concurrency_limit=20)
-    # The guard is for the network, which delays one request more than the next.
-    return KeyedRateLimiter(per_host, concurrency_limit=2, guard=0.1, parent=everything)
+    return KeyedRateLimiter(per_host, concurrency_limit=2, parent=everything)
 
 
 @contextlib.asynccontextmanager

@@ -28,11 +28,8 @@ PAGES = 120
 async def work(site: str, redis_port: int, number: int) -> None:
     """Run one of the processes, which fetches every fourth page."""
     async with Redis(port=redis_port) as client:
-        # Limiters with the same store and the same key share the limit. The burst and the guard
-        # are for varying delays of requests: the network, a busy machine.
-        limiter = RateLimiter(
-            "40/s", concurrency_limit=4, burst=4, guard=0.2, store=RedisStore(client), key=site
-        )
+        # Limiters with the same store and the same key share the limit.
+        limiter = RateLimiter("40/s", concurrency_limit=4, store=RedisStore(client), key=site)
         async with limiter, ThrottledSession(limiter) as session:
 
             async def fetch(page: int) -> int:
