@@ -13,7 +13,7 @@ __all__ = ["Arrival", "Outcome", "Waits", "fairness", "table", "waits_of"]
 class Arrival(NamedTuple):
     """One request as the server saw it.
 
-    Attributes:
+    Args:
         at: When it arrived, in seconds.
         client: The number of the client that sent it.
         refused: Whether the server throttled it.

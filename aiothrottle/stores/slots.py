@@ -65,7 +65,7 @@ class SlotStore(Store):
 
     @abstractmethod
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and give back slots, in one atomic step, and return the slots that are held.
+        """Take, keep and give back slots, in one atomic step, and return what was granted.
 
         Args:
             key: Of the slots.
