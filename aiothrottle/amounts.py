@@ -45,7 +45,11 @@ ROUNDING: Final = 1e-9
 
 
 class Amounts(float):
-    """Tokens by resource; as a number, those of `REQUESTS`."""
+    """Tokens by resource; as a number, those of `REQUESTS`.
+
+    Args:
+        named: Tokens by the name of the resource, `REQUESTS` among them.
+    """
 
     __slots__ = ("by_name",)
 
@@ -100,7 +104,10 @@ class Amounts(float):
 
 
 def amounts(named: Mapping[str, float]) -> float:
-    """Make a cost of its tokens by resource: a plain float if only `REQUESTS` has any.
+    """Return a cost by its tokens of each resource: a plain float if only `REQUESTS` has any.
+
+    Args:
+        named: Tokens by the name of the resource.
 
     >>> amounts({"requests": 1.0, "tokens": 0.0}), amounts({"tokens": 7.0}) + 1.0
     (1.0, Amounts({'tokens': 7.0, 'requests': 1.0}))

@@ -73,6 +73,7 @@ class Rejected:
     """The limiter rejected a request: no room for `try_acquire`, a timeout, a full queue."""
 
     key: Hashable
+    #: "no room": for `try_acquire`. "timeout": the wait is too long. "queue full": see `max_queue`.
     reason: Rejection
 
 
@@ -94,6 +95,7 @@ class ThrottlingSuspected:
     """
 
     key: Hashable
+    #: The host of the URL.
     host: str
     #: Which of the two statuses.
     statuses: frozenset[int]
@@ -135,7 +137,9 @@ class Adapted:
     key: Hashable
     #: "rate": tokens per second. "slots": the concurrency limit. "guard": seconds. "burst": tokens.
     what: Literal["rate", "slots", "guard", "burst"]
+    #: The new value.
     value: float
+    #: The value until now, in the same unit.
     before: float
 
 
@@ -168,6 +172,7 @@ class StoreDown:
     """The store of a shared limit does not answer."""
 
     key: Hashable
+    #: Usually a `StoreUnavailable`, whose cause is the error of the driver.
     error: Exception
     #: The number of the outage in this process, the same for all limiters that share the store.
     outage: int = 0

@@ -91,7 +91,11 @@ class BodyReader(Protocol):
     """
 
     def feed(self, chunk: bytes, /) -> None:
-        """Read a chunk of the decoded body."""
+        """Read a chunk of the decoded body.
+
+        Args:
+            chunk: The bytes.
+        """
         ...
 
     def end(self, *, complete: bool) -> Cost | None:

@@ -26,8 +26,13 @@ class _HeldStream(HeldStream, httpx2.AsyncByteStream):
 class ThrottledTransport(Transport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport):
     """Throttles and retries the requests of an `httpx2.AsyncClient`.
 
-    It has the arguments and the behaviour of `aiothrottle.httpx.ThrottledTransport`, with the
+    It has the behaviour and the options of `aiothrottle.httpx.ThrottledTransport`, with the
     classes of httpx2.
+
+    Args:
+        limiter: A `RateLimiter`; or a `KeyedRateLimiter`, which has a limit for each key.
+        transport: The transport that sends. By default an `httpx2.AsyncHTTPTransport`.
+        options: See `aiothrottle.httpx.ClientOptions`.
 
     >>> from aiothrottle import RateLimiter
     >>> async def main():

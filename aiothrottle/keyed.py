@@ -135,7 +135,14 @@ class KeyedRateLimiter:
         priority: float = 0,
         timeout: float | None = None,
     ) -> Permit:
-        """`RateLimiter.throttle` of that key."""
+        """`RateLimiter.throttle` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.throttle`.
+            priority: As for `RateLimiter.throttle`.
+            timeout: As for `RateLimiter.throttle`.
+        """
         return self[key].throttle(cost, priority=priority, timeout=timeout)
 
     async def acquire(
@@ -146,27 +153,58 @@ class KeyedRateLimiter:
         priority: float = 0,
         timeout: float | None = None,
     ) -> Permit:
-        """`RateLimiter.acquire` of that key."""
+        """`RateLimiter.acquire` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.throttle`.
+            priority: As for `RateLimiter.throttle`.
+            timeout: As for `RateLimiter.throttle`.
+        """
         return await self[key].acquire(cost, priority=priority, timeout=timeout)
 
     async def try_acquire(self, key: Hashable, cost: Cost = ONE) -> Decision:
-        """`RateLimiter.try_acquire` of that key."""
+        """`RateLimiter.try_acquire` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.throttle`.
+        """
         return await self[key].try_acquire(cost)
 
     async def peek(self, key: Hashable, cost: Cost = ONE) -> Decision:
-        """`RateLimiter.peek` of that key."""
+        """`RateLimiter.peek` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.throttle`.
+        """
         return await self[key].peek(cost)
 
     async def record(self, key: Hashable, cost: Cost = ONE) -> None:
-        """`RateLimiter.record` of that key."""
+        """`RateLimiter.record` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.record`.
+        """
         await self[key].record(cost)
 
     async def reset(self, key: Hashable) -> None:
-        """`RateLimiter.reset` of that key."""
+        """`RateLimiter.reset` of that key.
+
+        Args:
+            key: The key, any hashable value.
+        """
         await self[key].reset()
 
     def pause(self, key: Hashable, seconds: float) -> None:
-        """`RateLimiter.pause` of that key."""
+        """`RateLimiter.pause` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            seconds: As for `RateLimiter.pause`.
+        """
         self[key].pause(seconds)
 
     def update(
@@ -176,7 +214,13 @@ class KeyedRateLimiter:
         rate_limit: RateLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
         concurrency_limit: ConcurrencyLimit | Literal[Unchanged.UNCHANGED] | None = UNCHANGED,
     ) -> None:
-        """`RateLimiter.update` of that key, which is never forgotten afterwards."""
+        """`RateLimiter.update` of that key, which is never forgotten afterwards.
+
+        Args:
+            key: The key, any hashable value.
+            rate_limit: As for `RateLimiter.update`.
+            concurrency_limit: As for `RateLimiter.update`.
+        """
         self[key].update(rate_limit=rate_limit, concurrency_limit=concurrency_limit)
 
     def throttled(
@@ -190,15 +234,30 @@ class KeyedRateLimiter:
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
     ]:
-        """`RateLimiter.throttled` of that key."""
+        """`RateLimiter.throttled` of that key.
+
+        Args:
+            key: The key, any hashable value.
+            cost: As for `RateLimiter.throttle`.
+            priority: As for `RateLimiter.throttle`.
+            timeout: As for `RateLimiter.throttle`.
+        """
         return self[key].throttled(cost, priority=priority, timeout=timeout)
 
     def statistics(self, key: Hashable) -> Statistics:
-        """`RateLimiter.statistics` of that key, since it was last forgotten."""
+        """`RateLimiter.statistics` of that key, since it was last forgotten.
+
+        Args:
+            key: The key, any hashable value.
+        """
         return self[key].statistics()
 
     def observe(self, observer: events.Observer) -> Callable[[], None]:
-        """`RateLimiter.observe` of all keys, present and future, but not of the parent."""
+        """`RateLimiter.observe` of all keys, present and future, but not of the parent.
+
+        Args:
+            observer: Called with each event, at once. The key of an event is its `key`.
+        """
         listener = events.Listener(observer)
         self._listeners += (listener,)
         for entry in list(self._alive.values()):
@@ -211,7 +270,11 @@ class KeyedRateLimiter:
             entry.engine.observers.remove(listener)
 
     async def aclose(self, *, drain: bool = False) -> None:
-        """Close the limiters of all keys, present and future. The parent stays open."""
+        """Close the limiters of all keys, present and future. The parent stays open.
+
+        Args:
+            drain: As for `RateLimiter.aclose`.
+        """
         self._closed = True
         await asyncio.gather(*(entry.close(drain=drain) for entry in list(self._alive.values())))
 

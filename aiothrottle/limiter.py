@@ -202,7 +202,7 @@ class RateLimiter:
     async def acquire(
         self, cost: Cost = ONE, *, priority: float = 0, timeout: float | None = None
     ) -> Permit:
-        """Wait for a turn and return the permit. Raises what `throttle` does.
+        """Wait for a turn and return the permit. Arguments and errors are those of `throttle`.
 
         For code in which no ``async with`` fits: the permit holds its slot until
         `Permit.release`, or until the end of an ``async with permit:``.
@@ -213,7 +213,11 @@ class RateLimiter:
     async def try_acquire(self, cost: Cost = ONE) -> Decision:
         """Start a request if it may start now and no request waits; never wait.
 
-        The decision has the permit if it is allowed. Raises what `throttle` does.
+        Args:
+            cost: As for `throttle`, whose errors it raises too.
+
+        Returns:
+            The decision. If it is allowed, it has the permit.
         """
         waiter = self._waiter_of(cost)
         verdict = await self._entry.try_start(waiter)
@@ -221,11 +225,25 @@ class RateLimiter:
         return self._decision(verdict, permit)
 
     async def peek(self, cost: Cost = ONE) -> Decision:
-        """Return the decision of `try_acquire`, and spend nothing. Raises what `throttle` does."""
+        """Return the decision of `try_acquire`, and spend nothing.
+
+        Args:
+            cost: As for `throttle`, whose errors it raises too.
+        """
         return self._decision(await self._entry.peek(self._waiter_of(cost)))
 
     async def record(self, cost: Cost = ONE) -> None:
-        """Take tokens for a request that was sent already; this may make a debt."""
+        """Take tokens for a request that was sent already; this may make a debt.
+
+        Args:
+            cost: Tokens, 0 or more, or a mapping of resources to tokens. It may exceed the limit.
+
+        Raises:
+            TypeError: `cost` has a wrong type.
+            ValueError: `cost` is below zero or not finite, or names an unknown resource.
+            StoreUnavailable: The store does not answer, with ``on_store_error="raise"``.
+            RuntimeError: The limiter belongs to another event loop that is open.
+        """
         await self._entry.record(self._check_cost(cost))
 
     def throttled(
@@ -234,7 +252,14 @@ class RateLimiter:
         [Callable[_Parameters, Awaitable[_Result]]],
         Callable[_Parameters, Coroutine[Any, Any, _Result]],
     ]:
-        """Decorate an async function: each call waits for its turn. Arguments as for `throttle`.
+        """Return a decorator of an async function: each call waits for its turn.
+
+        The arguments are those of `throttle`.
+
+        Raises:
+            TypeError: An argument has a wrong type, or the function is not async.
+            ValueError: An argument is out of range.
+            CostTooHigh: The cost is above the limit.
 
         >>> limiter = RateLimiter("5/s")
         >>> @limiter.throttled()
@@ -265,6 +290,9 @@ class RateLimiter:
 
         Requests in flight continue. A pause is never shortened.
 
+        Args:
+            seconds: The least length of the pause, 0 or more.
+
         Raises:
             TypeError: `seconds` is not a number.
             ValueError: `seconds` is below zero or not finite.
@@ -286,6 +314,10 @@ class RateLimiter:
         Requests in flight keep their slots, also if the new concurrency limit is lower. A waiter
         whose cost is above the new limit gets `CostTooHigh`.
 
+        Args:
+            rate_limit: As for `RateLimiter`; None: no rate limit. By default it stays.
+            concurrency_limit: As for `RateLimiter`; None: no limit. By default it stays.
+
         Raises:
             TypeError: A limit has a wrong type; nothing is changed.
             ValueError: A limit is out of range; nothing is changed.
@@ -306,6 +338,9 @@ class RateLimiter:
         (`Permit.report_success`); then the concurrency limit holds, if there is one. Without rates
         the limiter keeps only to the quota that `Permit.update_quota` reports.
 
+        Args:
+            rates: As `rate_limit` of `RateLimiter`: numbers per second, texts or `Rate` objects.
+
         Raises:
             TypeError: A rate has a wrong type.
             ValueError: A rate is out of range; or the limiter has a rate of its own.
@@ -322,6 +357,9 @@ class RateLimiter:
         The limiter stays a little below it, evenly spaced, from then on. Of several the one with
         the shortest period counts; a period longer than a minute has no effect, nor has any call
         where the rate limit is not adaptive.
+
+        Args:
+            rates: As `rate_limit` of `RateLimiter`: numbers per second, texts or `Rate` objects.
 
         Raises:
             TypeError: A rate has a wrong type.

@@ -47,6 +47,12 @@ class Rate:
         (``"100 requests/minute"``). Short forms such as ``"10 rps"``, ``"100rpm"`` and
         ``"10 qps"`` are accepted too.
 
+        Args:
+            text: The rate, such as ``"100/min"``.
+
+        Returns:
+            The rate.
+
         Raises:
             TypeError: `text` is not a string.
             ValueError: `text` is not a rate; the message says what to write.

@@ -32,11 +32,13 @@ class Statistics:
     waiting: int
     #: Permits that are held now.
     in_flight: int
-    #: The sum of the waits of all granted requests.
+    #: The sum of the waits of all granted requests, in seconds.
     waited_total: float
-    #: Percentiles of the wait of granted requests: the median, 90 % and 99 %.
+    #: The median of the waits of granted requests, in seconds.
     waited_p50: float
+    #: 90 % of granted requests waited at most so many seconds.
     waited_p90: float
+    #: 99 % of granted requests waited at most so many seconds.
     waited_p99: float
     #: The longest wait.
     waited_max: float

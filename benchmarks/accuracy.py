@@ -1,17 +1,14 @@
 """How much of a limit is used, and whether it is ever exceeded: `uv run benchmarks/accuracy.py`.
 
-Some seconds of saturated demand, after a single request and a pause that restores the whole limit:
-the first request of a process takes many times as long as any other. The observer reads the clock
-first thing in each body, some microseconds after the grant. `used` is the share of what the promise
-allows in that time; `excess` is the number of requests too many in the worst stretch of time: more
-than the limit in any second for a window, more than burst + rate x t in any time t for a bucket.
+Each limiter meets some seconds of saturated demand. `used` is the share of what its promise allows
+in that time. `excess` is the number of requests too many in the worst stretch of time: above the
+limit in any second for a window, above burst + rate x t in any time t for a bucket. The time of a
+request is read at the start of its body, some microseconds after the grant.
 
-A limiter that never grants two requests closer together than 1/rate cannot make up for a late
-timer, and the timers of asyncio are late by up to a millisecond. The bare timer, a lock and
-`asyncio.sleep`, shows what remains, but for the tens of microseconds in which a queue wakes its
-head; so ours must use 95 % of it. Timers differ from run to run, so ours and the bare timer take
-turns, three times: shown are the medians, and the worst excess. LeakyBucket keeps an absolute
-schedule, and may make up for 2 ms.
+With a burst of 1 a late timer cannot be made up for, and the timers of asyncio are late by up to a
+millisecond. The bare timer, a lock and `asyncio.sleep`, shows how much that costs. It takes turns
+with the limiters, three times: the tables have the medians, and the worst excess. `LeakyBucket`
+keeps an absolute schedule, and may make up for 2 ms.
 """
 
 import asyncio

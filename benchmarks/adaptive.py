@@ -1,8 +1,8 @@
 """Unknown limits, found and followed: `uv run benchmarks/adaptive.py [--write]`.
 
-Nothing is measured: real limiters are simulated on virtual time, so every machine gives the
-same results. The rules that others have published are in `benchmarks/rivals.py`. All tables, of 20
-seeds, are in docs/concepts/adaptive.md; docs/project/benchmarks has the results of 2 seeds.
+Real limiters are simulated on virtual time, so every machine gives the same results. This page has
+2 seeds for each case; [Unknown limits](../../concepts/adaptive.md) has tables of 20 seeds. The
+rules of other projects are in `benchmarks/rivals.py`.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def page(module: ModuleType, found: Report) -> str:
     about = (module.__doc__ or "").strip().partition("\n\n")[2].strip()
     command = f"uv run benchmarks/all.py --only {module.__name__} --write"
     parts = [
-        f"# {found.title}\n\n`{command}` made this page.\n{machine()}.\n{versions}.\n\n{about}\n"
+        f"# {found.title}\n\n`{command}` writes this page.\n{machine()}.\n{versions}.\n\n{about}\n"
     ]
     if found.chart:
         parts.append(f"\n{found.chart.shown()}\n")

@@ -1,14 +1,13 @@
 """The cost of cancelling waiters, and its effect on others: `uv run benchmarks/cancelled.py`.
 
-Waiters queue for 5,000 per second, of which all has just been spent, and every second one is
-cancelled in one turn of the loop. CPU is the cost of one cancelled waiter until it is finished, its
-task included; `the rest` is how long the others take to finish, beside the least that the limit
-allows: a limiter that keeps the places of cancelled waiters takes longer.
+The limit of 5,000 per second has just been spent. Waiters queue, and every second one is cancelled
+in one turn of the loop. CPU is the cost of one cancelled waiter until it is finished, its task
+included. `the rest` is the time until the others are finished, and `x ideal` compares it with the
+least that the limit allows. It is longer if cancelled waiters keep their places.
 
-Then a storm: 50 workers ask without a pause for 1,000 per second, with a burst of 100, and in each
-millisecond two of them are cancelled wherever they are: also between a grant and its start. A
-faulty limiter loses the token of a cancelled waiter, or spends it twice. `used` and `excess` as
-under Accuracy.
+In the storm 50 workers demand more than 1,000 per second, with a burst of 100. In each millisecond
+two of them are cancelled, at any point, also between a grant and its start. `used` and `excess`
+are those of [Accuracy](accuracy.md).
 """
 
 import asyncio
@@ -139,7 +138,9 @@ def half_cancelled(found: Report, rounds: int) -> None:
             if name in MINE:
                 costs[name].append(cpu)
                 found.want(f"{name}: the rest of {size:,}, beside the ideal", ideal, 1.1)
-        found.add(f"{size:,} wait, {size // 2:,} leave. Too long is {PATIENCE:g} s more.", rows)
+        found.add(
+            f"{size:,} wait, {size // 2:,} are cancelled. Too long is {PATIENCE:g} s more.", rows
+        )
     for name, each in costs.items():
         found.want(f"{name}: CPU, dearest beside cheapest size", max(each) / min(each), 2.5)
 

@@ -1,18 +1,15 @@
 """The cost of waiting in a queue of 1,000 to 100,000: `uv run benchmarks/contended.py`.
 
-50,000 may start per second, and all of that has just been spent; then all waiters come at once.
-Two shapes of that limit: 50,000 in any second, all of which come free at one instant, and a stream
-with a burst of 500. Every contestant has a process of its own in every round, and a small queue
-before, in which the interpreter specialises the code. The semaphore's waiters pass it on to each
-other.
+The limit of 50,000 per second has just been spent; then all waiters come at once. There are two
+kinds of limits: a window, in which all tokens come free at one instant, and a stream with a burst
+of 500. The bare gate is a queue of futures with the limit of the stream. The waiters of
+`asyncio.Semaphore` pass it on to each other.
 
 CPU is the cost of a waiter from its start to its end, its task included: the first quartile of the
-rounds, beside that of the gate. A queue of 1,000 takes 5 ms, so it has three times as many rounds;
-in some of them, with any contestant, it costs half as much again: when a neighbour uses the other
-half of the core, or after a second of sleep. The ratio of the medians stands beside that.
+rounds, and beside it the ratio of the medians. Each limiter runs in a process of its own in every
+round. A queue of 1,000 takes only 5 ms, so it has three times as many rounds.
 
-A turn is the work of the loop between two selects. Turns count once all are waiting, and so does
-time for the stream; for the window it counts since the limit was spent.
+A turn is the work of the loop between two selects. Turns count once all are waiting.
 """
 
 import asyncio
@@ -180,7 +177,7 @@ def report(
     sizes: tuple[int, ...] = SIZES,
 ) -> Report:
     """Measure, and compare the results with the targets."""
-    found = Report("Many wait")
+    found = Report("A long queue")
     mine = ["SlidingWindowLog", "TokenBucket"]
     others = [SEMAPHORE, *(name for name in peers.PEERS if name != "aiometer")]
     names = [GATE, *mine, *others]

@@ -1,6 +1,6 @@
 """A crawl at the limit of a real server: `uv run benchmarks/crawl.py`.
 
-300 pages, 50 per second by an exact rolling window, 8 at once. The least possible time is 5 s:
+300 pages from a server that admits 50 in any second and 8 at once. The least possible time is 5 s:
 50 pages at once, and 50 more after each second.
 """
 

@@ -1,10 +1,8 @@
 """One limit through a Valkey that is far away: `uv run benchmarks/far_store.py`.
 
-A Valkey of its own over loopback, behind a proxy that delays each direction by half of the round
-trip. Processes share a limit, a `SlidingWindowLog`; the workers of each ask again as soon as they
-are granted. Grants are counted by the server's clock, after two seconds in which the processes
-learn how far away the store is. The result is the share of the limit that they use, the most grants
-in any period, which must never be more than the limit, and the calls for each grant.
+Valkey runs behind a proxy that delays each direction by half of the round trip. Processes share a
+`SlidingWindowLog`, and each of their workers asks again as soon as it is granted. Grants are
+counted by the server's clock, after two seconds in which the processes learn the round trip.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """The cost of parsing the limits in the headers of a response: `uv run benchmarks/headers.py`.
 
-Each response has fifteen ordinary headers, and the headers of its kind beside them, in the
-multidict that aiohttp gives. Only the meanings of names and policies are cached.
+Each response has fifteen ordinary headers and the headers of its kind, in aiohttp's multidict.
 """
 
 import asyncio

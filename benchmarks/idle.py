@@ -1,10 +1,8 @@
 """The cost of a limiter while nothing happens: `uv run benchmarks/idle.py`. Takes a minute.
 
-Nobody waits: after a hundred requests the loop is left alone. Other tasks, timers and threads would
-keep a program from its end, or wake a machine that could sleep.
-
-A thousand wait, and one is granted each second. That grant needs one wakeup; a limiter that polls
-wakes for every waiter, all the time. A turn is the work of the loop between two selects.
+Without waiters, a limiter should have no tasks, timers or threads, which would keep a program from
+its end or wake an idle machine. With a thousand waiters, of which one is granted each second, it
+needs one wakeup per second. A turn is the work of the loop between two selects.
 """
 
 import asyncio
@@ -91,10 +89,10 @@ def report(seconds: float = 3.0) -> Report:
             if waiters:
                 found.want(f"{name}: turns, {waiters:,} wait", one.turns, 10, " per second")
             else:
-                found.want(f"{name}: tasks, timers, threads, nobody waits", one.besides, 0, "")
-                found.want(f"{name}: turns, nobody waits", one.turns, 1, " per second")
+                found.want(f"{name}: tasks, timers, threads, no waiters", one.besides, 0, "")
+                found.want(f"{name}: turns, no waiters", one.turns, 1, " per second")
         found.add(
-            f"{waiters:,} wait, 1 is granted each second." if waiters else "Nobody waits.", rows
+            f"{waiters:,} wait, 1 is granted each second." if waiters else "No waiters.", rows
         )
     return found
 

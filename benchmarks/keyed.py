@@ -1,11 +1,10 @@
-"""Many keys: a free one beside a busy one, and a million that are used once.
+"""Many keys, a free one beside a busy one, and unused ones: `uv run benchmarks/keyed.py`.
 
-`uv run benchmarks/keyed.py`. A thousand wait for the busy key, which grants 10 per second, while
-the free key is asked for every 2 ms. The added latency is the time that takes with the busy key
-present, less the time without it. Peers without keys are a dict of limiters, as their users have
-it. Memory is counted by tracemalloc, at its peak while keys come, and again after some seconds with
-next to no requests, when it shrinks no more (or after half a minute); all that was spent is free
-again after one second.
+A thousand requests wait for the busy key, which grants 10 per second. The free key is asked for
+every 2 ms, and the added latency is its latency with the busy key less that without it.
+
+For the memory each key is used once: at its peak, and after some seconds with next to no requests
+(tracemalloc). Peers without keys are used as a dict of limiters.
 """
 
 import asyncio
@@ -195,9 +194,9 @@ def report(
             rows.append([name, *(f"{1e3 * one:.3f} ms" for one in added)])
             found.want("free key beside a busy one, added", 1e3 * added[0], 1, " ms")
             found.want("the same, worst", 1e3 * added[1], 1, " ms")
-    found.add("A thousand wait for the busy one.", rows)
+    found.add("A thousand requests wait for the busy key.", rows)
 
-    rows = [["keys touched once", "keys", "MB at the most", "MB when idle", "bytes a key"]]
+    rows = [["keys used once", "keys", "MB at the most", "MB when idle", "bytes a key"]]
     for name in KEYED:
         count = keys if name == "KeyedRateLimiter" else peer_keys
         taken = apart(20 * patience, memory, name, count)
@@ -207,7 +206,7 @@ def report(
         elif name != "KeyedRateLimiter":
             rows.append([name, f"{count:,}", f"> {20 * patience:g} s", "-", "-"])
         if taken and name == "KeyedRateLimiter":
-            what = f"{count:,} keys touched once, left when idle"
+            what = f"{count:,} keys used once, left when idle"
             found.want(what, taken[1] * 1e6 / count, 10, " bytes a key")
     found.add("Memory.", rows)
     return found

@@ -1,13 +1,10 @@
 """Many busy keys at once, over one client of Redis: `uv run benchmarks/many_keys.py`.
 
-A Valkey of its own over loopback, and a `KeyedRateLimiter` over `RedisStore(Redis())`, as in the
-docs. Each key has a task of its own, and a limit that is never reached. First each key is asked for
-once, with no state; then once more; then by `try_acquire`, a call each time; at last repeatedly.
-The results: errors, of which there must be none, decisions per second, and the connections that the
-client has made. Calls are counted by the server.
+A `KeyedRateLimiter` over `RedisStore(Redis())`, on a Valkey over loopback. Each key has a task of
+its own, and a limit that is never reached. Each key is asked for once with no state (cold), once
+more (warm), by `try_acquire`, and then repeatedly. Errors must be 0.
 
-Decisions per second need an otherwise idle machine: beside them stands the CPU time of the
-client.
+Decisions per second need an otherwise idle machine; the CPU time is the client's.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The cost of observers: `uv run benchmarks/observed.py`.
 
-Each entry is compared with one without observers. The cost of an observer that does nothing is what
-the limiter spends on events; the rest is the observer's own. OpenTelemetry is used with its SDK.
+The observer that does nothing shows what the limiter spends on events. OpenTelemetry is used with
+its SDK.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ def contestants() -> dict[str, Made]:
     prometheus.watch(scraped, "one")
     prometheus.watch(keyed, "keyed", keys=10)
     OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch(metered, "one")
-    names = ("nobody", "does nothing", "Prometheus", "OpenTelemetry")
+    names = ("none", "does nothing", "Prometheus", "OpenTelemetry")
     made = {name: Made(it.throttle) for name, it in zip(names, limiters, strict=True)}
     unobserved = KeyedRateLimiter(PLENTY, concurrency_limit=1000)
     return {
         **made,
-        "keyed, nobody": Made(partial(unobserved.throttle, "a")),
+        "keyed, none": Made(partial(unobserved.throttle, "a")),
         "keyed, Prometheus": Made(partial(keyed.throttle, "a")),
     }
 
@@ -48,12 +48,12 @@ def report(rounds: int = 25, repeat: int = 20_000) -> Report:
     found = Report("Observed")
     runs = {name: partial(it.repeat, repeat) for name, it in contestants().items()}
     medians = asyncio.run(interleave(runs, rounds=rounds, per_round=repeat))
-    rows = [["observer", "ns an entry", "more than nobody"]]
+    rows = [["observer", "ns an entry", "more than without"]]
     for name, ns in medians.items():
-        nobody = medians["keyed, nobody" if "keyed" in name else "nobody"]
-        rows.append([name, f"{ns:.0f}", f"{ns - nobody:.0f}"])
+        none = medians["keyed, none" if "keyed" in name else "none"]
+        rows.append([name, f"{ns:.0f}", f"{ns - none:.0f}"])
     found.add(f"Median of {rounds} interleaved rounds of {repeat:,} entries.", rows)
-    microseconds = (medians["Prometheus"] - medians["nobody"]) / 1000
+    microseconds = (medians["Prometheus"] - medians["none"]) / 1000
     found.want("Prometheus, for each entry", microseconds, 1.5, " µs")
     return found
 

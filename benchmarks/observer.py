@@ -1,13 +1,11 @@
 """What an observer sees of a limit that processes share: `uv run benchmarks/observer.py`.
 
-Eight processes share a limit through a Valkey of its own, a `SlidingWindowLog`. The answers of the
-server come up to 20 ms late, each by another delay, and about once a second a process stands still
-for 20 ms. Each grant sends a byte to an observer, a process of its own, which notes when it
-arrived. The result is the share of the observer's windows that hold more than the limit (a window
-begins with each arrival), the most in any of them, and how much of the limit was used.
+Eight processes share a `SlidingWindowLog` through Valkey. The answers of Valkey are up to 20 ms
+late, each by another delay, and about once a second a process stands still for 20 ms. Each grant
+sends a byte to an observer, another process. A window of the observer begins with each arrival.
 
-With `guard=0.0` the store counts exactly, but not when the observer does. The default guard makes
-up for it. The machine takes part: one that is busy delays processes by more than that.
+With `guard=0.0` the store counts exactly, but delays change what the observer counts. The default
+guard makes up for them.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The cost of a throttled request beside a plain one: `uv run benchmarks/overhead.py`.
 
-One GET after the other on one connection, answered with headers and body in one piece by a process
-of its own, so that the CPU time is the client's. No request ever waits. aiohttp-retry only retries,
-and aiolimiter with a semaphore only limits; ours do both.
+One GET after the other on one connection, to a server in another process, so the CPU time is the
+client's. No request waits. aiohttp-retry only retries, and aiolimiter with a semaphore only limits;
+the others do both.
 """
 
 import asyncio

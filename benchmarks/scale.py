@@ -1,12 +1,11 @@
 """Many processes on one store: `uv run benchmarks/scale.py`.
 
-A Valkey of its own behind a proxy: a round trip takes 2 ms. A process is simulated by a client, a
-store and a limiter of its own, all on one event loop: the server sees the same calls, and the
-machine needs no memory for 200 interpreters. Grants are counted by the server's clock, so a busy
-machine makes none of them early.
+A round trip to Valkey takes 2 ms. A process is simulated by a client, a store and a limiter of its
+own on one event loop, which makes the same calls. Grants are counted by the server's clock.
 
 First 8 and 200 processes share one key, each with more demand than its part. Then 200 processes
-have 10,000 keys, each of them shared by two. docs/guides/production.md has an estimate for more.
+have 10,000 keys, each of them shared by two. [In production](../../guides/production.md) estimates
+larger numbers.
 """
 
 import asyncio

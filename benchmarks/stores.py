@@ -1,17 +1,15 @@
 """One limit through Redis: `uv run benchmarks/stores.py`.
 
-A Valkey of its own over loopback. First, tasks of one process that ask for one key repeatedly, with
-a rate far above their demand: the result is the cost of a request. Calls are counted by the server.
-Then processes that share 2,000 per second (a `SlidingWindowLog`), each with more demand than its
-part; their grants are counted by the server's clock. At last sixteen processes that share 20 per
-second.
+Tasks of one process ask for one key of a Valkey on loopback, far below its rate: the result is the
+cost of a request. One task is compared with a bare call of a script, the least that a limiter of
+your own would need. For a task that asks again at once, tokens are prefetched. A task that pauses
+in between needs one call per request; that costs more than the bare call, as a cancelled request
+must lose nothing, and as the script knows costs, several limits and resent calls.
 
-Acquires per second need an otherwise idle machine: beside them stands the client's CPU time. All
-contestants have the same kind of client. One task is compared with a bare call of a script that
-keeps the same limit, the least that one writes by hand. For a task that asks again at once, tokens
-are prefetched: it needs few calls. For a task that does something else in between, each request is
-a call; it costs more than the bare one for a task of its own, so that a cancelled request loses
-nothing, and for the script's features: costs, several limits, and deduplication of resent calls.
+Then processes share 2,000 per second, each with more demand than its part, and sixteen processes
+share 20 per second. Their grants are counted by the server's clock.
+
+Acquires per second need an otherwise idle machine; the CPU time is the client's.
 """
 
 import asyncio

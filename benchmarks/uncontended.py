@@ -1,8 +1,8 @@
-"""The cost of one entry when nobody waits: `uv run benchmarks/uncontended.py`.
+"""The cost of one entry that does not wait: `uv run benchmarks/uncontended.py`.
 
-The no-op is the least that the shape `async with limiter.throttle()` can cost: a call that makes an
-object, and two coroutines that do nothing. Ours have a rate and a concurrency limit, give permits
-and keep statistics. For slow contestants, a tenth of the entries is measured.
+The no-op is the least that `async with limiter.throttle()` can cost: a call that makes an object,
+and two coroutines that do nothing. The limiters of this package have a rate and a concurrency
+limit, make permits and keep statistics. A tenth of the entries is timed for slow peers.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ async def compare(rounds: int, repeat: int) -> dict[str, float]:
 
 def report(rounds: int = 25, repeat: int = 20_000) -> Report:
     """Measure, and compare the results with the targets."""
-    found = Report("Nobody waits")
+    found = Report("Without a wait")
     medians = asyncio.run(compare(rounds, repeat))
     rows = [["one entry", "ns", "x no-op", "x SlidingWindowLog"]]
     for name, ns in medians.items():

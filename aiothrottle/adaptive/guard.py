@@ -61,13 +61,21 @@ class SelfTuningGuard:
         self.space(1.0, 0)
 
     def with_period(self, period: float) -> "SelfTuningGuard":
-        """Return the guard for another period, with what was measured of the network."""
+        """Return the guard for another period, with what was measured of the network.
+
+        Args:
+            period: Seconds; see `period`.
+        """
         other = SelfTuningGuard(period, _times=self._times)
         other._follow()
         return other
 
     def observe(self, round_trip: float) -> bool:
-        """Record a round trip, in seconds; return whether the guard changed."""
+        """Record a round trip, and return whether the guard changed.
+
+        Args:
+            round_trip: Seconds from sending a request to its response.
+        """
         times = self._times
         # Most lie between the extremes. The addition for a few is revised when they have doubled.
         if not times.add(round_trip) and times.count & (times.count - 1):

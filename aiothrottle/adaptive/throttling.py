@@ -61,17 +61,31 @@ class AdaptiveThrottling:
         """Count a request that has ended, whatever the outcome, or that was rejected here.
 
         Not sooner: a request in flight says nothing about the server yet.
+
+        Args:
+            state: The counts of the origin, which are changed.
+            now: Seconds of the caller's clock.
         """
         self._turn(state, now)
         state.requests += 1.0
 
     def accepted(self, state: ThrottlingState, now: float) -> None:
-        """Count, in addition, that the server has accepted it."""
+        """Count, in addition, that the server has accepted it.
+
+        Args:
+            state: The counts of the origin, which are changed.
+            now: Seconds of the caller's clock.
+        """
         self._turn(state, now)
         state.accepted += 1.0
 
     def rejected_share(self, state: ThrottlingState, now: float) -> float:
-        """Return the probability, from 0 to 1, with which to reject the next request here."""
+        """Return the probability, from 0 to 1, with which to reject the next request here.
+
+        Args:
+            state: The counts of the origin.
+            now: Seconds of the caller's clock.
+        """
         self._turn(state, now)
         # Of the window before, the part that is still within the length of a window counts.
         old = max(0.0, 1.0 - (now - state.begun_at) / self.window)

@@ -94,7 +94,11 @@ class ThrottleMiddleware:
         return self._loop.run(request, handler)
 
     def permit_of(self, request: ClientRequest) -> Permit | None:
-        """Return the latest permit that a request got here; None: none."""
+        """Return the latest permit that a request got here; None: none.
+
+        Args:
+            request: The request of aiohttp that a middleware gets.
+        """
         return self._permits.get(request)
 
     def __repr__(self) -> str:
@@ -189,6 +193,9 @@ def throttled_middlewares(
         limiter: As for `ThrottleMiddleware`.
         options: See `SessionOptions`.
 
+    Returns:
+        The middlewares, in that order.
+
     Raises:
         TypeError: An argument is of a wrong type, or unknown.
         ValueError: An argument is out of range; or `key` is given, and the limiter has no keys.
@@ -218,6 +225,9 @@ def throttled_session(limiter: AnyLimiter, **arguments: Unpack[SessionArguments]
         limiter: As for `ThrottleMiddleware`.
         arguments: The options of `SessionOptions`, and those of `aiohttp.ClientSession`, whose
             `middlewares` are put around these.
+
+    Returns:
+        The session, to be entered with ``async with``.
 
     Raises:
         TypeError: An argument is of a wrong type, or unknown.

@@ -118,6 +118,9 @@ class ThrottledSession:
             throttle: What this request overrides, such as ``{"cost": 3}``: see `hooks.Throttle`.
             options: Those of `aiohttp.ClientSession.request`.
 
+        Returns:
+            What ``async with`` or ``await`` makes the response of, as with aiohttp.
+
         Raises:
             LimiterClosed: The limiter is closed.
             ThrottleTimeout: The wait would be, or was, longer than `queue_timeout`.
@@ -206,7 +209,13 @@ class ThrottledSession:
         throttle: Throttle | None = None,
         **options: "Unpack[_WSConnectOptions]",
     ) -> "RequestContext[ClientWebSocketResponse[bool]]":
-        """Open a websocket. The handshake takes a token; the messages do not."""
+        """Open a websocket. The handshake takes a token; the messages do not.
+
+        Args:
+            url: The URL.
+            throttle: As for `request`.
+            options: Those of `aiohttp.ClientSession.ws_connect`.
+        """
         return RequestContext(self._connect(url, options, throttle))
 
     async def close(self) -> None:

@@ -82,7 +82,11 @@ class PerResource:
         }
 
     def of_requests(self, state: tuple[Any, ...]) -> tuple[AllOf, tuple[Any, ...]] | None:
-        """Return the algorithms of `REQUESTS` with their state; None if there are none."""
+        """Return the algorithms of `REQUESTS` with their state; None if there are none.
+
+        Args:
+            state: The state of all, from `start`.
+        """
         requests = self.by_resource.get(REQUESTS)
         if requests is None:
             return None

@@ -47,10 +47,15 @@ class Algorithm(Protocol[State]):
 
     @abstractmethod
     def delay(self, state: State, now: float, cost: float) -> float:
-        """Seconds until `cost` tokens can be taken: 0.0 is now, infinity is never.
+        """Return the seconds until `cost` tokens can be taken: 0.0 is now, infinity is never.
 
         Changes nothing. At ``now + delay`` they can be taken, unless others are taken first. A cost
         of 0 can always be taken.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+            cost: Tokens, 0 or more.
         """
 
     @abstractmethod
@@ -58,15 +63,30 @@ class Algorithm(Protocol[State]):
         """Take `cost` tokens at `now`, whether they fit or not.
 
         A cost of 0 changes nothing. A `now` before the last one counts as the last one.
+
+        Args:
+            state: The state of a bucket, which is changed.
+            now: Seconds of the caller's clock.
+            cost: Tokens, 0 or more.
         """
 
     @abstractmethod
     def remaining(self, state: State, now: float) -> float:
-        """Tokens that can be taken at `now`, between 0 and `capacity`."""
+        """Return the tokens that can be taken at `now`, between 0 and `capacity`.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+        """
 
     @abstractmethod
     def reset_after(self, state: State, now: float) -> float:
-        """Seconds until the state is equivalent to a fresh one and may be dropped."""
+        """Return the seconds until the state is equivalent to a fresh one and may be dropped.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+        """
 
 
 @runtime_checkable
@@ -79,6 +99,12 @@ class SupportsRefund(Algorithm[State], Protocol[State]):
 
         Never more than would be free if they had not been taken, so that what remains of the
         history keeps the promise. Tokens that no longer count are not given back.
+
+        Args:
+            state: The state of a bucket, which is changed.
+            now: Seconds of the caller's clock.
+            cost: Tokens to give back.
+            at: When they were taken, in seconds of the same clock.
         """
 
 
@@ -88,11 +114,18 @@ class SupportsStorage(Algorithm[State], Protocol[State]):
 
     @abstractmethod
     def dump(self, state: State) -> bytes:
-        """Return the state as bytes. The first byte names the algorithm and the version."""
+        """Return the state as bytes. The first byte names the algorithm and the version.
+
+        Args:
+            state: The state of a bucket, from `start`.
+        """
 
     @abstractmethod
     def load(self, data: bytes) -> State:
         """Return the state that an equal algorithm has dumped.
+
+        Args:
+            data: What `dump` has returned.
 
         Raises:
             ValueError: The bytes are not such a dump.
@@ -113,18 +146,34 @@ class SupportsBatches(Algorithm[State], Protocol[State]):
         Each can be taken at any timestamp from `now` on, whatever happens to the others, as long as
         nothing else changes the state. `take_each` records them later. Fewer than possible is never
         wrong. Changes nothing.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+            most: The greatest number that is of use.
         """
 
     @abstractmethod
     def take_each(self, state: State, timestamps: Sequence[float]) -> None:
-        """Take a cost of 1 at each of the timestamps: the same as `take`, once for each."""
+        """Take a cost of 1 at each of the timestamps: the same as `take`, once for each.
+
+        Args:
+            state: The state of a bucket, which is changed.
+            timestamps: Seconds of the caller's clock, in order.
+        """
 
     @abstractmethod
     def delay_behind(self, state: State, now: float, cost: float, ahead: float) -> float:
-        """Seconds until `cost` can be taken if `ahead` tokens are taken first, each when it can be.
+        """Return the seconds until `cost` can be taken after `ahead` tokens, each when it can be.
 
         With `ahead` tokens taken at `now`, 0.0 says that `cost` can be taken at `now` too. Exact
         while the costs are 1, and never too long. Unlike `delay`, it can see beyond `capacity`.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+            cost: Tokens, 0 or more.
+            ahead: Tokens of the requests that are ahead in the queue.
         """
 
 
@@ -139,10 +188,16 @@ class SupportsMaxWait(Algorithm[State], Protocol[State]):
 
     @abstractmethod
     def cost_of_reject(self, state: State, now: float, cost: float, ahead: float) -> float:
-        """Tokens that a rejected `cost` takes nevertheless, behind the `ahead` in the queue.
+        """Return the tokens that a rejected `cost` takes nevertheless.
 
         The queue takes them once the requests ahead have taken theirs; at once if the queue is
         empty.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+            cost: Tokens of the rejected request.
+            ahead: Tokens of the requests that are ahead in the queue.
         """
 
 
@@ -152,11 +207,22 @@ class SupportsInherit(Algorithm[State], Protocol[State]):
 
     @abstractmethod
     def used(self, state: State, now: float) -> float:
-        """Tokens that count at `now`: more than `capacity` where there is a debt."""
+        """Return the tokens that count at `now`: more than `capacity` where there is a debt.
+
+        Args:
+            state: The state of a bucket, from `start`.
+            now: Seconds of the caller's clock.
+        """
 
     @abstractmethod
     def inherit(self, old: Algorithm[Any], state: object, now: float) -> State:
-        """Return a state of this algorithm in which what was taken under `old` is taken too."""
+        """Return a state of this algorithm in which what was taken under `old` is taken too.
+
+        Args:
+            old: The algorithm until now.
+            state: Its state.
+            now: Seconds of the caller's clock.
+        """
 
 
 @runtime_checkable
@@ -170,7 +236,11 @@ class SupportsRate(Algorithm[State], Protocol[State]):
 
     @abstractmethod
     def with_rate(self, rate: Rate) -> Self:
-        """Return the same algorithm at that rate."""
+        """Return the same algorithm at that rate.
+
+        Args:
+            rate: The rate limit of the limiter.
+        """
 
 
 def check_algorithm(algorithm: object, name: str = "algorithm") -> None:

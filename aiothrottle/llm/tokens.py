@@ -28,6 +28,12 @@ def estimate_tokens(text: str) -> int:
 
     That is about right for English, a little too low for code, and too low for some other scripts.
 
+    Args:
+        text: The text.
+
+    Returns:
+        The number of tokens.
+
     >>> estimate_tokens("How many tokens is this?"), estimate_tokens("")
     (6, 0)
     """

@@ -11,7 +11,13 @@ __all__ = ["Arrival", "Outcome", "Waits", "cells", "fairness", "table", "waits_o
 
 
 class Arrival(NamedTuple):
-    """One request as the server saw it: when, in seconds, from which client, whether throttled."""
+    """One request as the server saw it.
+
+    Args:
+        at: When it arrived, in seconds.
+        client: The number of the client that sent it.
+        refused: Whether the server throttled it.
+    """
 
     at: float
     client: int
@@ -20,7 +26,13 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long the requests waited in the client, in seconds; NaN if none was admitted."""
+    """How long the requests waited in the client, in seconds; NaN if none was admitted.
+
+    Attributes:
+        mean: The mean.
+        p50: The median.
+        p99: The wait that 1 % of the requests exceeded.
+    """
 
     mean: float
     p50: float
@@ -81,6 +93,9 @@ class Outcome:
 
 def table(outcomes: Mapping[str, Outcome]) -> str:
     """Return a table in Markdown, one named outcome per row.
+
+    Args:
+        outcomes: The outcomes by name.
 
     >>> from aiothrottle import RateLimiter
     >>> from aiothrottle.simulation import simulate

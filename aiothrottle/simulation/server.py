@@ -96,7 +96,11 @@ class Server:
         return self.rate.in_whole_tokens.period
 
     def make_algorithm(self, phase: float = 0.0) -> ServerAlgorithm:
-        """Return a fresh algorithm, so many seconds into a fixed window."""
+        """Return a fresh algorithm.
+
+        Args:
+            phase: Seconds since a fixed window began.
+        """
         # A window counts whole requests, and at least one, or it would never admit any.
         limit = int(self.rate.in_whole_tokens.limit)
         match self.algorithm:

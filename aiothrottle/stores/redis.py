@@ -187,6 +187,9 @@ class RedisStore(SwapStore):
     def pipeline(self, pipe: Pipeline | ClusterPipeline) -> "RedisPipeline":
         """Return the same methods, to be queued on a pipeline or transaction of yours.
 
+        Args:
+            pipe: The pipeline or transaction of redis-py or valkey-py.
+
         >>> async def send(client, store, window):
         ...     async with client.pipeline() as pipe:
         ...         taken = store.pipeline(pipe).reserve(("mail", "ann"), window, [1])
@@ -363,6 +366,12 @@ class RedisPipeline:
     Each returns a `Queued`, which finds its answer among the replies of ``execute()``. The script
     is sent in full, since it cannot be sent again in the midst of a transaction. Only for the
     built-in algorithms.
+
+    `RedisStore.pipeline` makes it.
+
+    Args:
+        requests: Makes the calls of the script.
+        pipe: The pipeline or transaction of redis-py or valkey-py.
     """
 
     __slots__ = ("_pipe", "_requests")
@@ -379,24 +388,24 @@ class RedisPipeline:
         *,
         horizon: float = 0.0,
     ) -> "Queued":
-        """Queue `Store.reserve`."""
+        """Queue `Store.reserve`, and return the call."""
         check_costs(*costs)
         check_horizon(horizon)
         return self._queue("reserve", key, algorithm, costs, horizon, max_wait(algorithm))
 
     def refund(self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float) -> "Queued":
-        """Queue `Store.refund`."""
+        """Queue `Store.refund`, and return the call."""
         check_costs(cost)
         check_instant(instant)
         return self._queue("refund", key, algorithm, [cost], instant)
 
     def peek(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
-        """Queue `Store.peek`."""
+        """Queue `Store.peek`, and return the call."""
         check_costs(cost)
         return self._queue("peek", key, algorithm, [cost])
 
     def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> "Queued":
-        """Queue `Store.record`."""
+        """Queue `Store.record`, and return the call."""
         check_costs(cost)
         return self._queue("record", key, algorithm, [cost])
 
@@ -428,13 +437,18 @@ class Queued:
 
     #: The place of its reply among the replies of the pipeline.
     place: int
+    #: The key of the record.
     key: Key
+    #: The algorithm that decides.
     algorithm: Algorithm[Any]
     #: The most instants that there may be in the answer.
     most: int
 
     def answer(self, replies: Sequence[Any]) -> Answer:
-        """Read the answer from the replies of ``execute()``.
+        """Return the answer, which is among the replies of ``execute()``.
+
+        Args:
+            replies: All replies of the pipeline.
 
         Raises:
             ValueError: The record of the key is of another algorithm.

@@ -65,12 +65,26 @@ class SlotStore(Store):
 
     @abstractmethod
     async def claim(self, key: Key, claim: Claim) -> Granted:
-        """Take, keep and return slots, in one atomic step. Raises what all methods raise."""
+        """Take, keep and give back slots, in one atomic step, and return what was granted.
+
+        Args:
+            key: Of the slots.
+            claim: The owner, its slots, and the slots that it wants.
+
+        Raises:
+            StoreUnavailable: The store does not answer in time or at all.
+            ValueError: A number is out of range.
+            TypeError: The key is not a text or a tuple of texts.
+        """
 
     def listen(self, owner: str, wake: Callable[[], None]) -> bool:  # noqa: ARG002 - not every store can
         """Call `wake` when the owner should claim again.
 
         It may be called without a reason. A wake-up before this call is lost.
+
+        Args:
+            owner: The owner of the claims.
+            wake: Called in the thread of the event loop.
 
         Returns:
             False if the store cannot: then the owner has to claim at intervals.
@@ -78,7 +92,11 @@ class SlotStore(Store):
         return False
 
     def unlisten(self, owner: str) -> None:
-        """Stop calling it."""
+        """Stop calling the function that `listen` was given.
+
+        Args:
+            owner: The owner of the claims.
+        """
 
 
 def slots_key(key: Key) -> Key:

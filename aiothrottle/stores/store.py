@@ -89,6 +89,9 @@ class Store(ABC):
         """Return the name of the server that has the record of the key; "" if there is but one.
 
         Limiters whose keys have the same server take it for down together, and no others.
+
+        Args:
+            key: Of the record.
         """
         return ""
 
@@ -114,6 +117,9 @@ class Store(ABC):
             algorithm: Decides.
             costs: Tokens of each, 0 or more. A cost of 0 may always start.
             horizon: Seconds. With 0.0 only costs that may start now are taken.
+
+        Returns:
+            The instants of the costs that were taken, and when the next cost may start.
         """
 
     @abstractmethod
@@ -125,6 +131,12 @@ class Store(ABC):
         As far as the algorithm can: see `Algorithm.refund`. Later calls take no instant earlier
         than that one all the same. With an algorithm that spaces requests evenly, an instant that
         is over gives nothing back while others are taken behind it: they keep their intervals.
+
+        Args:
+            key: Of the record.
+            algorithm: That of the call that took them.
+            cost: Tokens, 0 or more.
+            instant: Seconds of the store's clock.
         """
 
     @abstractmethod
@@ -133,15 +145,33 @@ class Store(ABC):
 
         A `SlidingWindowLog` of a lower limit or a shorter period may be asked about the record of
         another one.
+
+        Args:
+            key: Of the record.
+            algorithm: Decides.
+            cost: Tokens, 0 or more.
         """
 
     @abstractmethod
     async def record(self, key: Key, algorithm: Algorithm[Any], cost: float = 1.0) -> Answer:
-        """Count a cost that was spent already; there may be a debt afterwards."""
+        """Count a cost that was spent already; there may be a debt afterwards.
+
+        Args:
+            key: Of the record.
+            algorithm: Decides what remains.
+            cost: Tokens, 0 or more.
+
+        Returns:
+            What remains, and when the next cost may start.
+        """
 
     @abstractmethod
     async def clear(self, key: Key) -> None:
-        """Forget the record of the key, and its slots if the store shares slots."""
+        """Forget the record of the key, and its slots if the store shares slots.
+
+        Args:
+            key: Of the record.
+        """
 
 
 def check_costs(*costs: float) -> None:

@@ -49,6 +49,9 @@ class SwapStore(Keeper, SlotStore):
 
         The time is that of the store, in seconds; if the store has no clock it is that of this
         machine, by a clock that the other machines share.
+
+        Args:
+            key: The key of the record.
         """
 
     @abstractmethod

@@ -31,7 +31,11 @@ def greatest_count(instants: Iterable[float], period: float) -> int:
     """Return the greatest number of instants in any half-open window of `period` seconds.
 
     Two instants exactly `period` apart are not in one window: `b` is in the window that begins
-    with `a` as long as `b < a + period`. The instants may come in any order.
+    with `a` as long as `b < a + period`.
+
+    Args:
+        instants: Seconds, in any order.
+        period: The length of the window in seconds.
 
     Raises:
         ValueError: `period` is not greater than zero.
@@ -85,9 +89,12 @@ class Audit:
     def greatest_count(self, period: float, *, admitted_only: bool = False) -> int:
         """Return the greatest number of arrivals in any half-open window of `period` seconds.
 
-        All arrivals count, throttled or not: these are what the client sent. With `admitted_only`
-        only admitted requests count. Two requests exactly
+        All arrivals count, throttled or not: these are what the client sent. Two requests exactly
         `period` apart are not in one window.
+
+        Args:
+            period: The length of the window in seconds.
+            admitted_only: Count only the requests that were not throttled.
 
         Raises:
             ValueError: `period` is not greater than zero.
@@ -97,7 +104,12 @@ class Audit:
         return greatest_count(counted, period)
 
     def record(self, request: RecordedRequest, open_exchanges: int) -> None:
-        """Record an arrival; `open_exchanges` counts it too. The server calls this."""
+        """Record an arrival. The server calls this.
+
+        Args:
+            request: The request that arrived.
+            open_exchanges: The requests without a complete response, this one included.
+        """
         self.requests.append(request)
         self.greatest_concurrency = max(self.greatest_concurrency, open_exchanges)
 

@@ -6,6 +6,9 @@ __all__ = ["ManualClock"]
 class ManualClock:
     """A clock that moves only by `advance`, forwards or back.
 
+    Args:
+        now: Seconds that it shows at first.
+
     >>> clock = ManualClock(100.0)
     >>> clock.advance(0.5)
     >>> clock()
@@ -20,5 +23,9 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass. Less than none sets the clock back."""
+        """Move the clock.
+
+        Args:
+            seconds: How far; below 0 sets the clock back.
+        """
         self.now += seconds

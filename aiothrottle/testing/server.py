@@ -248,6 +248,9 @@ def linked_pages(count: int) -> Handler:
     the same, so that all can be found from `/`, most of them by several paths. Anything else is
     not found (404).
 
+    Args:
+        count: The number of pages.
+
     Raises:
         TypeError: `count` is not an int.
         ValueError: `count` is less than 1.

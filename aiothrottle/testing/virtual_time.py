@@ -58,6 +58,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     Python 3.12 on, closing an `asyncio.Runner` on which `asyncio.to_thread` was used sets such a
     timer, and may warn that the executor did not finish in time.
 
+    Args:
+        start: Seconds that the clock shows at first.
+
     Raises:
         RuntimeError: From the call that runs the loop, when nothing can ever wake it: every task
             waits, no timer is set, no socket is watched and no other thread lives. On another
@@ -88,9 +91,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def clock_for(self, clock: Callable[[], float]) -> Callable[[], float]:
-        """Give the clock that stands for `clock` here: this loop's, for `time.monotonic`.
+        """Return the clock that replaces `clock` here: this loop's, for `time.monotonic`.
 
         A `RateLimiter` asks for it, so that code under test needs no `clock=` of its own.
+
+        Args:
+            clock: A function that returns seconds.
         """
         return self.time if clock is time.monotonic else clock
 

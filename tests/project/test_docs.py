@@ -1,5 +1,6 @@
 """The pages: every public name is in the reference, every file that a page names exists."""
 
+import ast
 import doctest
 import inspect
 import pkgutil
@@ -157,6 +158,16 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         lines = index.read_text(encoding="utf-8").splitlines()
         listed |= {(index.parent / line).relative_to(DOCS).as_posix() for line in lines if line}
     assert pages.keys() - listed == set()
+
+
+def test_benchmark_page_has_the_docstring_of_its_script() -> None:
+    pages = [it for it in (DOCS / "project" / "benchmarks").glob("*.md") if it.name != "index.md"]
+    assert len(pages) > 10
+    for page in pages:
+        script = (ROOT / "benchmarks" / f"{page.stem}.py").read_text(encoding="utf-8")
+        about = (ast.get_docstring(ast.parse(script)) or "").partition("\n\n")[2]
+        assert about, script
+        assert f"\n{about}\n" in page.read_text(encoding="utf-8"), page.name
 
 
 def test_pictures_are_those_that_the_script_draws() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import aiothrottle
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("aiothrottle", "benchmarks", "docs", "examples", "scripts", "tests", ".ci", ".github")
 
@@ -62,6 +64,13 @@ def test_mutation_testing_names_files_that_exist() -> None:
     mutmut = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
     named = mutmut["only_mutate"] + mutmut["pytest_add_cli_args_test_selection"]
     assert [name for name in named if not any(ROOT.glob(name))] == []
+
+
+def test_version_is_the_same_in_changelog_and_citation() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+) - ", changelog, re.MULTILINE)[0] == aiothrottle.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {aiothrottle.__version__}\n" in citation
 
 
 # Words that have been replaced, with their replacements: one thing has one name.
