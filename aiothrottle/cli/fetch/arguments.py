@@ -281,7 +281,18 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         help="serve a live page of the run, on this machine only; its URL is printed at the start",
     )
     group.add_argument(
-        "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
+        "-q",
+        "--quiet",
+        "-s",
+        "--silent",
+        action="store_true",
+        help="no progress, no list of failures, no summary; errors that end the run are printed",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print each request, response and wait to standard error, without headers",
     )
 
 

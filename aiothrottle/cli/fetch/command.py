@@ -9,7 +9,7 @@ import stat
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiothrottle.cli.fetch.arguments import add_arguments
 from aiothrottle.cli.fetch.cookies import Cookie
@@ -19,7 +19,7 @@ from aiothrottle.cli.fetch.limits import Limits
 from aiothrottle.cli.fetch.lines import Source
 from aiothrottle.cli.fetch.output import OutputError, open_output
 from aiothrottle.cli.fetch.proxies import choose_proxies
-from aiothrottle.cli.fetch.run import Settings, run
+from aiothrottle.cli.fetch.run import Settings, Status, run
 from aiothrottle.cli.fetch.worker import Job
 from aiothrottle.cli.suggestion import usual_guard
 from aiothrottle.retry import Retry
@@ -84,32 +84,22 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         if os.isatty(0):
             parser.error("no URLs: give some, or a list by --input-file or on standard input")
         options.input_file = "-"
-    if options.resume and options.output is None and options.output_dir is None:
-        parser.error("--resume needs a file to continue: give --output or --output-dir")
-    if [*options.urls, options.input_file].count("-") > 1:
-        parser.error("- was given more than once, but standard input can be read only once")
-    if options.output and options.input_file and _same(options.output, options.input_file):
-        parser.error("--input-file and --output are the same file: name another output")
-    _check_limits(parser, options)
-    if options.head and (options.method is not None or options.data is not None):
-        parser.error("--head sets the method: leave out --request and --data")
-    if options.insecure and options.cacert is not None:
-        parser.error("--insecure checks no certificate: leave out --cacert")
-    given = {name.lower() for name, _ in options.header}
-    if options.user is not None and "authorization" in given:
-        parser.error("--user sets the header Authorization: leave out one of them")
-    if options.cookie and "cookie" in given:
-        parser.error("--cookie sets the header Cookie: leave out one of them")
+    _check(parser, options)
     try:
         settings = _settings(options)
     except (OutputError, ValueError) as error:
-        parser.error(str(error))
+        _fail(parser, str(error))
     except OSError as error:
-        parser.error(f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
+        _fail(parser, f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
     try:
         return asyncio.run(run(settings, sys.stderr))
     finally:
         settings.output.close()
+
+
+def _fail(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """End with an error that the usage would not explain."""
+    parser.exit(Status.NOTHING_SENT, f"{parser.prog}: error: {message}\n")
 
 
 def _same(output: Path, list_: str) -> bool:
@@ -150,7 +140,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         cookies=_cookies(options),
         output=output,
         folder=folder,
-        quiet=options.silent,
+        quiet=options.quiet,
+        verbose=options.verbose,
         dashboard=options.dashboard,
     )
 
@@ -165,23 +156,50 @@ def _retry(options: argparse.Namespace) -> Retry:
     )
 
 
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Reject options that contradict each other, or have no effect."""
+    if options.resume and options.output is None and options.output_dir is None:
+        _fail(parser, "--resume needs a file to continue: give --output or --output-dir")
+    if [*options.urls, options.input_file].count("-") > 1:
+        _fail(parser, "- was given more than once, but standard input can be read only once")
+    if options.output and options.input_file and _same(options.output, options.input_file):
+        _fail(parser, "--input-file and --output are the same file: name another output")
+    if options.quiet and options.verbose:
+        _fail(parser, "--quiet and --verbose: give one of them")
+    _check_limits(parser, options)
+    _check_requests(parser, options)
+
+
 def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Reject limits without effect, and impossible combinations."""
     if options.guard is not None and not (options.rate or options.per_host):
-        parser.error("--guard stretches the period of a rate: give --rate or --per-host")
+        _fail(parser, "--guard stretches the period of a rate: give --rate or --per-host")
     if options.burst is not None and not (options.rate or options.per_host):
-        parser.error("--burst bounds the use of a rate: give --rate or --per-host")
+        _fail(parser, "--burst bounds the use of a rate: give --rate or --per-host")
     if options.store is None:
         if options.store_key is not None:
-            parser.error("--store-key names the limits in a store: give --store")
+            _fail(parser, "--store-key names the limits in a store: give --store")
         return
     if not (options.rate or options.per_host):
-        parser.error("--store counts a rate: give --rate or --per-host")
+        _fail(parser, "--store counts a rate: give --rate or --per-host")
     if options.rate and (options.per_host or options.per_host_concurrency):
-        parser.error(
+        _fail(
+            parser,
             "a store counts either all requests or those of each host: "
-            "give either --rate or --per-host"
+            "give either --rate or --per-host",
         )
+
+
+def _check_requests(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.head and (options.method is not None or options.data is not None):
+        _fail(parser, "--head sets the method: leave out --request and --data")
+    if options.insecure and options.cacert is not None:
+        _fail(parser, "--insecure checks no certificate: leave out --cacert")
+    given = {name.lower() for name, _ in options.header}
+    if options.user is not None and "authorization" in given:
+        _fail(parser, "--user sets the header Authorization: leave out one of them")
+    if options.cookie and "cookie" in given:
+        _fail(parser, "--cookie sets the header Cookie: leave out one of them")
 
 
 def _limits(options: argparse.Namespace) -> Limits:

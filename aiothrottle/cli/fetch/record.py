@@ -5,7 +5,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BEGINNING", "Record"]
+from aiothrottle.cli.terminal import without_credentials
+
+__all__ = ["BEGINNING", "Record", "described"]
 
 #: The beginning of every line. It distinguishes a line that a crash cut off from other data.
 BEGINNING = b'{"url": "'
@@ -62,6 +64,13 @@ class Record:
         error = "null" if self.error is None else _quoted(self.error)
         parts.append(f'"attempts": {self.attempts}, "waited": {self.waited:.3f}, "error": {error}')
         return f"{{{', '.join(parts)}}}\n".encode()
+
+
+def described(error: BaseException) -> str:
+    """Return why there is no complete response, without credentials."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return without_credentials(str(error) or type(error).__name__)
 
 
 def _body(body: bytes, charset: str | None) -> str:
