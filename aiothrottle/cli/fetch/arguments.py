@@ -52,7 +52,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         action="extend",
         metavar="RATE",
         help="rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all "
-        "kept: 10/s,500/min, or repeat the option",
+        "kept: 10/s,500/min, or repeat the option (default: none)",
     )
     group.add_argument(
         "--concurrency",
@@ -66,13 +66,13 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         type=rates,
         action="extend",
         metavar="RATE",
-        help="rate limit of each host; several are all kept",
+        help="rate limit of each host; several are all kept (default: none)",
     )
     group.add_argument(
         "--per-host-concurrency",
         type=whole_number(_MOST_AT_ONCE),
         metavar="N",
-        help="limit of concurrent requests to each host",
+        help="limit of concurrent requests to each host (default: that of --concurrency)",
     )
     group.add_argument(
         "--burst",
@@ -93,7 +93,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         type=_store,
         metavar="URL",
         help="share the rates with other runs through this store: redis://HOST:PORT, rediss://, "
-        "mongodb://, memcached://",
+        "mongodb://, memcached:// (default: this run counts them itself)",
     )
     group.add_argument(
         "--store-key",
@@ -122,14 +122,15 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header to send; may be repeated",
+        help="a header to send; may be repeated (default: none)",
     )
     group.add_argument(
         "-d",
         "--data",
         type=_data,
         metavar="DATA",
-        help="a body to send, by POST unless -X says otherwise; @FILE sends the content of a file",
+        help="a body to send, by POST unless -X says otherwise; @FILE sends the content of a file "
+        "(default: none)",
     )
     group.add_argument(
         "-A",
@@ -144,7 +145,7 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         "--location",
         action="store_true",
         help="follow redirects; each step keeps to the limits of its host, and another origin gets "
-        "no body and no header that may be secret",
+        "no body and no header that may be secret (default: a redirect is the result)",
     )
     group.add_argument(
         "--max-redirs",
@@ -159,8 +160,8 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         type=whole_number(1000, least=0),
         default=4,
         metavar="N",
-        help="maximum number of retries for a URL: after 408, 429, a status from 500 on, a "
-        "timeout, a lost connection, or a body that was cut off (default: %(default)s)",
+        help="maximum number of retries for a URL: after 408, 429, 5xx (but 501, 505, 510 "
+        "and 511), a timeout, a lost connection, or a body that was cut off (default: %(default)s)",
     )
     group.add_argument(
         "--retry-all-methods",
@@ -247,14 +248,14 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write the records to this file, not to standard output",
+        help="write the records to this file (default: standard output)",
     )
     group.add_argument(
         "--output-dir",
         type=Path,
         metavar="FOLDER",
         help="write each body to a file in this folder; the records name it, and are written to "
-        "index.jsonl there unless -o is given",
+        "index.jsonl there unless -o is given (default: the records have the bodies)",
     )
     group.add_argument(
         "--resume",
@@ -267,7 +268,7 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="keep this header of the responses; * keeps all; may be repeated",
+        help="keep this header of the responses; * keeps all; may be repeated (default: none)",
     )
     group.add_argument(
         "--max-filesize",

@@ -47,7 +47,7 @@ class Crawl:
         output: Output,
         folder: Folder | None = None,
         on_failure: Callable[[Record], None] = lambda _: None,
-        on_cut_off: Callable[[URL, Exception, float], object] = lambda *_: None,
+        on_cut_off: Callable[[URL, Exception, float], None] | None = None,
     ) -> None:
         self.job = job
         self.sender = sender
@@ -57,7 +57,7 @@ class Crawl:
         self.folder = folder
         self.tally: Tally = Tally()
         self.stopping: bool = False
-        self.on_cut_off = on_cut_off
+        self.on_cut_off: Callable[[URL, Exception, float], None] | None = on_cut_off
         self._on_failure = on_failure
         self._workers: list[Worker] = []
         self._throttling = dict[str, None]()

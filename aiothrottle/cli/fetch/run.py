@@ -93,7 +93,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             output=settings.output,
             folder=settings.folder,
             on_failure=report.failure,
-            **({} if trace is None else {"on_cut_off": trace.cut_off}),
+            on_cut_off=None if trace is None else trace.cut_off,
         )
         if trace is not None:
             stack.callback(limiters.to_wait_for.observe(trace.observe))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -75,10 +75,7 @@ class Host(Protocol):
     folder: "Folder | None"
     tally: "Tally"
     stopping: bool
-
-    def on_cut_off(self, url: "URL", error: Exception, delay: float, /) -> object:
-        """Report a body that was cut off, and the seconds before the next attempt."""
-        ...
+    on_cut_off: "Callable[[URL, Exception, float], None] | None"
 
     def throttled(self, url: "URL") -> None:
         """Count a request that the server of the URL has throttled."""
@@ -247,7 +244,8 @@ class Worker:
                 delay = self._delay_of_next(request, response, self._attempts - before)
                 if delay is None:
                     raise
-                self._crawl.on_cut_off(request.url, error, delay)
+                if self._crawl.on_cut_off is not None:
+                    self._crawl.on_cut_off(request.url, error, delay)
             self._rest()
             await asyncio.sleep(delay)
 
