@@ -33,7 +33,7 @@ VARIABLES = [
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have proxies."""
+    """Ignore the proxies of the machine."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

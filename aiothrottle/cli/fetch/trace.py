@@ -42,8 +42,8 @@ class Trace:
             case Granted(waited=seconds) if seconds > 0:
                 self._line("*", f"waited {seconds:.3f} s for the limits")
             case Paused(key=key, seconds=seconds, reason=reason):
-                whom = "all requests" if key is None else str(key)
-                self._line("*", f"{whom} paused for {seconds:.3f} s: {REASONS[reason]}")
+                target = "all requests" if key is None else str(key)
+                self._line("*", f"{target} paused for {seconds:.3f} s: {REASONS[reason]}")
             case Retried(delay=delay, attempt=attempt, status=status, error=error):
                 why = described(error) if error is not None else f"status {status}"
                 self._line("*", f"{why}: attempt {attempt} in {delay:.3f} s")
