@@ -37,13 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         # Imported late, so that fetch does not load what only simulate needs.
         module = _module(name)
-        command = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
+        command = argparse.ArgumentParser(prog=f"{parser.prog} {name}", exit_on_error=False)
         module.fill(command)
-        # Intermixed: a URL may follow an option, as with curl.
-        return int(module.execute(command, command.parse_intermixed_args(arguments[1:])))
+        return int(module.execute(command, _parse(command, arguments[1:])))
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _parse(command: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of a command; print no usage where it would not explain the error.
+
+    Raises:
+        SystemExit: As `main`.
+    """
+    try:
+        # Intermixed: a URL may follow an option, as with curl.
+        return command.parse_intermixed_args(arguments)
+    except argparse.ArgumentError as error:
+        if isinstance(error.__context__, argparse.ArgumentTypeError):  # the value is invalid
+            command.exit(2, f"{command.prog}: error: {error}\n")
+        command.error(str(error))
 
 
 def full_parser() -> argparse.ArgumentParser:

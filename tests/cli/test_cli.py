@@ -118,6 +118,29 @@ def test_unknown_option_prints_usage_of_its_command(
     assert f"aiothrottle {command}: error: unrecognized arguments: --nonsense" in errors
 
 
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--rate", "fast"], ["probe", "http://a/", "-H", "no colon"]]
+)
+def test_invalid_value_prints_no_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"aiothrottle {arguments[0]}: error: argument ")
+
+
+@pytest.mark.parametrize("arguments", [["fetch", "--rate"], ["probe"], ["demo", "--workers"]])
+def test_missing_argument_prints_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"usage: aiothrottle {arguments[0]} ")
+
+
 def test_command_imports_only_what_it_needs() -> None:
     code = (
         "import sys; from aiothrottle.cli import main\n"

@@ -2,8 +2,8 @@
 
 import asyncio
 import gzip
-import io
 import json
+import re
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -468,6 +468,7 @@ def test_records_of_another_list_are_reported(
         (["http://a/", "-o", "no/such/out"], "no/such/out cannot be written: No such file"),
         (["http://a/", "-o", "."], ". cannot be written: Is a directory"),
         (["http://a/", "--output-dir", "/dev/null"], "/dev/null is no folder to write to"),
+        (["http://a/", "-q", "-v"], "--quiet and --verbose: give one of them"),
         (["http://a/", "-I", "-d", "x"], "--head sets the method"),
         (["http://a/", "-H", "no colon"], "-H/--header: must be 'Name: value'"),
         (["http://a/", "-H", "a: b\r\nc: d"], "-H/--header: must be 'Name: value'"),
@@ -496,8 +497,8 @@ def test_invalid_options_give_an_error_line(
     assert ended.value.code == 2
     printed, messages = capsys.readouterr()
     assert printed == ""
-    usage, error = messages.strip().split("\n")
-    assert usage == "usage: aiothrottle fetch [options] [URL ...]"
+    (error,) = messages.splitlines()
+    assert error.startswith("aiothrottle fetch: error: ")
     assert complaint in error
 
 
@@ -537,9 +538,64 @@ def test_further_failures_are_in_the_output_only(
     assert messages[10] == "There are more failures; all of them are in the output."
 
 
-def test_silent_run_prints_nothing(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch", "ftp://nothing", "-o", str(out), "--silent"]) == 1
+@pytest.mark.parametrize("option", ["-q", "--quiet", "-s", "--silent"])
+def test_quiet_run_prints_nothing(
+    option: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", "ftp://nothing", "-o", str(out), option]) == 1
     assert capsys.readouterr() == ("", "")
+
+
+def test_verbose_run_prints_requests_and_waits(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def throttle(_: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "1"})
+
+    handler = in_turn(answering(root=throttle), failing(500), cut_off)
+    with background(handler=handler) as server:
+        url = str(server.url)
+        secret = url.replace("//", "//me:secret@")
+        header = ["-H", "X-Key: secret"]
+        limits = ["--rate", "1/500ms", "--concurrency", "1"]
+        assert main(["fetch", secret, url, *limits, "-v", *header, "-o", str(out)]) == 0
+    messages = capsys.readouterr().err
+    assert "secret" not in messages
+    lines = re.sub(r"\d+\.\d{3}", "N", messages).splitlines()
+    (end,) = (n for n, line in enumerate(lines) if line.startswith("2 URLs in"))
+    shown = url.replace("//", "//***@")
+    cut = next(line for line in lines if "next attempt" in line)
+    assert cut.startswith(f"* N {shown}: ")
+    # The delay after the 500 is drawn: the limiter may be ready before it ends.
+    waits = [line for line in lines if line == "* N waited N s for the limits"]
+    assert len(waits) >= 2
+    assert [line for line in lines[:end] if line not in waits] == [
+        f"> N GET {shown}",
+        f"< N 429 {url} in N s",
+        "* N all requests paused for N s: the server throttled a request and asked for a pause",
+        "* N status 429: attempt 2 in N s",
+        f"> N GET {shown}",
+        f"< N 500 {url} in N s",
+        "* N status 500: attempt 3 in N s",
+        f"> N GET {shown}",
+        f"< N 200 {url} in N s",
+        cut,
+        f"> N GET {shown}",
+        f"< N 200 {url} in N s",
+        f"> N GET {url}",
+        f"< N 200 {url} in N s",
+    ]
+
+
+def test_verbose_run_prints_failed_connections(capsys: pytest.CaptureFixture[str]) -> None:
+    with background() as server:
+        unreachable = str(server.url)
+    assert main(["fetch", unreachable, "-v", "--retry", "1"]) == 1
+    failed, wait, *_ = [
+        line for line in capsys.readouterr().err.splitlines() if not line.startswith("> ")
+    ]
+    assert re.match(rf"! \d\.\d+ {unreachable}: Cannot connect .* after \d\.\d+ s", failed)
+    assert re.match(r"\* \d\.\d+ Cannot connect .*: attempt 2 in \d\.\d+ s", wait)
 
 
 # ---- a long list -----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ VARIABLES = [
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have proxies."""
+    """Ignore the proxies of the machine."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -199,7 +199,7 @@ def test_proxy_gets_its_credentials_on_each_request(
     with proxy() as it:
         urls = ["http://one.test/a", "http://one.test/b"]
         address = it.url.replace("//", "//me:s%40cret@")
-        options = ["-x", address, "--concurrency", "1", "-o", str(out)]
+        options = ["-x", address, "--concurrency", "1", "-o", str(out), "-v"]
         assert main(["fetch", *urls, *options]) == 0
     expected = f"basic {base64.b64encode(b'me:s@cret').decode().lower()}"
     assert it.asked == [("GET", url, expected) for url in urls]

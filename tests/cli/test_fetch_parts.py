@@ -18,10 +18,9 @@ from aiothrottle.cli.fetch.gunzip import decompressed
 from aiothrottle.cli.fetch.lines import Splitter
 from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
 from aiothrottle.cli.fetch.progress import Meter, Progress
-from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.record import Record, described
 from aiothrottle.cli.fetch.redirects import Request, redirected
 from aiothrottle.cli.fetch.tally import Tally
-from aiothrottle.cli.fetch.worker import _described
 from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.rate import Rate
 
@@ -200,8 +199,8 @@ def test_line_that_is_no_url_is_shown_redacted(line: bytes, shown: str) -> None:
 
 
 def test_no_error_shows_a_password() -> None:
-    assert _described(ValueError("http://me:secret@a/ is bad")) == "http://***@a/ is bad"
-    assert _described(ValueError()) == "ValueError"
+    assert described(ValueError("http://me:secret@a/ is bad")) == "http://***@a/ is bad"
+    assert described(ValueError()) == "ValueError"
 
 
 def test_at_sign_in_a_path_stays() -> None:
@@ -496,6 +495,14 @@ def test_same_origin_keeps_the_credentials() -> None:
     assert request is not None
     assert request.url == URL("http://me:pw@a/y")
     assert request.headers == POST.headers
+
+
+def test_credentials_of_a_redirect_precede_the_header() -> None:
+    request = redirected(POST._replace(url=URL("http://a/x")), 307, "http://you:pw@a/y")
+    assert request is not None
+    assert request.url == URL("http://you:pw@a/y")
+    assert "Authorization" in POST.headers
+    assert "Authorization" not in request.headers
 
 
 @pytest.mark.parametrize("location", ["http://me:[::1]:808.@", "http://xn--le99999999999999999es/"])

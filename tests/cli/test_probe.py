@@ -272,7 +272,10 @@ def test_server_text_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "complaint"),
     [
         ([], "the following arguments are required: URL"),
-        (["example.org"], "'example.org' is no URL: it does not begin with http:// or https://"),
+        (
+            ["ftp://example.org"],
+            "'ftp://example.org' is no URL: it does not begin with http:// or https://",
+        ),
         ([""], "'' is empty"),
         (["me:secret@example.org"], "'***@example.org' is no URL"),
         (["http://a/", "--max-requests", "0"], "must be a whole number from 1 to 10000"),

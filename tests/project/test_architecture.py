@@ -201,7 +201,7 @@ TABLE = """
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
     cli.completion.command | cli                                             | shtab
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
-    cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors | asyncio threading time aiohttp yarl
+    cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors events | asyncio threading time aiohttp yarl
     __main__     | cli                                                       |
     __init__     | adaptive keyed limiter permit decision retry stores.shared_concurrency statistics algorithms rate resource errors |
 """  # noqa: E501 - a table

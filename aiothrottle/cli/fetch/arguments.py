@@ -72,7 +72,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         metavar="RATE",
         help="rate limit of all requests: 10 (per second), 10/s, 500/min, 1/250ms; several are all "
         "kept: 10/s,500/min, or repeat the option; with names, requests=500/min and "
-        "tokens=200000/min, a cost names its resources",
+        "tokens=200000/min, a cost names its resources (default: none)",
     )
     group.add_argument(
         "--concurrency",
@@ -86,13 +86,14 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         type=named_rates,
         action="extend",
         metavar="RATE",
-        help="rate limit of each host, or of each key in a list of requests; several are all kept",
+        help="rate limit of each host, or of each key in a list of requests; several are all kept "
+        "(default: none)",
     )
     group.add_argument(
         "--per-host-concurrency",
         type=whole_number(_MOST_AT_ONCE),
         metavar="N",
-        help="limit of concurrent requests to each host",
+        help="limit of concurrent requests to each host (default: that of --concurrency)",
     )
     group.add_argument(
         "--burst",
@@ -113,7 +114,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         type=_store,
         metavar="URL",
         help="share the rates with other runs through this store: redis://HOST:PORT, rediss://, "
-        "mongodb://, memcached://",
+        "mongodb://, memcached:// (default: this run counts them itself)",
     )
     group.add_argument(
         "--store-key",
@@ -142,14 +143,15 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="a header to send; may be repeated",
+        help="a header to send; may be repeated (default: none)",
     )
     group.add_argument(
         "-d",
         "--data",
         type=_data,
         metavar="DATA",
-        help="a body to send, by POST unless -X says otherwise; @FILE sends the content of a file",
+        help="a body to send, by POST unless -X says otherwise; @FILE sends the content of a file "
+        "(default: none)",
     )
     group.add_argument(
         "-A",
@@ -164,7 +166,7 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         "--location",
         action="store_true",
         help="follow redirects; each step keeps to the limits of its host, and another origin gets "
-        "no body and no header that may be secret",
+        "no body and no header that may be secret (default: a redirect is the result)",
     )
     group.add_argument(
         "--max-redirs",
@@ -179,8 +181,8 @@ def _add_requests(group: "argparse._ArgumentGroup") -> None:
         type=whole_number(1000, least=0),
         default=4,
         metavar="N",
-        help="maximum number of retries for a URL: after 408, 429, a status from 500 on, a "
-        "timeout, a lost connection, or a body that was cut off (default: %(default)s)",
+        help="maximum number of retries for a URL: after 408, 429, 5xx (but 501, 505, 510 "
+        "and 511), a timeout, a lost connection, or a body that was cut off (default: %(default)s)",
     )
     group.add_argument(
         "--retry-all-methods",
@@ -267,14 +269,14 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write the records to this file, not to standard output",
+        help="write the records to this file (default: standard output)",
     )
     group.add_argument(
         "--output-dir",
         type=Path,
         metavar="FOLDER",
         help="write each body to a file in this folder; the records name it, and are written to "
-        "index.jsonl there unless -o is given",
+        "index.jsonl there unless -o is given (default: the records have the bodies)",
     )
     group.add_argument(
         "--resume",
@@ -287,7 +289,7 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="keep this header of the responses; * keeps all; may be repeated",
+        help="keep this header of the responses; * keeps all; may be repeated (default: none)",
     )
     group.add_argument(
         "--max-filesize",
@@ -301,7 +303,18 @@ def _add_output(group: "argparse._ArgumentGroup") -> None:
         help="serve a live page of the run, on this machine only; its URL is printed at the start",
     )
     group.add_argument(
-        "-s", "--silent", action="store_true", help="no progress, no list of failures, no summary"
+        "-q",
+        "--quiet",
+        "-s",
+        "--silent",
+        action="store_true",
+        help="no progress, no list of failures, no summary; errors that end the run are printed",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print each request, response and wait to standard error, without headers",
     )
 
 

@@ -9,10 +9,10 @@ import stat
 import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 from aiothrottle.algorithms import TokenBucket
 from aiothrottle.cli.fetch.arguments import add_arguments
+from aiothrottle.cli.fetch.checks import check, fail
 from aiothrottle.cli.fetch.cookies import Cookie
 from aiothrottle.cli.fetch.folder import Folder
 from aiothrottle.cli.fetch.gunzip import decompressed
@@ -84,63 +84,17 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
-    _check_sources(parser, options)
-    _check_requests(parser, options)
-    if options.resume and options.output is None and options.output_dir is None:
-        parser.error("--resume needs a file to continue: give --output or --output-dir")
-    _check_limits(parser, options)
-    if options.head and (options.method is not None or options.data is not None):
-        parser.error("--head sets the method: leave out --request and --data")
-    if options.insecure and options.cacert is not None:
-        parser.error("--insecure checks no certificate: leave out --cacert")
-    given = {name.lower() for name, _ in options.header}
-    if options.user is not None and "authorization" in given:
-        parser.error("--user sets the header Authorization: leave out one of them")
-    if options.cookie and "cookie" in given:
-        parser.error("--cookie sets the header Cookie: leave out one of them")
+    check(parser, options)
     try:
         settings = _settings(options)
     except (OutputError, ValueError) as error:
-        parser.error(str(error))
+        fail(parser, str(error))
     except OSError as error:
-        parser.error(f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
+        fail(parser, f"{error.filename or 'standard input'} cannot be read: {error.strerror}")
     try:
         return asyncio.run(run(settings, sys.stderr))
     finally:
         settings.output.close()
-
-
-def _check_sources(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Reject lists that cannot be read, and choose standard input if there are none."""
-    if not options.urls and options.input_file is None and options.requests is None:
-        if os.isatty(0):
-            parser.error("no URLs: give some, or a list by --input-file or on standard input")
-        options.input_file = "-"
-    if [*options.urls, options.input_file, options.requests].count("-") > 1:
-        parser.error("- was given more than once, but standard input can be read only once")
-    for option, list_ in (("--input-file", options.input_file), ("--requests", options.requests)):
-        if options.output and list_ and _same(options.output, list_):
-            parser.error(f"{option} and --output are the same file: name another output")
-
-
-def _check_requests(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Reject what a list of requests says itself."""
-    if options.requests is None:
-        return
-    if options.urls or options.input_file is not None:
-        parser.error("--requests is the whole list: leave out URLs and --input-file")
-    if options.head or options.method is not None or options.data is not None:
-        parser.error(
-            "each line of --requests has its own method and body: "
-            "leave out --request, --head and --data"
-        )
-
-
-def _same(output: Path, list_: str) -> bool:
-    try:
-        return output.samefile(list_)
-    except OSError:  # one of them does not exist
-        return False
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -178,7 +132,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         cookies=_cookies(options),
         output=output,
         folder=folder,
-        quiet=options.silent,
+        quiet=options.quiet,
+        verbose=options.verbose,
         dashboard=options.dashboard,
     )
 
@@ -191,25 +146,6 @@ def _retry(options: argparse.Namespace) -> Retry:
         methods=[*usual.methods, *(_UNSAFE if options.retry_all_methods else ())],
         max_retry_after=options.max_retry_after,
     )
-
-
-def _check_limits(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Reject limits without effect, and impossible combinations."""
-    if options.guard is not None and not (options.rate or options.per_host):
-        parser.error("--guard stretches the period of a rate: give --rate or --per-host")
-    if options.burst is not None and not (options.rate or options.per_host):
-        parser.error("--burst bounds the use of a rate: give --rate or --per-host")
-    if options.store is None:
-        if options.store_key is not None:
-            parser.error("--store-key names the limits in a store: give --store")
-        return
-    if not (options.rate or options.per_host):
-        parser.error("--store counts a rate: give --rate or --per-host")
-    if options.rate and (options.per_host or options.per_host_concurrency):
-        parser.error(
-            "a store counts either all requests or those of each host: "
-            "give either --rate or --per-host"
-        )
 
 
 def _limits(options: argparse.Namespace) -> Limits:

@@ -36,6 +36,8 @@ class Crawl:
         output: Receives a record of every URL.
         folder: Receives the bodies; None: they are in the records.
         on_failure: Called with the record of every failure.
+        on_cut_off: Called with the URL of a body that was cut off and is asked for again, the
+            error, and the seconds until then.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Crawl:
         output: Output,
         folder: Folder | None = None,
         on_failure: Callable[[Record], None] = lambda _: None,
+        on_cut_off: Callable[[URL, Exception, float], None] | None = None,
     ) -> None:
         self.rules = rules
         self.sender = sender
@@ -58,6 +61,7 @@ class Crawl:
         self.folder = folder
         self.tally: Tally = Tally()
         self.stopping: bool = False
+        self.on_cut_off: Callable[[URL, Exception, float], None] | None = on_cut_off
         self._on_failure = on_failure
         self._workers: list[Worker] = []
         self._throttling = dict[Hashable, None]()

@@ -1,7 +1,7 @@
 """The limits of a run, and the store through which several runs share them."""
 
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from aiothrottle.cli.fetch.rates import Rates
 from aiothrottle.cli.fetch.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
+from aiothrottle.rate import Rate
 from aiothrottle.stores import Store
 
 __all__ = ["Limiters", "Limits"]
@@ -63,6 +64,11 @@ class Limits:
         """Validate the burst, before anything is opened."""
         if self.burst is not None:
             self._make(None)
+
+    @property
+    def of_requests(self) -> Sequence[Rate]:
+        """The rate limits of all requests, without those of other resources."""
+        return self.rates.get(REQUESTS, ()) if isinstance(self.rates, Mapping) else self.rates
 
     @property
     def keyed(self) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["BEGINNING", "Id", "Record", "identity"]
+from aiothrottle.cli.terminal import without_credentials
+
+__all__ = ["BEGINNING", "Id", "Record", "described", "identity"]
 
 Id: TypeAlias = str | int
 """What a line of JSON names itself."""
@@ -89,6 +91,13 @@ def identity(url: str, own: Id | None, number: int | None) -> str:
     if own is not None:
         return json.dumps({"id": own})
     return url if number is None else json.dumps({"line": number})
+
+
+def described(error: BaseException) -> str:
+    """Return why there is no complete response, without credentials."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return without_credentials(str(error) or type(error).__name__)
 
 
 def _body(body: bytes, charset: str | None) -> str:

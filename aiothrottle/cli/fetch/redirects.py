@@ -64,14 +64,16 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
     )
     # RFC 9110 (15.4), and the practice of all clients
     method, data = ("GET", None) if becomes_get else (request.method, request.data)
-    headers = headers_for(url, request.headers)
+    headers = request.headers
     if _origin(url) != _origin(request.url):
         if data is not None:
             # Without its body it would be a different request, possibly a harmful one.
             place = f"{url.origin()}, another origin"
             raise ValueError(f"redirected ({status}) to {place}: the body is not sent there")
         return Request(method, url, _only(headers, _HARMLESS))
-    if url.user is None and request.url.user is not None:
+    if request.url.user is None:
+        headers = headers_for(url, headers)
+    elif url.user is None:
         url = url.with_user(request.url.user).with_password(request.url.password)
     if becomes_get:
         headers = _without(headers, _OF_A_BODY)

@@ -22,6 +22,7 @@ from aiothrottle.cli.fetch.limits import Limiters, Limits
 from aiothrottle.cli.fetch.lines import Lines, Source
 from aiothrottle.cli.fetch.output import Output, OutputError
 from aiothrottle.cli.fetch.report import Report
+from aiothrottle.cli.fetch.trace import Trace
 from aiothrottle.cli.fetch.worker import Rules
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable
@@ -51,6 +52,7 @@ class Settings:
         connect_timeout: Seconds for connecting; None: no timeout.
         tls: How certificates are checked; False: they are not.
         cookies: The cookies to begin with, where those of responses are kept too; None: none are.
+        verbose: Whether to print each request and wait.
         dashboard: Whether to serve a live page.
     """
 
@@ -68,6 +70,7 @@ class Settings:
     output: Output
     folder: Folder | None
     quiet: bool
+    verbose: bool = False
     dashboard: bool = False
 
 
@@ -77,7 +80,7 @@ async def run(settings: Settings, screen: TextIO) -> int:
         screen,
         quiet=settings.quiet,
         drawn=not settings.output.on_terminal,  # the records would be overwritten
-        rates=settings.limits.rates,
+        rates=settings.limits.of_requests,
     )
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -90,7 +93,8 @@ async def run(settings: Settings, screen: TextIO) -> int:
 
 
 async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
-    async with _client(settings) as client, contextlib.AsyncExitStack() as stack:
+    trace = Trace(report.say) if settings.verbose else None
+    async with _client(settings, trace) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
             settings.rules,
             sender=Sender(
@@ -101,7 +105,10 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
             output=settings.output,
             folder=settings.folder,
             on_failure=report.failure,
+            on_cut_off=None if trace is None else trace.cut_off,
         )
+        if trace is not None:
+            stack.callback(limiters.to_wait_for.observe(trace.observe))
         if settings.dashboard:
             await stack.enter_async_context(_page(limiters.named, crawl, report))
         watch = asyncio.create_task(report.watch(crawl))
@@ -147,12 +154,13 @@ async def _page(
         yield
 
 
-def _client(settings: Settings) -> aiohttp.ClientSession:
+def _client(settings: Settings, trace: Trace | None) -> aiohttp.ClientSession:
     cookies = settings.cookies
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=settings.tls),  # the limiter bounds them
         # A jar for a million hosts would be large, so there is one only where the user asks.
         cookie_jar=aiohttp.DummyCookieJar() if cookies is None else jar_of(cookies),
+        trace_configs=[] if trace is None else [trace.config()],
         headers={"User-Agent": settings.user_agent},
         timeout=aiohttp.ClientTimeout(
             total=settings.max_time, sock_connect=settings.connect_timeout

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +15,7 @@ from aiothrottle.cli.fetch.folder import file_name
 from aiothrottle.cli.fetch.jobs import Job
 from aiothrottle.cli.fetch.lines import Line
 from aiothrottle.cli.fetch.proxies import Proxies
-from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.record import Record, described
 from aiothrottle.cli.fetch.redirects import Request, headers_for, redirected
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
@@ -74,6 +74,7 @@ class Host(Protocol):
     folder: "Folder | None"
     tally: "Tally"
     stopping: bool
+    on_cut_off: "Callable[[URL, Exception, float], None] | None"
 
     def throttled(self, url: "URL", key: Hashable) -> None:
         """Count a request that the server of the URL has throttled; None: it has no key."""
@@ -222,7 +223,7 @@ class Worker:
             self._crawl.end(error)  # not a failure of this URL, so it gets no record
             raise asyncio.CancelledError from error
         except _FAILURES as error:
-            record.error = _described(error)
+            record.error = described(error)
         record.attempts = self._attempts - followed
         record.waited = self._waited
 
@@ -246,10 +247,12 @@ class Worker:
             self.busy = True
             try:
                 return await self._receive(request, response, record)
-            except _CUT_OFF:
+            except _CUT_OFF as error:
                 delay = self._delay_of_next(request, response, self._attempts - before)
                 if delay is None:
                     raise
+                if self._crawl.on_cut_off is not None:
+                    self._crawl.on_cut_off(request.url, error, delay)
             self._rest()
             await asyncio.sleep(delay)
 
@@ -321,9 +324,3 @@ def _chosen(response: ClientResponse, names: frozenset[str]) -> dict[str, str]:
             text = value.encode(errors="surrogateescape").decode(errors="replace")
             chosen.setdefault(key, []).append(text)
     return {name: ", ".join(values) for name, values in chosen.items()}
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return without_credentials(str(error) or type(error).__name__)
