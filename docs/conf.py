@@ -34,7 +34,7 @@ ogp_image = "_static/social-card.png"
 ogp_description_length = 160
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 # In the docstrings names are in single backticks, for readers of the source.
 default_role = "code"
