@@ -2,9 +2,13 @@
 
 Nothing is drawn elsewhere: not into a pipe or a file, not without rich, and not on a terminal that
 cannot move its cursor. rich is imported only to draw, as it is large.
+
+Invariant: no command fails because its messages cannot be written.
 """
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -41,9 +45,12 @@ class Display:
         self._screen = screen
         self._drawn = drawn and screen.isatty()
         self._live: Live | None = None
+        self._is_lost = False
 
     def __enter__(self) -> Self:
-        self._live = _started(self._screen) if self._drawn else None
+        if self._drawn and not self._is_lost:
+            with self._until_lost():
+                self._live = _started(self._screen)
         return self
 
     def __exit__(
@@ -54,7 +61,8 @@ class Display:
     ) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with self._until_lost():
+                live.stop()
 
     @property
     def is_live(self) -> bool:
@@ -71,15 +79,31 @@ class Display:
         """
         if self._live is not None:
             width = max(1, self._live.console.width - _MARGIN)
-            self._live.update(_rows(parts, fraction, left, width), refresh=True)
+            with self._until_lost():
+                self._live.update(_rows(parts, fraction, left, width), refresh=True)
 
     def say(self, line: str) -> None:
         """Print a line, above the rows, broken at spaces to fit. It must be printable."""
+        if self._is_lost:
+            return
         text = paragraph(line, columns_of(self._screen))
-        if self._live is None:
-            print(text, file=self._screen, flush=True)
-        else:
-            self._live.console.out(text, highlight=False)
+        with self._until_lost():
+            if self._live is None:
+                print(text, file=self._screen, flush=True)
+            else:
+                self._live.console.out(text, highlight=False)
+
+    @contextlib.contextmanager
+    def _until_lost(self) -> Generator[None]:
+        """Print nothing more once a write failed: the reader is gone, or the disk is full."""
+        try:
+            yield
+        except OSError:
+            self._live, self._is_lost = None, True
+            # Else Python writes the rest at its end, and changes the exit status when that fails.
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._screen.fileno())
+            os.close(nothing)
 
 
 def _started(screen: TextIO) -> "Live | None":

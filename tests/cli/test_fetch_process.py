@@ -178,6 +178,25 @@ def test_closed_pipe_ends_the_run() -> None:
         assert fetch.stderr.read() == ""
 
 
+@pytest.mark.parametrize("options", [[], ["--verbose"], ["--dashboard"]])
+def test_run_goes_on_when_nobody_reads_its_messages(options: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+
+    async def missing(_: web.Request) -> web.Response:
+        return web.Response(status=404)
+
+    with background(handler=missing) as server:
+        urls = [f"{server.url}{number}" for number in range(9)]
+        run = ["fetch", *urls, "-o", str(out), "--concurrency", "1", "--rate", "3/300ms", *options]
+        with start(*run) as fetch:
+            assert fetch.stderr is not None
+            assert fetch.stderr.readline()
+            fetch.stderr.close()
+            assert fetch.wait(60) == 1
+    found = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [(it["status"], it["error"]) for it in found] == [(404, None)] * 9
+
+
 def test_slow_reader_delays_requests_and_loses_nothing() -> None:
     body = "x" * 50_000
 
