@@ -67,6 +67,44 @@ def test_ctrl_c_finishes_and_writes_requests_in_flight(tmp_path: Path) -> None:
     assert messages.endswith("Interrupted: the same with --resume fetches the rest.\n")
 
 
+def test_ctrl_c_waits_for_the_body_of_a_final_response(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+
+    async def fail(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.5)
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        await asyncio.sleep(0.5)
+        await response.write(b"broken")
+        return response
+
+    with background(handler=fail) as server:
+        # A POST is not retried after a 500, as the server may have begun.
+        with start("fetch", str(server.url), "-d", "x", "-o", str(out)) as fetch:
+            until_sent(server, 1)
+            fetch.send_signal(signal.SIGINT)
+            _, messages = fetch.communicate(timeout=60)
+        assert fetch.returncode == 130
+    assert "Finishing 1 in flight" in messages
+    (line,) = out.read_bytes().splitlines()
+    assert (json.loads(line)["status"], json.loads(line)["body"]) == (500, "broken")
+
+
+def test_ctrl_c_follows_no_redirect(tmp_path: Path) -> None:
+    async def move(_: web.Request) -> web.Response:
+        await asyncio.sleep(0.5)
+        return web.Response(status=307, headers={"Location": "/b"})
+
+    with background(handler=move) as server:
+        run = ["fetch", f"{server.url}a", "-L", "-o", str(tmp_path / "out.jsonl")]
+        with start(*run) as fetch:
+            until_sent(server, 1)
+            fetch.send_signal(signal.SIGINT)
+            fetch.communicate(timeout=60)
+        assert fetch.returncode == 130
+        assert server.audit.sent == 1
+
+
 def test_sigterm_finishes_and_writes_like_ctrl_c(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     with background(handler=slowly) as server:

@@ -98,6 +98,7 @@ class Worker:
 
     __slots__ = (
         "_attempts",
+        "_before",
         "_crawl",
         "_job",
         "_number",
@@ -116,6 +117,8 @@ class Worker:
         self._number = number
         self._task: asyncio.Task[None] | None = None
         self._attempts = 0
+        # The attempts of the redirects before.
+        self._before = 0
         self._waited = 0.0
         self._since = 0.0
         self.busy: bool = False
@@ -144,6 +147,8 @@ class Worker:
     async def _ask(self, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
         request, proxies = self._request, self._crawl.rules.proxies
+        if self._crawl.stopping:  # and this task is cancelled, but did not need to wait since
+            raise asyncio.CancelledError
         self.busy = True
         self._attempts += 1
         began = time.monotonic()
@@ -170,12 +175,19 @@ class Worker:
 
     def _answered(self, response: ClientResponse) -> None:
         """Handle the headers of a response; one that is retried begins a wait."""
-        retry = self._crawl.retry
-        if retry.is_throttled(response.status):
+        if self._crawl.retry.is_throttled(response.status):
             self._crawl.throttled(response.url, (self._job.throttle or {}).get("key"))
+        if self._next_delay(response.status) is not None:
             self._rest()
-        elif response.status in retry.statuses:
-            self._rest()
+
+    def _next_delay(self, status: int | None) -> float | None:
+        """Return the seconds before another attempt; None: there is none.
+
+        Args:
+            status: The status, with a Retry-After that is not too long; None: an exception.
+        """
+        made, method = self._attempts - self._before, self._request.method
+        return self._crawl.retry.next_delay(made, method, status=status, retry_after=0.0)
 
     def _rest(self) -> None:
         """Begin a wait, in the queue or before a retry."""
@@ -232,23 +244,21 @@ class Worker:
 
         The sender retries until there is a response, this method until its body is complete.
         """
-        self._request = request
-        before = self._attempts
+        self._request, self._before = request, self._attempts
         while True:
-            made = self._attempts - before
             response = await self._crawl.sender.request(
                 request.method,
                 request.url,
                 self._ask,
                 {"headers": request.headers, "data": request.data},
                 throttle=self._job.throttle,
-                made=made,
+                made=self._attempts - self._before,
             )
             self.busy = True
             try:
                 return await self._receive(request, response, record)
             except _CUT_OFF as error:
-                delay = self._delay_of_next(request, response, self._attempts - before)
+                delay = None if self._is_given_up(response.status) else self._next_delay(None)
                 if delay is None:
                     raise
                 if self._crawl.on_cut_off is not None:
@@ -256,12 +266,10 @@ class Worker:
             self._rest()
             await asyncio.sleep(delay)
 
-    def _delay_of_next(self, request: Request, response: ClientResponse, made: int) -> float | None:
-        """Return the seconds before another attempt, after a body that was cut off; None: none."""
+    def _is_given_up(self, status: int) -> bool:
+        """Return whether the sender would have retried a response, had it been allowed."""
         retry = self._crawl.retry
-        if response.status in retry.statuses or retry.is_throttled(response.status):
-            return None  # the sender has given it up
-        return retry.next_delay(made, request.method, status=None)
+        return status in retry.statuses or retry.is_throttled(status)
 
     async def _receive(
         self, request: Request, response: ClientResponse, record: Record
