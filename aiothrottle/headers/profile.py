@@ -135,7 +135,8 @@ class Profile:
 
     Args:
         name: The name of the vendor.
-        hosts: The hosts of its API; ``*.example.com`` is every host below example.com.
+        hosts: The hosts of its API; ``*.example.com`` is every host below example.com, ``*`` every
+            host without another of your own profiles.
         note: A caveat for users.
         source: Where the vendor documents its limits.
         read: When that was read, "2026-11-20".

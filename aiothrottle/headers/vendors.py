@@ -86,7 +86,7 @@ def _find(host: str, index: Mapping[str, Profile]) -> Profile | None:
     while found is None and "." in host:
         host = host.partition(".")[2]
         found = index.get(f"*.{host}")
-    return found
+    return found or index.get("*")
 
 
 @lru_cache(maxsize=1)

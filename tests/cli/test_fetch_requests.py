@@ -460,6 +460,31 @@ def test_budget_of_a_profile_trickles_back(tmp_path: Path, out: Path) -> None:
         assert 0.9 <= seconds(*run, "--rate", "tokens=60/min") < 30
 
 
+@pytest.mark.parametrize(
+    ("profile", "resources"),
+    [("openai", ["tokens"]), ("anthropic", ["input_tokens", "output_tokens"])],
+)
+def test_server_of_a_profile_refills_before_its_reset(
+    profile: str, resources: list[str], tmp_path: Path, out: Path
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        headers: dict[str, str] = {}
+        for name in resources:
+            unit = name.replace("_", "-")
+            headers[f"x-ratelimit-limit-{unit}"] = "60000"
+            headers[f"x-ratelimit-remaining-{unit}"] = "0"
+            headers[f"x-ratelimit-reset-{unit}"] = "60"
+        return web.Response(headers=headers)
+
+    with background(handler=answer) as server:
+        cost = dict.fromkeys(resources, 25)
+        jobs = listed(tmp_path, *({"url": str(server.url), "cost": cost} for _ in range(3)))
+        rates = [f"--rate={name}=60000/min" for name in resources]
+        run = ["--requests", jobs, "-o", str(out), "--profile", profile, "--concurrency", "1"]
+        # Without the profile of the headers each call would wait for the reset, a minute.
+        assert 0.1 < seconds(*run, *rates) < 30
+
+
 def test_calls_of_anthropic_are_never_throttled(tmp_path: Path, out: Path) -> None:
     rates = ["--rate", "requests=600/5s;input_tokens=60000/5s;output_tokens=10000/5s"]
     with serving(lambda: FakeAnthropic(600, 60_000, 10_000, period=5, latency=0.02)) as (fake, url):

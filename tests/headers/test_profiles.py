@@ -108,6 +108,13 @@ def test_own_profiles_take_precedence() -> None:
     assert profile_for("api.github.com", also=(ACME,)) is PROFILES["GitHub"]
 
 
+def test_star_is_every_host_without_another_own_profile() -> None:
+    everywhere = Profile("Everywhere", hosts=("*",))
+    for host in ("api.github.com", "127.0.0.1", "localhost", "a.b.example"):
+        assert profile_for(host, also=[everywhere]) is everywhere
+    assert profile_for("x.acme.example", also=[everywhere, ACME]) is ACME
+
+
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_profile_is_found_by_each_of_its_hosts(profile: Profile) -> None:
     for host in profile.hosts:

@@ -124,7 +124,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         reader=_reader(options, limits),
         limits=limits,
         retry=terms.retry,
-        hooks=terms.hooks,
+        options=terms.options,
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,

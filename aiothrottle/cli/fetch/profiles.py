@@ -1,10 +1,15 @@
-"""The APIs whose requests `fetch` can charge and settle by their tokens: ``--profile openai``."""
+"""The APIs whose requests `fetch` can charge and settle by their tokens: ``--profile openai``.
+
+A profile holds for all hosts of a run: many servers have the API of another.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from aiothrottle import llm
+from aiothrottle.headers import PROFILES as VENDORS
+from aiothrottle.headers import Profile
 from aiothrottle.retry import Retry
 
 __all__ = ["PROFILES", "Terms", "terms_of"]
@@ -13,14 +18,16 @@ _OUTPUT = 1000
 
 
 class _Profile(NamedTuple):
+    #: How the headers are parsed.
+    headers: Profile
     options: Callable[..., llm.LLMOptions]
     #: The resources in which requests are charged: that of the input, and that of the output.
     resources: tuple[str, ...]
 
 
 PROFILES: Mapping[str, _Profile] = {
-    "openai": _Profile(llm.openai, ("tokens",)),
-    "anthropic": _Profile(llm.anthropic, ("input_tokens", "output_tokens")),
+    "openai": _Profile(VENDORS["OpenAI"], llm.openai, ("tokens",)),
+    "anthropic": _Profile(VENDORS["Anthropic"], llm.anthropic, ("input_tokens", "output_tokens")),
 }
 
 
@@ -28,8 +35,8 @@ class Terms(NamedTuple):
     """On which terms requests are sent."""
 
     retry: Retry
-    #: Options of an integration: `cost` and `settle`, or none.
-    hooks: Mapping[str, Any]
+    #: Options of an integration: `cost`, `settle` and `profiles`, or none.
+    options: Mapping[str, Any]
 
 
 def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
@@ -43,7 +50,7 @@ def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
     Raises:
         ValueError: A resource of the profile has no limit.
     """
-    options, resources = PROFILES[name]
+    headers, make, resources = PROFILES[name]
     if not limits.keys() >= {*resources}:
         wanted = " ".join(f"--rate {resource}=200000/min" for resource in resources)
         raise ValueError(
@@ -51,6 +58,12 @@ def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
             f"--rate requests=500/min {wanted}"
         )
     most = [max(1, int(limits[resource])) for resource in resources]
-    hooks = options(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
-    own = replace(hooks["retry"], attempts=retry.attempts, max_retry_after=retry.max_retry_after)
-    return Terms(own, {"cost": hooks["cost"], "settle": hooks["settle"]})
+    own = make(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
+    return Terms(
+        replace(own["retry"], attempts=retry.attempts, max_retry_after=retry.max_retry_after),
+        {
+            "cost": own["cost"],
+            "settle": own["settle"],
+            "profiles": [replace(headers, hosts=("*",))],
+        },
+    )

@@ -47,7 +47,8 @@ class Settings:
 
     Attributes:
         reader: Parses the lines of the sources.
-        hooks: The cost of the requests, before and after them: options of an integration.
+        options: The other options of an integration: the cost of the requests, before and after
+            them, and how their headers are parsed.
         max_time: Seconds for a request, without waits; None: no timeout.
         connect_timeout: Seconds for connecting; None: no timeout.
         tls: How certificates are checked; False: they are not.
@@ -61,7 +62,7 @@ class Settings:
     reader: Reader
     limits: Limits
     retry: Retry
-    hooks: Mapping[str, Any]
+    options: Mapping[str, Any]
     user_agent: str
     max_time: float | None
     connect_timeout: float | None
@@ -98,7 +99,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
         crawl = Crawl(
             settings.rules,
             sender=Sender(
-                client, limiters.to_wait_for, Options(retry=settings.retry, **settings.hooks)
+                client, limiters.to_wait_for, Options(retry=settings.retry, **settings.options)
             ),
             lines=Lines(settings.sources, settings.reader.longest),
             reader=settings.reader,
