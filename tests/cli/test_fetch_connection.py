@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import ssl
 import threading
 import time
@@ -339,7 +340,7 @@ def noting(seen: list[Seen], **answers: Callable[[], web.Response]) -> Any:  # n
 
 
 def basic(pair: str) -> str:
-    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return f"Basic {base64.b64encode(os.fsencode(pair)).decode()}"
 
 
 def test_user_is_sent_to_the_first_origin_only(out: Path) -> None:
@@ -357,6 +358,14 @@ def test_user_is_sent_to_the_first_origin_only(out: Path) -> None:
     credentials = basic("m\u00e9:p:ss")
     assert seen == [("/a", credentials, "id=1"), ("/b", credentials, "id=1")]
     assert seen_there == [("/there", None, None)]
+
+
+def test_user_may_have_bytes_that_are_no_utf_8(out: Path) -> None:
+    seen = list[Seen]()
+    with background(handler=noting(seen)) as server:
+        run = ["fetch", str(server.url), "-u", "m\udce9:secret"]  # as Python decodes arguments
+        assert main([*run, "-o", str(out), "-s"]) == 0
+    assert seen == [("/", basic("m\udce9:secret"), None)]
 
 
 def test_credentials_of_a_url_precede_user(out: Path) -> None:
@@ -478,13 +487,14 @@ def test_certificates_are_either_ignored_or_checked(
 
 
 def test_invalid_proxy_of_the_environment_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To ignore it would send directly what its user wants to go through it."""
     monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
     with pytest.raises(SystemExit) as ended:
-        main(["fetch", "http://127.0.0.1:1/"])
+        main(["fetch", "http://127.0.0.1:1/", "-o", str(out)])
     assert ended.value.code == 2
+    assert not out.exists()
     messages = capsys.readouterr().err
     assert "the environment variable ALL_PROXY must be a proxy such as" in messages
     assert "secret" not in messages

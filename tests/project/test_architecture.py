@@ -197,7 +197,7 @@ TABLE = """
     cli.fetch.jobs | cli.fetch.* hooks                                       |
     cli.fetch.json_lines | cli.* hooks                                       | argparse json
     cli.fetch.rates | cli.arguments rate rate_text                           |
-    cli.fetch.profiles | headers llm retry                                   |
+    cli.fetch.profiles | _http.options headers llm retry                     |
     cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
     cli.completion.command | cli                                             | shtab
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
+from aiothrottle._http.options import Options
 from aiothrottle.algorithms import TokenBucket
 from aiothrottle.cli.fetch.arguments import add_arguments
 from aiothrottle.cli.fetch.checks import check, fail
@@ -21,7 +22,7 @@ from aiothrottle.cli.fetch.json_lines import JsonReader
 from aiothrottle.cli.fetch.limits import Limits
 from aiothrottle.cli.fetch.lines import Source
 from aiothrottle.cli.fetch.output import OutputError, open_output
-from aiothrottle.cli.fetch.profiles import Terms, terms_of
+from aiothrottle.cli.fetch.profiles import options_of
 from aiothrottle.cli.fetch.proxies import choose_proxies
 from aiothrottle.cli.fetch.rates import NamedRate, by_resource
 from aiothrottle.cli.fetch.run import Settings, run
@@ -100,9 +101,13 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def _settings(options: argparse.Namespace) -> Settings:
     limits = _limits(options)
     retry = _retry(options)
-    terms = Terms(retry, {})
-    if options.profile is not None:
-        terms = terms_of(options.profile, limits.resources, retry)
+    # All that may be wrong with the options, before a file is opened.
+    proxies = choose_proxies(options.proxy, options.noproxy, os.environ)
+    reader = _reader(options, limits)
+    if options.profile is None:
+        sending = Options(retry=retry)
+    else:
+        sending = options_of(options.profile, limits.resources, retry)
     sources = _sources(options)
     folder = None if options.output_dir is None else Folder(options.output_dir)
     index = options.output_dir / "index.jsonl" if options.output_dir else None
@@ -115,16 +120,15 @@ def _settings(options: argparse.Namespace) -> Settings:
     longest = options.max_filesize or (_LONGEST_BODY if folder is None else None)
     return Settings(
         rules=Rules(
-            proxies=choose_proxies(options.proxy, options.noproxy, os.environ),
+            proxies=proxies,
             redirects=options.max_redirs if options.location else 0,
             kept_headers=frozenset(options.save_header),
             longest_body=longest,
         ),
         sources=sources,
-        reader=_reader(options, limits),
+        reader=reader,
         limits=limits,
-        retry=terms.retry,
-        options=terms.options,
+        options=sending,
         user_agent=options.user_agent,
         max_time=options.max_time or None,
         connect_timeout=options.connect_timeout or None,
@@ -223,7 +227,8 @@ def _chosen_method(options: argparse.Namespace) -> str:
 def _headers(options: argparse.Namespace) -> dict[str, str]:
     headers = dict(options.header)
     if options.user is not None:
-        headers["Authorization"] = f"Basic {base64.b64encode(options.user.encode()).decode()}"
+        # Also what Python could not decode.
+        headers["Authorization"] = f"Basic {base64.b64encode(os.fsencode(options.user)).decode()}"
     if strings := [cookie for cookie in options.cookie if isinstance(cookie, str)]:
         headers["Cookie"] = "; ".join(strings)
     if options.data is not None and "content-type" not in map(str.lower, headers):

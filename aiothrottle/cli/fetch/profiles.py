@@ -5,14 +5,15 @@ A profile holds for all hosts of a run: many servers have the API of another.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiothrottle import llm
+from aiothrottle._http.options import Options
 from aiothrottle.headers import PROFILES as VENDORS
 from aiothrottle.headers import Profile
 from aiothrottle.retry import Retry
 
-__all__ = ["PROFILES", "Terms", "terms_of"]
+__all__ = ["PROFILES", "options_of"]
 
 _OUTPUT = 1000
 
@@ -31,16 +32,8 @@ PROFILES: Mapping[str, _Profile] = {
 }
 
 
-class Terms(NamedTuple):
-    """On which terms requests are sent."""
-
-    retry: Retry
-    #: Options of an integration: `cost`, `settle` and `profiles`, or none.
-    options: Mapping[str, Any]
-
-
-def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
-    """Return the terms of a profile.
+def options_of(name: str, limits: Mapping[str, float], retry: Retry) -> Options:
+    """Return the options of an integration for a profile.
 
     Args:
         name: The profile.
@@ -59,11 +52,9 @@ def terms_of(name: str, limits: Mapping[str, float], retry: Retry) -> Terms:
         )
     most = [max(1, int(limits[resource])) for resource in resources]
     own = make(most_tokens=most[0], default_output=min(_OUTPUT, most[-1]))
-    return Terms(
-        replace(own["retry"], attempts=retry.attempts, max_retry_after=retry.max_retry_after),
-        {
-            "cost": own["cost"],
-            "settle": own["settle"],
-            "profiles": [replace(headers, hosts=("*",))],
-        },
+    return Options(
+        cost=own["cost"],
+        settle=own["settle"],
+        retry=replace(own["retry"], attempts=retry.attempts, max_retry_after=retry.max_retry_after),
+        profiles=[replace(headers, hosts=("*",))],
     )

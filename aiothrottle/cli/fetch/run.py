@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TextIO
+from typing import TextIO
 
 import aiohttp
 
@@ -26,7 +26,6 @@ from aiothrottle.cli.fetch.trace import Trace
 from aiothrottle.cli.fetch.worker import Rules
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable
-from aiothrottle.retry import Retry
 
 __all__ = ["Settings", "Status", "run"]
 
@@ -47,8 +46,7 @@ class Settings:
 
     Attributes:
         reader: Parses the lines of the sources.
-        options: The other options of an integration: the cost of the requests, before and after
-            them, and how their headers are parsed.
+        options: The options of the integration that sends.
         max_time: Seconds for a request, without waits; None: no timeout.
         connect_timeout: Seconds for connecting; None: no timeout.
         tls: How certificates are checked; False: they are not.
@@ -61,8 +59,7 @@ class Settings:
     sources: Sequence[Source]
     reader: Reader
     limits: Limits
-    retry: Retry
-    options: Mapping[str, Any]
+    options: Options
     user_agent: str
     max_time: float | None
     connect_timeout: float | None
@@ -98,9 +95,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
     async with _client(settings, trace) as client, contextlib.AsyncExitStack() as stack:
         crawl = Crawl(
             settings.rules,
-            sender=Sender(
-                client, limiters.to_wait_for, Options(retry=settings.retry, **settings.options)
-            ),
+            sender=Sender(client, limiters.to_wait_for, settings.options),
             lines=Lines(settings.sources, settings.reader.longest),
             reader=settings.reader,
             output=settings.output,
