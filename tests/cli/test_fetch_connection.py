@@ -372,10 +372,15 @@ def test_credentials_of_a_url_precede_user(out: Path) -> None:
     seen = list[Seen]()
     with background(handler=noting(seen)) as server:
         own = f"{server.url}own".replace("//", "//me:mine@")
-        urls = [own, f"{server.url}usual"]
+        token = f"{server.url}token".replace("//", "//:only@")
+        urls = [own, f"{server.url}usual", token]
         run = ["fetch", *urls, "-u", "you:yours", "--concurrency", "1"]
         assert main([*run, "-o", str(out), "-s"]) == 0
-    assert seen == [("/own", basic("me:mine"), None), ("/usual", basic("you:yours"), None)]
+    assert seen == [
+        ("/own", basic("me:mine"), None),
+        ("/usual", basic("you:yours"), None),
+        ("/token", basic(":only"), None),
+    ]
 
 
 # ---- cookies ---------------------------------------------------------------------------------

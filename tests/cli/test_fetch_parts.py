@@ -497,6 +497,12 @@ def test_same_origin_keeps_the_credentials() -> None:
     assert request.headers == POST.headers
 
 
+def test_same_origin_keeps_a_password_without_a_user() -> None:
+    request = redirected(POST._replace(url=URL("http://:pw@a/x")), 307, "http://a/y")
+    assert request is not None
+    assert request.url == URL("http://:pw@a/y")
+
+
 def test_credentials_of_a_redirect_precede_the_header() -> None:
     request = redirected(POST._replace(url=URL("http://a/x")), 307, "http://you:pw@a/y")
     assert request is not None

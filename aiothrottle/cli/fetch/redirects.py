@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
 def headers_for(url: URL, headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the headers for a URL: credentials of its own precede an Authorization."""
-    return headers if url.raw_user is None else _without(headers, _OF_CREDENTIALS)
+    return _without(headers, _OF_CREDENTIALS) if _has_credentials(url) else headers
 
 
 def redirected(request: Request, status: int, location: str | None) -> Request | None:
@@ -71,13 +71,17 @@ def redirected(request: Request, status: int, location: str | None) -> Request |
             place = f"{url.origin()}, another origin"
             raise ValueError(f"redirected ({status}) to {place}: the body is not sent there")
         return Request(method, url, _only(headers, _HARMLESS))
-    if request.url.user is None:
+    if not _has_credentials(request.url):
         headers = headers_for(url, headers)
-    elif url.user is None:
-        url = url.with_user(request.url.user).with_password(request.url.password)
+    elif not _has_credentials(url):
+        url = url.with_user(request.url.user or "").with_password(request.url.password)
     if becomes_get:
         headers = _without(headers, _OF_A_BODY)
     return Request(method, url, headers, data)
+
+
+def _has_credentials(url: URL) -> bool:
+    return url.raw_user is not None or url.raw_password is not None  # a token may have no user
 
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:
