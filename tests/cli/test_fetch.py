@@ -624,7 +624,7 @@ async def test_list_is_read_no_faster_than_fetched() -> None:
     sink = Sink()
     async with ClientSession() as session:
         sender = Sender(session, RateLimiter(), Options())
-        lines = Lines([Source("endless", endless)], 100)
+        lines = Lines([Source("endless", endless)], 100, few=10)
         crawl = Crawl(Rules(), sender=sender, lines=lines, reader=UrlReader(), output=sink)  # type: ignore[arg-type]
         running = asyncio.create_task(crawl.run(10))
         while sink.count < 20_000:

@@ -1,5 +1,6 @@
 """The parts of `aiothrottle fetch`, without a network: lines, addresses, names, records."""
 
+import asyncio
 import gzip
 import io
 import json
@@ -15,7 +16,7 @@ from yarl import URL
 from aiothrottle.cli.fetch.addresses import LONGEST, read_address
 from aiothrottle.cli.fetch.folder import Folder, file_name
 from aiothrottle.cli.fetch.gunzip import decompressed
-from aiothrottle.cli.fetch.lines import Splitter
+from aiothrottle.cli.fetch.lines import Line, Lines, Source, Splitter
 from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
 from aiothrottle.cli.fetch.progress import Meter, Progress
 from aiothrottle.cli.fetch.record import Record, described
@@ -77,6 +78,31 @@ def unpacked(packed: bytes, step: int = 1 << 16) -> bytes:
 def test_gzip_is_unpacked_whatever_its_members(members: list[bytes], step: int, zeros: int) -> None:
     packed = b"".join(map(gzip.compress, members)) + b"\0" * zeros
     assert unpacked(packed, step) == b"".join(members)
+
+
+@pytest.mark.parametrize(("few", "ahead"), [(2, 5), (9, 9)])
+async def test_long_lines_are_taken_one_by_one(few: int, ahead: int) -> None:
+    read = io.BytesIO((b"x" * 999 + b"\n") * 50).read
+    lines = Lines([Source("list", read)], 1 << 16, few=few, most=5000)
+    taken: list[Line] = []
+    ends = asyncio.Event()
+
+    async def take() -> None:
+        async for line in lines:
+            taken.append(line)
+            await ends.wait()
+
+    tasks = [asyncio.create_task(take()) for _ in range(20)]
+    for count in range(ahead, ahead + 3):
+        while len(taken) < count:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert len(taken) == count
+        lines.finish(taken[-1])
+    lines.close()
+    ends.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    assert len(taken) <= ahead + 3
 
 
 def test_cut_or_damaged_gzip_is_an_error() -> None:

@@ -2,6 +2,8 @@
 
 A thread reads, since no event loop can wait for a file, and a pipe may be silent for hours. It
 reads at most one chunk ahead of the tasks that take the lines.
+
+Invariant: the unfinished lines are few, or short all together, however many tasks take them.
 """
 
 import asyncio
@@ -13,6 +15,8 @@ from typing import NamedTuple, Self
 __all__ = ["Line", "Lines", "Source", "Splitter"]
 
 _CHUNK = 1 << 16
+# Bytes of unfinished lines, unless they are few.
+_MOST = 64 << 20
 # The byte order mark of UTF-8, which some editors write. It is no part of the line.
 _MARK = b"\xef\xbb\xbf"
 
@@ -73,14 +77,28 @@ class Splitter:
 class Lines:
     """The lines of all sources in order, for any number of tasks to iterate over.
 
+    Args:
+        sources: The sources.
+        longest: Bytes; a longer line is cut off.
+        few: How many lines may be unfinished, however long they are.
+        most: Bytes; while the unfinished lines have as many, no other one beyond `few` is taken.
+
     Raises:
         OSError: During iteration: reading a source failed.
     """
 
-    def __init__(self, sources: Sequence[Source], longest: int) -> None:
+    def __init__(
+        self, sources: Sequence[Source], longest: int, *, few: int, most: int = _MOST
+    ) -> None:
         sizes = [source.size for source in sources]
         self._size = None if None in sizes else sum(size or 0 for size in sizes)
         self._finished = 0
+        self._few = few
+        self._most = most
+        # Those that are unfinished, and their bytes.
+        self._count = self._bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._lines = deque[Line]()
         self._longest = longest
         self._splitter: Splitter | None = None
@@ -102,22 +120,35 @@ class Lines:
     def finish(self, line: Line) -> None:
         """Count a line as finished."""
         self._finished += line.size
+        self._hold(-1, -line.size)
 
     def close(self) -> None:
         """End the iteration."""
         self._ended = True
         self._lines.clear()
+        self._has_room.set()  # for good, as no line is taken any more
         self._wanted.release()  # wakes the thread, which ends
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Line:
-        while not self._lines:
+        while not (self._lines and self._has_room.is_set()):
+            await self._has_room.wait()
             async with self._turn:
                 if not self._lines:
                     await self._read_more()
-        return self._lines.popleft()
+        line = self._lines.popleft()
+        self._hold(1, line.size)
+        return line
+
+    def _hold(self, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
+        if self._ended or self._count < self._few or self._bytes < self._most:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
 
     async def _read_more(self) -> None:
         if self._ended:

@@ -96,7 +96,7 @@ async def _crawl(settings: Settings, limiters: Limiters, report: Report) -> int:
         crawl = Crawl(
             settings.rules,
             sender=Sender(client, limiters.to_wait_for, settings.options),
-            lines=Lines(settings.sources, settings.reader.longest),
+            lines=Lines(settings.sources, settings.reader.longest, few=settings.limits.concurrency),
             reader=settings.reader,
             output=settings.output,
             folder=settings.folder,
