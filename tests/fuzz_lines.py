@@ -13,9 +13,9 @@ atheris: Any = importlib.import_module("atheris")
 with atheris.instrument_imports(
     include=["aiothrottle.cli.fetch", "aiothrottle.cli.terminal", "yarl"]
 ):
-    from aiothrottle.cli.fetch.addresses import read_address
-    from aiothrottle.cli.fetch.folder import file_name
-    from aiothrottle.cli.fetch.lines import Line, Splitter
+    from aiothrottle.cli.fetch.reading.addresses import read_address
+    from aiothrottle.cli.fetch.reading.lines import Line, Splitter
+    from aiothrottle.cli.fetch.results.folder import file_name
     from aiothrottle.cli.terminal import printable
 
 LONGEST = 64

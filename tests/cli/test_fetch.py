@@ -16,11 +16,11 @@ from aiothrottle import RateLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
 from aiothrottle.cli import main
-from aiothrottle.cli.fetch.crawl import Crawl
-from aiothrottle.cli.fetch.jobs import UrlReader
-from aiothrottle.cli.fetch.lines import Lines, Source
-from aiothrottle.cli.fetch.output import Done
-from aiothrottle.cli.fetch.worker import Rules
+from aiothrottle.cli.fetch.reading.jobs import UrlReader
+from aiothrottle.cli.fetch.reading.lines import Lines, Source
+from aiothrottle.cli.fetch.results.output import Done
+from aiothrottle.cli.fetch.sending.crawl import Crawl
+from aiothrottle.cli.fetch.sending.worker import Rules
 from tests.background import background
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]

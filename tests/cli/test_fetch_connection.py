@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from aiothrottle.cli import main
-from aiothrottle.cli.fetch.cookies import read_cookies
-from aiothrottle.cli.fetch.proxies import choose_proxies, proxy_of
+from aiothrottle.cli.fetch.sending.cookies import read_cookies
+from aiothrottle.cli.fetch.sending.proxies import choose_proxies, proxy_of
 from tests.background import background
 
 VARIABLES = [

@@ -13,15 +13,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from aiothrottle.cli.fetch.addresses import LONGEST, read_address
-from aiothrottle.cli.fetch.folder import Folder, file_name
-from aiothrottle.cli.fetch.gunzip import decompressed
-from aiothrottle.cli.fetch.lines import Line, Lines, Source, Splitter
-from aiothrottle.cli.fetch.output import Done, Output, OutputError, open_output
-from aiothrottle.cli.fetch.progress import Meter, Progress
-from aiothrottle.cli.fetch.record import Record, described
-from aiothrottle.cli.fetch.redirects import Request, redirected
-from aiothrottle.cli.fetch.tally import Tally
+from aiothrottle.cli.fetch.reading.addresses import LONGEST, read_address
+from aiothrottle.cli.fetch.reading.gunzip import decompressed
+from aiothrottle.cli.fetch.reading.jobs import Request
+from aiothrottle.cli.fetch.reading.lines import Line, Lines, Source, Splitter
+from aiothrottle.cli.fetch.results.folder import Folder, file_name
+from aiothrottle.cli.fetch.results.output import Done, Output, OutputError, open_output
+from aiothrottle.cli.fetch.results.progress import Meter, Progress
+from aiothrottle.cli.fetch.results.record import Record, described
+from aiothrottle.cli.fetch.results.tally import Tally
+from aiothrottle.cli.fetch.sending.redirects import redirected
 from aiothrottle.cli.terminal import printable, without_credentials
 from aiothrottle.rate import Rate
 

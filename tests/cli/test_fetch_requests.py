@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiothrottle.cli import main
-from aiothrottle.cli.fetch.json_lines import JsonReader
-from aiothrottle.cli.fetch.lines import Line
+from aiothrottle.cli.fetch.reading.json_lines import JsonReader
+from aiothrottle.cli.fetch.reading.lines import Line
 from tests.background import background, start
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeAPI, FakeOpenAI

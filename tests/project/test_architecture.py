@@ -186,19 +186,19 @@ TABLE = """
     cli.probe.search | cli.suggestion errors limiter rate                    | asyncio
     cli.probe.findings | cli.* headers                                       |
     cli.probe.requests | aiohttp.* headers cli.suggestion                    | asyncio time aiohttp yarl
-    cli.demo.crawl | aiohttp limiter rate testing cli.display cli.fetch.progress | asyncio time aiohttp yarl
+    cli.demo.crawl | aiohttp limiter rate testing cli.display cli.fetch.results.progress | asyncio time aiohttp yarl
     cli.demo.run | cli.* limiter                                             | asyncio
     cli.document | rate                                                      |
     cli.table    |                                                           |
-    cli.fetch.progress | cli.display cli.suggestion rate                     |
     cli.fetch.report | cli.* rate                                            | asyncio time
-    cli.fetch.tally | cli.fetch.record statistics                            |
-    cli.fetch.limits | cli.fetch.* _http.admission algorithms keyed limiter rate stores |
-    cli.fetch.jobs | cli.fetch.* hooks                                       |
-    cli.fetch.json_lines | cli.* hooks                                       | argparse json
-    cli.fetch.rates | cli.arguments rate rate_text                           |
-    cli.fetch.profiles | _http.options headers llm retry                     |
-    cli.fetch.store | redact stores stores.* algorithms                      | redis pymongo emcache
+    cli.fetch.results.progress | cli.display cli.suggestion rate             |
+    cli.fetch.results.* | cli.fetch.results.* cli.terminal statistics        | asyncio yarl
+    cli.fetch.reading.* | cli.fetch.reading.* cli.fetch.results.* cli.arguments cli.terminal hooks | asyncio threading yarl
+    cli.fetch.sending.limits | cli.fetch.sending.* _http.admission algorithms keyed limiter rate stores |
+    cli.fetch.sending.rates | cli.arguments rate rate_text                   |
+    cli.fetch.sending.profiles | _http.options headers llm retry             |
+    cli.fetch.sending.store | redact stores stores.* algorithms              | redis pymongo emcache
+    cli.fetch.sending.* | cli.fetch.sending.* cli.fetch.reading.* cli.fetch.results.* cli.terminal aiohttp.adapter aiohttp.sender limiter retry errors | asyncio time aiohttp yarl
     cli.completion.command | cli                                             | shtab
     cli.*.command | * cli.*                                                  | asyncio time aiohttp yarl
     cli.*        | __init__ cli.* dashboard aiohttp.adapter aiohttp.sender _http.admission _http.options limiter retry errors events | asyncio threading time aiohttp yarl
@@ -304,6 +304,9 @@ def test_every_row_matches_an_existing_module(row: Row) -> None:
         ("stores.ledger", "import time"),
         ("stores.redis", "import pymongo"),
         ("stores", "from aiothrottle.stores.redis import RedisStore"),
+        ("cli.fetch.results.new", "from aiothrottle.cli.fetch.reading.jobs import Job"),
+        ("cli.fetch.reading.new", "from aiothrottle.cli.fetch.sending.worker import Rules"),
+        ("cli.fetch.sending.new", "from aiothrottle.cli.fetch.run import Settings"),
         ("headers", "import random"),
         ("headers", "import aiohttp"),
         ("headers.values", "import http_sf"),

@@ -20,7 +20,7 @@ from yarl import URL
 
 from aiothrottle.aiohttp import ThrottledSession
 from aiothrottle.cli.display import GLANCE, Display
-from aiothrottle.cli.fetch.progress import Meter, Progress
+from aiothrottle.cli.fetch.results.progress import Meter, Progress
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate
 from aiothrottle.testing import Audit, RateLimitedServer, linked_pages

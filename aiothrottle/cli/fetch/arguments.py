@@ -17,11 +17,11 @@ from aiothrottle.cli.arguments import (
     some_seconds,
     whole_number,
 )
-from aiothrottle.cli.fetch.cookies import Cookie, read_cookies
-from aiothrottle.cli.fetch.profiles import PROFILES
-from aiothrottle.cli.fetch.proxies import proxy_of
-from aiothrottle.cli.fetch.rates import named_rates
-from aiothrottle.cli.fetch.store import StoreAddress
+from aiothrottle.cli.fetch.sending.cookies import Cookie, read_cookies
+from aiothrottle.cli.fetch.sending.profiles import PROFILES
+from aiothrottle.cli.fetch.sending.proxies import proxy_of
+from aiothrottle.cli.fetch.sending.rates import named_rates
+from aiothrottle.cli.fetch.sending.store import StoreAddress
 
 __all__ = ["add_arguments"]
 

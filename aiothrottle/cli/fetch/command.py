@@ -14,19 +14,19 @@ from aiothrottle._http.options import Options
 from aiothrottle.algorithms import TokenBucket
 from aiothrottle.cli.fetch.arguments import add_arguments
 from aiothrottle.cli.fetch.checks import check, fail
-from aiothrottle.cli.fetch.cookies import Cookie
-from aiothrottle.cli.fetch.folder import Folder
-from aiothrottle.cli.fetch.gunzip import decompressed
-from aiothrottle.cli.fetch.jobs import Reader, UrlReader
-from aiothrottle.cli.fetch.json_lines import JsonReader
-from aiothrottle.cli.fetch.limits import Limits
-from aiothrottle.cli.fetch.lines import Source
-from aiothrottle.cli.fetch.output import OutputError, open_output
-from aiothrottle.cli.fetch.profiles import options_of
-from aiothrottle.cli.fetch.proxies import choose_proxies
-from aiothrottle.cli.fetch.rates import NamedRate, by_resource
+from aiothrottle.cli.fetch.reading.gunzip import decompressed
+from aiothrottle.cli.fetch.reading.jobs import Reader, UrlReader
+from aiothrottle.cli.fetch.reading.json_lines import JsonReader
+from aiothrottle.cli.fetch.reading.lines import Source
+from aiothrottle.cli.fetch.results.folder import Folder
+from aiothrottle.cli.fetch.results.output import OutputError, open_output
 from aiothrottle.cli.fetch.run import Settings, run
-from aiothrottle.cli.fetch.worker import Rules
+from aiothrottle.cli.fetch.sending.cookies import Cookie
+from aiothrottle.cli.fetch.sending.limits import Limits
+from aiothrottle.cli.fetch.sending.profiles import options_of
+from aiothrottle.cli.fetch.sending.proxies import choose_proxies
+from aiothrottle.cli.fetch.sending.rates import NamedRate, by_resource
+from aiothrottle.cli.fetch.sending.worker import Rules
 from aiothrottle.cli.suggestion import usual_guard
 from aiothrottle.retry import Retry
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from aiothrottle.cli.display import GLANCE, Display
-from aiothrottle.cli.fetch.crawl import Crawl
-from aiothrottle.cli.fetch.progress import Meter, Progress
-from aiothrottle.cli.fetch.record import Record
-from aiothrottle.cli.fetch.tally import counted
+from aiothrottle.cli.fetch.results.progress import Meter, Progress
+from aiothrottle.cli.fetch.results.record import Record
+from aiothrottle.cli.fetch.results.tally import counted
+from aiothrottle.cli.fetch.sending.crawl import Crawl
 from aiothrottle.cli.terminal import printable
 from aiothrottle.rate import Rate
 

@@ -14,16 +14,16 @@ import aiohttp
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle._http.options import Options
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.cookies import Cookie, jar_of
-from aiothrottle.cli.fetch.crawl import Crawl
-from aiothrottle.cli.fetch.folder import Folder
-from aiothrottle.cli.fetch.jobs import Reader
-from aiothrottle.cli.fetch.limits import Limiters, Limits
-from aiothrottle.cli.fetch.lines import Lines, Source
-from aiothrottle.cli.fetch.output import Output, OutputError
+from aiothrottle.cli.fetch.reading.jobs import Reader
+from aiothrottle.cli.fetch.reading.lines import Lines, Source
 from aiothrottle.cli.fetch.report import Report
+from aiothrottle.cli.fetch.results.folder import Folder
+from aiothrottle.cli.fetch.results.output import Output, OutputError
+from aiothrottle.cli.fetch.sending.cookies import Cookie, jar_of
+from aiothrottle.cli.fetch.sending.crawl import Crawl
+from aiothrottle.cli.fetch.sending.limits import Limiters, Limits
+from aiothrottle.cli.fetch.sending.worker import Rules
 from aiothrottle.cli.fetch.trace import Trace
-from aiothrottle.cli.fetch.worker import Rules
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import aiohttp
 from yarl import URL
 
-from aiothrottle.cli.fetch.record import described
+from aiothrottle.cli.fetch.results.record import described
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.events import REASONS, Event, Granted, Paused, Retried
 

@@ -13,7 +13,7 @@ from aiothrottle import __version__
 from aiothrottle.cli.arguments import header, header_value, method, some_seconds, whole_number
 from aiothrottle.cli.display import Display
 from aiothrottle.cli.document import add_json, print_document
-from aiothrottle.cli.fetch.addresses import read_address
+from aiothrottle.cli.fetch.reading.addresses import read_address
 from aiothrottle.cli.probe.findings import Findings
 from aiothrottle.cli.probe.requests import (
     Inquiry,

@@ -11,12 +11,12 @@ import aiohttp
 from aiohttp import ClientResponse
 
 from aiothrottle.aiohttp.adapter import discard
-from aiothrottle.cli.fetch.folder import file_name
-from aiothrottle.cli.fetch.jobs import Job
-from aiothrottle.cli.fetch.lines import Line
-from aiothrottle.cli.fetch.proxies import Proxies
-from aiothrottle.cli.fetch.record import Record, described
-from aiothrottle.cli.fetch.redirects import Request, headers_for, redirected
+from aiothrottle.cli.fetch.reading.jobs import Job, Request
+from aiothrottle.cli.fetch.reading.lines import Line
+from aiothrottle.cli.fetch.results.folder import file_name
+from aiothrottle.cli.fetch.results.record import Record, described
+from aiothrottle.cli.fetch.sending.proxies import Proxies
+from aiothrottle.cli.fetch.sending.redirects import headers_for, redirected
 from aiothrottle.cli.terminal import without_credentials
 from aiothrottle.errors import StoreUnavailable, ThrottleError
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from yarl import URL
 
     from aiothrottle.aiohttp.sender import Sender
-    from aiothrottle.cli.fetch.folder import Folder
-    from aiothrottle.cli.fetch.jobs import Reader
-    from aiothrottle.cli.fetch.lines import Lines
-    from aiothrottle.cli.fetch.output import Output
-    from aiothrottle.cli.fetch.tally import Tally
+    from aiothrottle.cli.fetch.reading.jobs import Reader
+    from aiothrottle.cli.fetch.reading.lines import Lines
+    from aiothrottle.cli.fetch.results.folder import Folder
+    from aiothrottle.cli.fetch.results.output import Output
+    from aiothrottle.cli.fetch.results.tally import Tally
     from aiothrottle.retry import Retry
 
 __all__ = ["Rules", "Worker"]

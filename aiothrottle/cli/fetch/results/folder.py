@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from yarl import URL
 
-from aiothrottle.cli.fetch.output import OutputError
+from aiothrottle.cli.fetch.results.output import OutputError
 
 __all__ = ["Folder", "file_name"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from aiohttp import CookieJar
 from yarl import URL
 
-from aiothrottle.cli.fetch.addresses import url_of
+from aiothrottle.cli.fetch.reading.addresses import url_of
 
 __all__ = ["Cookie", "jar_of", "read_cookies"]
 

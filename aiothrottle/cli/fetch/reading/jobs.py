@@ -7,13 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from aiothrottle.cli.fetch.addresses import LONGEST, read_address
-from aiothrottle.cli.fetch.lines import Line
-from aiothrottle.cli.fetch.record import Id, identity
-from aiothrottle.cli.fetch.redirects import Request
+from yarl import URL
+
+from aiothrottle.cli.fetch.reading.addresses import LONGEST, read_address
+from aiothrottle.cli.fetch.reading.lines import Line
+from aiothrottle.cli.fetch.results.record import Id, identity
 from aiothrottle.hooks import Throttle
 
-__all__ = ["Job", "Reader", "UrlReader"]
+__all__ = ["Job", "Reader", "Request", "UrlReader"]
+
+
+class Request(NamedTuple):
+    """A request to send."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    data: bytes | None = None
 
 
 class Job(NamedTuple):

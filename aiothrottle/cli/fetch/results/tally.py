@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from aiothrottle.cli.fetch.record import Record
+from aiothrottle.cli.fetch.results.record import Record
 from aiothrottle.statistics import Waits
 
 __all__ = ["Tally", "counted"]

@@ -11,12 +11,11 @@ from typing import Any, NoReturn, cast
 
 from aiothrottle.checks import check_number
 from aiothrottle.cli.arguments import header, method
-from aiothrottle.cli.fetch.addresses import Address, read_address
-from aiothrottle.cli.fetch.jobs import Job
-from aiothrottle.cli.fetch.lines import Line
-from aiothrottle.cli.fetch.output import digest
-from aiothrottle.cli.fetch.record import Id
-from aiothrottle.cli.fetch.redirects import Request
+from aiothrottle.cli.fetch.reading.addresses import Address, read_address
+from aiothrottle.cli.fetch.reading.jobs import Job, Request
+from aiothrottle.cli.fetch.reading.lines import Line
+from aiothrottle.cli.fetch.results.output import digest
+from aiothrottle.cli.fetch.results.record import Id
 from aiothrottle.hooks import Throttle
 from aiothrottle.redact import shown
 

@@ -5,13 +5,13 @@ followed here and not by aiohttp, which treats a chain as one request.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from yarl import URL
 
-from aiothrottle.cli.fetch.addresses import url_of
+from aiothrottle.cli.fetch.reading.addresses import url_of
+from aiothrottle.cli.fetch.reading.jobs import Request
 
-__all__ = ["Request", "headers_for", "redirected"]
+__all__ = ["headers_for", "redirected"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # The only headers that are sent to another origin. Any other may be a secret, under any name
@@ -30,15 +30,6 @@ _HARMLESS = frozenset(
 )
 _OF_CREDENTIALS = frozenset({"authorization"})
 _OF_A_BODY = frozenset({"content-type", "content-length", "transfer-encoding"})
-
-
-class Request(NamedTuple):
-    """A request to send."""
-
-    method: str
-    url: URL
-    headers: Mapping[str, str]
-    data: bytes | None = None
 
 
 def headers_for(url: URL, headers: Mapping[str, str]) -> Mapping[str, str]:

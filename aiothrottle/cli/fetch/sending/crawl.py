@@ -8,14 +8,14 @@ from yarl import URL
 
 from aiothrottle.aiohttp.adapter import origin_of
 from aiothrottle.aiohttp.sender import Sender
-from aiothrottle.cli.fetch.folder import Folder
-from aiothrottle.cli.fetch.jobs import Reader
-from aiothrottle.cli.fetch.lines import Lines
-from aiothrottle.cli.fetch.output import Output
-from aiothrottle.cli.fetch.progress import Pauses
-from aiothrottle.cli.fetch.record import Record
-from aiothrottle.cli.fetch.tally import Tally
-from aiothrottle.cli.fetch.worker import Rules, Worker
+from aiothrottle.cli.fetch.reading.jobs import Reader
+from aiothrottle.cli.fetch.reading.lines import Lines
+from aiothrottle.cli.fetch.results.folder import Folder
+from aiothrottle.cli.fetch.results.output import Output
+from aiothrottle.cli.fetch.results.progress import Pauses
+from aiothrottle.cli.fetch.results.record import Record
+from aiothrottle.cli.fetch.results.tally import Tally
+from aiothrottle.cli.fetch.sending.worker import Rules, Worker
 from aiothrottle.errors import StoreUnavailable
 from aiothrottle.limiter import RateLimiter
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from aiothrottle.cli.fetch.record import BEGINNING, Id, identity
+from aiothrottle.cli.fetch.results.record import BEGINNING, Id, identity
 
 try:
     import fcntl

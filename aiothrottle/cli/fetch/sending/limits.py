@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from aiothrottle._http.admission import AnyLimiter
 from aiothrottle.algorithms import TokenBucket
 from aiothrottle.amounts import REQUESTS
-from aiothrottle.cli.fetch.rates import Rates
-from aiothrottle.cli.fetch.store import StoreAddress
+from aiothrottle.cli.fetch.sending.rates import Rates
+from aiothrottle.cli.fetch.sending.store import StoreAddress
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.limiter import RateLimiter
 from aiothrottle.rate import Rate

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from aiothrottle.cli.fetch.addresses import url_of
+from aiothrottle.cli.fetch.reading.addresses import url_of
 from aiothrottle.cli.terminal import without_credentials
 
 __all__ = ["Proxies", "choose_proxies", "proxy_of"]

@@ -1,0 +1,1 @@
+"""What is read: the lines of a list, each a job or a problem."""

@@ -1,0 +1,1 @@
+"""What is written and counted: records, bodies, and the progress of a run."""

@@ -1,0 +1,1 @@
+"""What is sent: to which servers, within which limits, and by which workers."""
