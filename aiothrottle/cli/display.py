@@ -7,7 +7,6 @@ Invariant: no command fails because its messages cannot be written.
 """
 
 import contextlib
-import os
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
@@ -100,10 +99,6 @@ class Display:
             yield
         except OSError:
             self._live, self._is_lost = None, True
-            # Else Python writes the rest at its end, and changes the exit status when that fails.
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, self._screen.fileno())
-            os.close(nothing)
 
 
 def _started(screen: TextIO) -> "Live | None":
