@@ -190,9 +190,9 @@ TABLE = """
     cli.demo.run | cli.* limiter                                             | asyncio
     cli.document | rate                                                      |
     cli.table    |                                                           |
-    cli.fetch.progress | cli.display cli.suggestion rate                     |
+    cli.fetch.progress | cli.display cli.suggestion cli.fetch.tally rate                     |
     cli.fetch.report | cli.* rate                                            | asyncio time
-    cli.fetch.tally | cli.fetch.record statistics                            |
+    cli.fetch.tally | cli.fetch.record statistics texts                            |
     cli.fetch.limits | cli.fetch.* _http.admission algorithms keyed limiter rate stores |
     cli.fetch.jobs | cli.fetch.* hooks                                       |
     cli.fetch.json_lines | cli.* hooks                                       | argparse json
