@@ -93,5 +93,5 @@ def percentiles(latency: tuple[float, float]) -> str:
     'p50 3.1 ms, p95 1.3 s'
     """
     # Two digits: the histogram is off by an eighth.
-    median, most = (duration(float(f"{each:.2g}")) for each in latency)
+    median, most = (duration(each, 2) for each in latency)
     return f"p50 {median}, p95 {most}"
