@@ -61,7 +61,7 @@ examples:
   aiothrottle fetch -i urls.txt --output-dir pages --per-host 2/s --per-host-concurrency 2
   aiothrottle fetch -i urls.txt.gz -o answers.jsonl --resume
   grep /news/ urls.txt | aiothrottle fetch -o answers.jsonl
-  aiothrottle fetch --requests jobs.jsonl -o answers.jsonl --profile openai \
+  aiothrottle fetch --requests jobs.jsonl -o answers.jsonl --profile openai \\
     --rate requests=500/min --rate tokens=200000/min -H "Authorization: Bearer $KEY"
 """
 
