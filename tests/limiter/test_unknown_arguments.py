@@ -60,6 +60,19 @@ def transport(**arguments: Any) -> ThrottledTransport:  # noqa: ANN401 - wrong o
         (Retry, (), {"factor": 2}, "leave it out: each longest delay is twice the one before"),
         (Retry, (), {"retry_all_server_errors": True}, "write statuses={429, 500, 502, 503, 504}"),
         (Retry, (), {"evaluate_response_callback": print}, "write should_retry="),
+        # tenacity
+        (Retry, (), {"stop": None}, "write attempts=, which counts the first attempt too"),
+        (Retry, (), {"wait": None}, "write backoff= and max_backoff=, in seconds"),
+        (Retry, (), {"retry": None}, "write statuses=, exceptions= or should_retry="),
+        (Retry, (), {"reraise": True}, "leave it out: the caller gets the last response"),
+        (session, (), {"max_retries": 3}, "write retry=Retry(attempts=3)"),
+        # httpx
+        (transport, (), {"retries": 3}, "write retry=Retry(attempts=3)"),
+        (transport, (), {"limits": None}, "write transport=AsyncHTTPTransport(limits=...)"),
+        (transport, (), {"timeout": 5}, "write AsyncClient(timeout=...)"),
+        (session, (), {"rate_limit": "10/s"}, "write it into the limiter, such as RateLimiter("),
+        (ThrottledTransport, ("10/s",), {}, "got '10/s'; write RateLimiter('10/s')"),
+        (ThrottledSession, (10,), {}, "got 10; write RateLimiter(10)"),
         # token-throttle
         (RateLimiter, (), {"quotas": []}, "write rate_limit={'requests': '60/min',"),
         (RateLimiter, (10,), {"backend": None}, "write store=, such as"),
