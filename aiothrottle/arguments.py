@@ -1,4 +1,4 @@
-"""Rejects unknown arguments, and names those that stand here for the ones of other libraries.
+"""Rejects unknown names, and says which stand here for the ones of other libraries.
 
 It is called where objects are made, never for a request.
 """
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from aiothrottle.texts import number
 
-__all__ = ["check_names", "explains_arguments"]
+__all__ = ["check_names", "explains_arguments", "no_attribute"]
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -83,6 +83,17 @@ _INSTEAD = {
         "verify": "write transport=AsyncHTTPTransport(verify=...)",
     },
 }
+# What to write in place of an attribute that a limiter has in another library. A transport of httpx
+# is called by the last one.
+_ATTRIBUTES = {
+    "close": "await limiter.aclose()",
+    "has_capacity": "await limiter.peek(cost)",
+    "locked": "await limiter.peek()",
+    "release": "permit.release(), of the permit that `await limiter.acquire()` returns",
+    "try_acquire_async": "await limiter.acquire(), or limiter.try_acquire(), which does not wait",
+    "wait": "async with limiter.throttle():",
+    "handle_async_request": "transport=ThrottledTransport(limiter)",
+}
 
 
 def check_names(
@@ -118,6 +129,18 @@ def explains_arguments(kind: _Class) -> _Class:
 
     type.__setattr__(kind, "__init__", checked)
     return kind
+
+
+def no_attribute(owner: object, name: str) -> AttributeError:
+    """Make the error of a limiter without an attribute of that name.
+
+    It has the owner too, from which a traceback suggests a similar name.
+    """
+    kind = type(owner).__name__
+    advice = f"; write {_ATTRIBUTES[name]}" if name in _ATTRIBUTES else ""
+    return AttributeError(
+        f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=owner
+    )
 
 
 def _advice(owner: str, known: Collection[str], given: Mapping[str, object], name: str) -> str:
