@@ -33,7 +33,7 @@ class ThrottledTransport(Transport[httpx.Request, httpx.Response], httpx.AsyncBa
       and at the end of ``client.stream()``; or until a dropped response is garbage-collected. A
       websocket holds its slot only for the handshake;
     - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
-      (429, or 503 with Retry-After) pauses the limiter for all requests that share it. A body that
+      (420, 429, 503 or 529) pauses the limiter for all requests that share it. A body that
       cannot be sent twice is not: the throttled response is returned.
 
     The client follows redirects above its transport: each hop is a request of its own, with its own

@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from aiothrottle import events
 from aiothrottle._core.build import Sharing, make_entry
@@ -24,7 +24,7 @@ from aiothrottle._core.plan import (
 from aiothrottle._core.verdict import Verdict
 from aiothrottle._core.wait_queue import Waiter
 from aiothrottle.amounts import Cost, read_cost
-from aiothrottle.arguments import explains_arguments
+from aiothrottle.arguments import explains_arguments, no_attribute
 from aiothrottle.checks import check_number
 from aiothrottle.decision import Decision
 from aiothrottle.errors import CostTooHigh, entered_before, no_copy, too_high
@@ -436,6 +436,12 @@ class RateLimiter:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:  # a type checker would take any attribute for a real one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name what stands here for a method of another library."""
+            raise no_attribute(self, name)
 
     def __reduce__(self) -> NoReturn:
         """Reject pickling and copying."""

@@ -504,9 +504,12 @@ acquired: "Callable[[WatchedPermit], Coroutine[Any, Any, WatchedPermit]]" = (
 )
 #: Reports a success, for a caller that reports only once.
 report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF001
-#: Keeps its limiter to a quota that the server reported to its request.
-keep_to_quota = Permit._keep_to  # noqa: SLF001
 #: Returns whether this is the first report of the outcome of its request.
 is_first_report: "Callable[[Permit], bool]" = Permit._is_first_report  # noqa: SLF001
 #: Returns its request: where it arrives and when it was sent.
 request_of: "Callable[[Permit], Request]" = Permit._request  # noqa: SLF001
+
+
+def keep_to_quota(permit: Permit, quota: "ReportedQuota", *, evenly: bool) -> None:
+    """Keep the limiter of a permit to a quota that the server reported to its request."""
+    permit._keep_to(quota, evenly=evenly)  # noqa: SLF001

@@ -94,7 +94,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         """Validate the arguments, before the first request."""
-        check_whole("attempts (1: never again)", self.attempts)
+        check_whole("attempts, the first one included,", self.attempts)
         for name in ("backoff", "max_backoff", "max_retry_after"):
             check_number(name, getattr(self, name), "seconds", above=0)
         check_number("pause_jitter", self.pause_jitter)

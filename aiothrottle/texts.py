@@ -19,13 +19,15 @@ def number(value: float, digits: int = 12) -> str:
     return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
-def duration(seconds: float) -> str:
-    """Format a duration of 0 seconds or more, in its two largest units or with three digits.
+def duration(seconds: float, digits: int = 3) -> str:
+    """Format a duration of 0 seconds or more, in its two largest units or with so many digits.
 
     >>> duration(3600), duration(5400), duration(90), duration(2.5), duration(0.25)
     ('1 h', '1 h 30 min', '1 min 30 s', '2.5 s', '250 ms')
+    >>> duration(0.00312, 2)
+    '3.1 ms'
     """
-    rounded = float(f"{seconds:.3g}")
+    rounded = float(f"{seconds:.{digits}g}")
     if 0 < rounded < _LEAST:
         return "less than 0.001 ms"
     if 0 < rounded < 1:

@@ -45,7 +45,7 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 copybutton_prompt_text = "$ "
 
 # The names of others are links where the docs are published; elsewhere a build needs no network.
-if os.environ.get("AIOTHROTTLE_DOCS_LINKS"):
+if os.environ.get("READTHEDOCS"):
     intersphinx_mapping = {
         "python": ("https://docs.python.org/3", None),
         "aiohttp": ("https://docs.aiohttp.org/en/stable", None),

@@ -39,8 +39,11 @@ class Admission:
         self, limiter: AnyLimiter, options: Options, origin: Callable[[str, Any], str]
     ) -> None:
         if not isinstance(limiter, RateLimiter | KeyedRateLimiter):
+            got = shown(limiter)
+            is_rate = isinstance(limiter, int | float | str)
+            write = f"; write RateLimiter({got})" if is_rate else ""
             raise TypeError(
-                f"limiter must be a RateLimiter or a KeyedRateLimiter, got {shown(limiter)}"
+                f"limiter must be a RateLimiter or a KeyedRateLimiter, got {got}{write}"
             )
         if options.key is not None and isinstance(limiter, RateLimiter):
             raise ValueError(_needs_keys("key="))

@@ -42,7 +42,7 @@ __all__ = [
 class ThrottleMiddleware:
     """Throttles the requests of an `aiohttp.ClientSession`: each waits, and holds its slot.
 
-    A throttled response (429, or 503 with Retry-After) pauses the limiter for all requests that
+    A throttled response (420, 429, 503 or 529) pauses the limiter for all requests that
     share it.
 
     Args:

@@ -34,7 +34,7 @@ class ThrottledSession:
     - waits for the limiter first, outside of aiohttp's timeouts;
     - holds its slot until the body is read, released, closed or lost;
     - is retried by the rules of `retry`, and takes a token for each attempt. A throttled response
-      (429, or 503 with Retry-After) pauses the limiter for all requests that share it. A body that
+      (420, 429, 503 or 529) pauses the limiter for all requests that share it. A body that
       cannot be sent twice is not: the throttled response is returned;
     - reports its outcome to the limiter, which tunes its guard and its adaptive limits by it.
 

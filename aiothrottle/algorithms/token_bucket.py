@@ -68,7 +68,7 @@ class TokenBucket(Draining):
 
     def with_rate(self, rate: Rate) -> "TokenBucket":
         """Return a bucket of the same burst that drains at that rate."""
-        return TokenBucket(rate, burst=self.burst)
+        return TokenBucket(rate, burst=None if math.isnan(self.burst) else self.burst)
 
     @property
     def capacity(self) -> float:

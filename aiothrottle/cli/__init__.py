@@ -1,6 +1,7 @@
 """The command line, ``aiothrottle COMMAND``, with one module for each command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,8 +19,8 @@ _COMMANDS = {
     "demo": "crawl a server on this machine, without and with aiothrottle, and compare",
     "completion": "print a script that completes these commands and their options in a shell",
 }
-# The exit status of a program that Ctrl-C ended: 128 and the number of SIGINT.
-_INTERRUPTED = 130
+# The exit status of a program that a signal ended: 128 and the number of SIGINT, or of SIGPIPE.
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,21 +29,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help or the version (0), or are invalid (2).
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = _make_parser()
     try:
-        name = parser.parse_args(arguments[:1]).command
-        if name is None:
-            parser.print_help()
-            return 0
-        # Imported late, so that fetch does not load what only simulate needs.
-        module = _module(name)
-        command = argparse.ArgumentParser(prog=f"{parser.prog} {name}", exit_on_error=False)
-        module.fill(command)
-        return int(module.execute(command, _parse(command, arguments[1:])))
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            print(end="", flush=True)  # not left to the interpreter, which would print an error
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return _INTERRUPTED
+    except BrokenPipeError:  # the reader closed the output
+        # The interpreter flushes the rest when it exits, and that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status.
+
+    Raises:
+        SystemExit: As `main`.
+    """
+    parser = _make_parser()
+    name = parser.parse_args(arguments[:1]).command
+    if name is None:
+        parser.print_help()
+        return 0
+    # Imported late, so that fetch does not load what only simulate needs.
+    module = _module(name)
+    command = argparse.ArgumentParser(prog=f"{parser.prog} {name}", exit_on_error=False)
+    module.fill(command)
+    return int(module.execute(command, _parse(command, arguments[1:])))
 
 
 def _parse(command: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

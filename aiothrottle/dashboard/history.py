@@ -44,7 +44,7 @@ class History:
 
     def __init__(self) -> None:
         #: When, the rate, and the limit per second at that time; None: there was none.
-        self.points = deque[tuple[float, float, float | None]](maxlen=_MOST)
+        self.points: deque[tuple[float, float, float | None]] = deque(maxlen=_MOST)
 
     def add(self, at: float, rate: float, limit: float | None) -> None:
         """Add a point, and drop what is too old."""

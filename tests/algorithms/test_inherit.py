@@ -215,6 +215,7 @@ def test_algorithm_without_rate_takes_the_given_one() -> None:
     rate = Rate(10, 2.0)
     assert SlidingWindowCounter(buckets=4).with_rate(rate) == SlidingWindowCounter(rate, buckets=4)
     assert TokenBucket(burst=3).with_rate(rate) == TokenBucket(rate, burst=3)
+    assert TokenBucket().with_rate(rate) == TokenBucket(rate)
     assert math.isnan(TokenBucket().burst)
 
 

@@ -182,6 +182,33 @@ def test_exit_status_is_that_of_the_demo(
     assert "The picture cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--pages", "5"],
+        ["demo", "--pages", "5", "--json"],
+        ["simulate", "--seconds", "1"],
+    ],
+)
+def test_closed_output_is_no_traceback(arguments: list[str], *, buffered: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [*PYTHON, "-m", "aiothrottle", *arguments]
+    with os.fdopen(writing, "wb") as output:
+        ended = subprocess.run(
+            command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_long_example_keeps_its_line_break(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fetch", "--help"])
+    assert "--profile openai \\\n    --rate" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no other process can press Ctrl-C there")
 def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
     code = (

@@ -567,7 +567,7 @@ def test_progress_line_with_every_part() -> None:
         pauses=(2, 89.1),
     )
     assert progress.line() == (
-        "25 %  500 done  2 failed  3 throttled  480 of 500/min  latency p50 0.12 s, p95 4.57 s  "
+        "25 %  500 done  2 failed  3 throttled  480 of 500/min  latency p50 120 ms, p95 4.6 s  "
         "2 hosts paused for 1:30  0:30 left"
     )
 

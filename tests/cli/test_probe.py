@@ -211,8 +211,7 @@ def test_closed_output_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "stdout", output)
     with background() as server:
         assert main(["probe", str(server.url), "--yes"]) == 141
-    with pytest.raises(BrokenPipeError):
-        output.close()
+    output.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import httpx
 import pytest
 
 from aiothrottle import KeyedRateLimiter, Rate, RateLimiter, Retry
@@ -60,6 +61,19 @@ def transport(**arguments: Any) -> ThrottledTransport:  # noqa: ANN401 - wrong o
         (Retry, (), {"factor": 2}, "leave it out: each longest delay is twice the one before"),
         (Retry, (), {"retry_all_server_errors": True}, "write statuses={429, 500, 502, 503, 504}"),
         (Retry, (), {"evaluate_response_callback": print}, "write should_retry="),
+        # tenacity
+        (Retry, (), {"stop": None}, "write attempts=, which counts the first attempt too"),
+        (Retry, (), {"wait": None}, "write backoff= and max_backoff=, in seconds"),
+        (Retry, (), {"retry": None}, "write statuses=, exceptions= or should_retry="),
+        (Retry, (), {"reraise": True}, "leave it out: the caller gets the last response"),
+        (session, (), {"max_retries": 3}, "write retry=Retry(attempts=3)"),
+        # httpx
+        (transport, (), {"retries": 3}, "write retry=Retry(attempts=3)"),
+        (transport, (), {"limits": None}, "write transport=AsyncHTTPTransport(limits=...)"),
+        (transport, (), {"timeout": 5}, "write AsyncClient(timeout=...)"),
+        (session, (), {"rate_limit": "10/s"}, "write it into the limiter, such as RateLimiter("),
+        (ThrottledTransport, ("10/s",), {}, "got '10/s'; write RateLimiter('10/s')"),
+        (ThrottledSession, (10,), {}, "got 10; write RateLimiter(10)"),
         # token-throttle
         (RateLimiter, (), {"quotas": []}, "write rate_limit={'requests': '60/min',"),
         (RateLimiter, (10,), {"backend": None}, "write store=, such as"),
@@ -82,6 +96,36 @@ def test_error_says_what_to_write_instead(
     with pytest.raises(TypeError) as caught:
         make(*positional, **arguments)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("has_capacity", "; write await limiter.peek(cost)"),  # aiolimiter
+        ("try_acquire_async", "; write await limiter.acquire(), or "),  # pyrate-limiter
+        ("release", "; write permit.release(), of the permit that "),  # asyncio.Semaphore
+        ("close", "; write await limiter.aclose()"),  # the article
+    ],
+)
+def test_method_of_another_library_leads_to_ours(name: str, message: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(LIMITER, name)
+    assert message in str(caught.value)
+
+
+async def test_limiter_as_a_transport_leads_to_the_transport() -> None:
+    wrong: Any = RateLimiter(5)
+    async with httpx.AsyncClient(transport=wrong) as client:
+        with pytest.raises(AttributeError, match="write transport=ThrottledTransport"):
+            await client.get("http://127.0.0.1/")
+
+
+def test_misspelt_method_is_still_corrected_by_the_traceback() -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(LIMITER, "throtle")  # noqa: B009 - type checkers know better
+    assert str(caught.value) == "'RateLimiter' object has no attribute 'throtle'"
+    # From these a traceback has its "Did you mean: 'throttle'?".
+    assert (caught.value.name, caught.value.obj) == ("throtle", LIMITER)
 
 
 def test_unknown_argument_without_a_likeness_is_named() -> None:

@@ -191,8 +191,8 @@ TABLE = """
     cli.document | rate                                                      |
     cli.table    |                                                           |
     cli.fetch.report | cli.* rate                                            | asyncio time
-    cli.fetch.results.progress | cli.display cli.suggestion rate             |
-    cli.fetch.results.* | cli.fetch.results.* cli.terminal statistics        | asyncio yarl
+    cli.fetch.results.progress | cli.display cli.suggestion cli.fetch.results.tally rate |
+    cli.fetch.results.* | cli.fetch.results.* cli.terminal statistics texts  | asyncio yarl
     cli.fetch.reading.* | cli.fetch.reading.* cli.fetch.results.* cli.arguments cli.terminal hooks | asyncio threading yarl
     cli.fetch.sending.limits | cli.fetch.sending.* _http.admission algorithms keyed limiter rate stores |
     cli.fetch.sending.rates | cli.arguments rate rate_text                   |

@@ -130,6 +130,14 @@ def test_every_link_to_a_file_has_a_target(page: str) -> None:
     assert [link for link in links if not (place.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_the_repository_has_a_target(page: Path) -> None:
+    links = re.findall(
+        r"\]\(https://[^)\s]+/blob/main/([^)#\s]+)", page.read_text(encoding="utf-8")
+    )
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_links_of_the_readme_are_absolute_and_have_targets() -> None:
     # An index shows the page alone, without the files beside it.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -10,6 +10,23 @@ from aiothrottle.cli.picture import SUFFIXES
 
 __all__ = ["execute", "fill"]
 
+_DESCRIPTION = """\
+Start a server with a limit on this machine and crawl it three times: with no
+limiter, with a semaphore, with aiothrottle. Needs no network.
+"""
+
+_EPILOG = """\
+exit status:
+  0  aiothrottle's crawl is complete, and none of its requests was throttled
+  1  it is not, or one was, or the picture cannot be written
+  2  the arguments are invalid
+  130  interrupted, by Ctrl-C; 141: the reader of the output has closed it
+
+examples:
+  aiothrottle demo
+  aiothrottle demo --rate 20/s --pages 100 --plot demo.png
+"""
+
 # A plain aiohttp session opens no more connections: above it, no crawler would notice the limit.
 _MOST_AT_ONCE = 100
 # All pages and requests are kept in memory.
@@ -19,10 +36,10 @@ _MOST_PAGES = 100_000
 def fill(parser: argparse.ArgumentParser) -> None:
     """Add the arguments and their help."""
     defaults = Terms()
-    parser.description = (
-        "Start a server with a limit on this machine and crawl it three times: with no "
-        "limiter, with a semaphore, with aiothrottle. Needs no network."
-    )
+    parser.description = _DESCRIPTION
+    parser.usage = "aiothrottle demo [options]"
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--rate",
         type=whole_rate,

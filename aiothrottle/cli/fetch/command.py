@@ -33,25 +33,29 @@ from aiothrottle.retry import Retry
 __all__ = ["execute", "fill"]
 
 _DESCRIPTION = """\
-Fetch lists of URLs under limits. The output has one line of JSON for each URL:
+Fetch lists of URLs under limits. The output has a line of JSON for each URL:
 
   {"url": ..., "status": 200, "body": ..., "attempts": 1, "waited": 0.1, "error": null}
 
-A list has one URL on each line; blank lines and lines that begin with # are skipped. It is read
-while its URLs are fetched, so it may have any length. Without any URL or list, it is the standard
-input, unless that is a terminal. A URL without http:// or https:// is http. A line that is no URL
-becomes a record with an error. Throttled requests (429, or 503 with Retry-After) are retried when
-the server allows it.
+A list has one URL on each line; blank lines and lines that begin with # are
+skipped. It is read while its URLs are fetched, so it may have any length.
+Without any URL or list, it is the standard input, unless that is a terminal.
+A URL without http:// or https:// is http. A line that is no URL becomes a
+record with an error. Throttled requests (429, or 503 with Retry-After) are
+retried when the server allows it.
 """
 
 _EPILOG = """\
 exit status:
   0  every URL was fetched, with a status below 400
-  1  the run is complete, but some URLs failed: their records have an "error", or a status of
-     400 or more
-  2  the arguments are invalid, or input, output or store cannot be opened; nothing was sent
-  3  the run broke off, since the list, the output (such as a full disk) or the store failed
-  130, 143  interrupted, by Ctrl-C or SIGTERM; 141: the reader of the output has closed it
+  1  the run is complete, but some URLs failed: their records have an "error",
+     or a status of 400 or more
+  2  the arguments are invalid, or input, output or store cannot be opened;
+     nothing was sent
+  3  the run broke off, since the list, the output (such as a full disk) or
+     the store failed
+  130, 143  interrupted, by Ctrl-C or SIGTERM
+  141  the reader of the output has closed it
 
 Press Ctrl-C once to finish the requests in flight and stop, twice to abort.
 After any end, the same command with --resume fetches the rest.
@@ -62,7 +66,7 @@ examples:
   aiothrottle fetch -i urls.txt --output-dir pages --per-host 2/s --per-host-concurrency 2
   aiothrottle fetch -i urls.txt.gz -o answers.jsonl --resume
   grep /news/ urls.txt | aiothrottle fetch -o answers.jsonl
-  aiothrottle fetch --requests jobs.jsonl -o answers.jsonl --profile openai \
+  aiothrottle fetch --requests jobs.jsonl -o answers.jsonl --profile openai \\
     --rate requests=500/min --rate tokens=200000/min -H "Authorization: Bearer $KEY"
 """
 

@@ -50,8 +50,6 @@ examples:
   aiothrottle probe http://127.0.0.1:8080/ --find-limit --yes
   aiothrottle probe https://api.example.org/ -H 'Authorization: Bearer ...'
 """
-# The exit status of a program that SIGPIPE ended.
-_BROKEN_PIPE = 141
 
 _MOST = 10_000
 _USUAL = 2_000
@@ -155,10 +153,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         if not _agreed():
             print("Nothing was sent.", file=sys.stderr)
             return 1
-    try:
-        return asyncio.run(_probe(inquiry, find=options.find_limit, as_json=options.json))
-    except BrokenPipeError:  # the reader closed the output
-        return _BROKEN_PIPE
+    return asyncio.run(_probe(inquiry, find=options.find_limit, as_json=options.json))
 
 
 def _intention(inquiry: Inquiry, *, find: bool) -> str:

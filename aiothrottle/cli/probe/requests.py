@@ -86,7 +86,7 @@ class Sender:
 
     def __init__(self, inquiry: Inquiry, session: aiohttp.ClientSession) -> None:
         self.inquiry = inquiry
-        self.answered = 0
+        self.answered: int = 0
         self._session = session
 
     async def send(self) -> Answer:

@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from aiothrottle.cli.display import Part
+from aiothrottle.cli.fetch.results.tally import percentiles
 from aiothrottle.cli.suggestion import written
 from aiothrottle.rate import Rate
 
@@ -113,8 +114,7 @@ class Progress:
             (f"{rate}/s" if self.limit is None else f"{rate} of {written(self.limit)}", "")
         )
         if self.latency is not None:
-            median, most = self.latency
-            parts.append((f"latency p50 {median:.2f} s, p95 {most:.2f} s", ""))
+            parts.append((f"latency {percentiles(self.latency)}", ""))
         count, seconds = self.pauses
         if count:
             hosts = f"{count} hosts " if count > 1 else ""

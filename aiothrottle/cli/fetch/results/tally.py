@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from aiothrottle.cli.fetch.results.record import Record
 from aiothrottle.statistics import Waits
+from aiothrottle.texts import duration
 
-__all__ = ["Tally", "counted"]
+__all__ = ["Tally", "counted", "percentiles"]
 
 # Latencies that are kept until they are counted.
 _RECENT = 1000
@@ -73,7 +74,7 @@ class Tally:
                 f"a URL waited {self.waited / max(1, self.done):.2f} s on average."
             )
         if (latency := self.latency()) is not None:
-            yield f"Latency: p50 {latency[0]:.2f} s, p95 {latency[1]:.2f} s."
+            yield f"Latency: {percentiles(latency)}."
         none = self.done - self.statuses.total()
         statuses = [f"{status}: {count}" for status, count in sorted(self.statuses.items())]
         if self.failed:
@@ -83,3 +84,14 @@ class Tally:
 def counted(count: int, noun: str) -> str:
     """Return the count with its noun, in the plural if needed."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def percentiles(latency: tuple[float, float]) -> str:
+    """Format the median and the 95th percentile of latencies in seconds.
+
+    >>> percentiles((0.00312, 1.26))
+    'p50 3.1 ms, p95 1.3 s'
+    """
+    # Two digits: the histogram is off by an eighth.
+    median, most = (duration(each, 2) for each in latency)
+    return f"p50 {median}, p95 {most}"
