@@ -40,12 +40,11 @@ async def test_misses_keep_the_limit_and_hits_are_free(clock: Clock) -> None:
         fresh = iter(urls)
         async with names["session"] as session:
             await assert_limit_is_kept(clock, limiter, server, lambda: get(session, next(fresh)))
-            taken, now = limiter.statistics().granted, clock.time()
+            taken = limiter.statistics().granted
             texts = await finish(clock, limiter, *(get(session, url) for url in urls))
             assert server.audit.sent == 20
     assert limiter.statistics().granted == taken
     assert texts == [f"body of /?page={page}" for page in range(20)]
-    assert clock.time() - now < 1
     await assert_idle(limiter)
 
 
