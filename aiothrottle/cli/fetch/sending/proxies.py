@@ -1,5 +1,6 @@
 """Chooses the proxy of each URL, by the options and the environment, as curl does. Pure."""
 
+import base64
 import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -28,6 +29,17 @@ class Proxies(NamedTuple):
         if proxy is None or self._is_direct(url):
             return None
         return proxy
+
+    def headers_for(self, url: URL, proxy: URL) -> dict[str, str]:
+        """Return the headers with which a proxy gets its credentials along with a request.
+
+        A tunnel (https) has them in its CONNECT. Up to 3.12 aiohttp sends them only with the first
+        request of a connection.
+        """
+        if url.scheme != "http" or (proxy.user is None and proxy.password is None):
+            return {}
+        credentials = f"{proxy.user or ''}:{proxy.password or ''}".encode()
+        return {"Proxy-Authorization": f"Basic {base64.b64encode(credentials).decode('ascii')}"}
 
     def _is_direct(self, url: URL) -> bool:
         if not self.names and not self.networks:

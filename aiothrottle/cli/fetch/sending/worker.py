@@ -147,6 +147,10 @@ class Worker:
     async def _ask(self, _: object) -> ClientResponse:
         """Send the request, for which the limiter has granted a permit."""
         request, proxies = self._request, self._crawl.rules.proxies
+        proxy = None if proxies is None else proxies.of(request.url)
+        headers = request.headers
+        if proxies is not None and proxy is not None:
+            headers = {**headers, **proxies.headers_for(request.url, proxy)}
         if self._crawl.stopping:  # and this task is cancelled, but did not need to wait since
             raise asyncio.CancelledError
         self.busy = True
@@ -158,10 +162,10 @@ class Worker:
             response = await self._crawl.sender.session.request(
                 request.method,
                 request.url,
-                headers=request.headers,
+                headers=headers,
                 data=request.data,
                 allow_redirects=False,
-                proxy=None if proxies is None else proxies.of(request.url),
+                proxy=proxy,
             )
         except BaseException as error:
             self._rest()
