@@ -31,7 +31,6 @@ __all__ = [
     "WatchedPermit",
     "acquired",
     "is_first_report",
-    "keep_to_quota",
     "report_answer",
     "request_of",
 ]
@@ -52,6 +51,8 @@ class Request(NamedTuple):
     waiter: Waiter | None
     #: When it was sent, by the clock of its limiter; NaN: not yet.
     sent_at: float
+    #: Its tokens.
+    cost: float
     #: Whether its permit is held.
     held: bool
 
@@ -295,12 +296,9 @@ class Permit:
                 f"{shown(resource)}"
             )
         self._check_acquired("no server can have reported a quota for it")
-        self._keep_to(ReportedQuota(remaining, reset_after, resource), evenly=evenly)
-
-    def _keep_to(self, quota: ReportedQuota, *, evenly: bool) -> None:
         outcomes.update_quota(
             self._entry.engine,
-            quota,
+            ReportedQuota(remaining, reset_after, resource),
             sent_at=self._sent_at,
             cost=self._tokens,
             held=self._held is True,
@@ -379,7 +377,7 @@ class Permit:
         """Return what a report of the outcome needs to know of the request."""
         sent_at = self._sent_at if self._was_acquired else math.nan
         waiter = getattr(self, "_waiter", None)
-        return Request(self._entry, waiter, sent_at, held=self._held is True)
+        return Request(self._entry, waiter, sent_at, self._tokens, held=self._held is True)
 
     def _is_first_report(self) -> bool:
         """Return whether this is the first report of the outcome of the request."""
@@ -508,8 +506,3 @@ report_answer: "Callable[[Permit], None]" = Permit._report_answer  # noqa: SLF00
 is_first_report: "Callable[[Permit], bool]" = Permit._is_first_report  # noqa: SLF001
 #: Returns its request: where it arrives and when it was sent.
 request_of: "Callable[[Permit], Request]" = Permit._request  # noqa: SLF001
-
-
-def keep_to_quota(permit: Permit, quota: "ReportedQuota", *, evenly: bool) -> None:
-    """Keep the limiter of a permit to a quota that the server reported to its request."""
-    permit._keep_to(quota, evenly=evenly)  # noqa: SLF001

@@ -9,7 +9,7 @@ from aiothrottle import events
 from aiothrottle._core import outcomes
 from aiothrottle._core.feedback import PauseRule
 from aiothrottle.amounts import REQUESTS
-from aiothrottle.permit import Permit, is_first_report, keep_to_quota, report_answer, request_of
+from aiothrottle.permit import Permit, is_first_report, report_answer, request_of
 from aiothrottle.reported_quota import ReportedQuota
 
 __all__ = [
@@ -59,7 +59,7 @@ def report_failure(permit: Permit, *, answered: bool = False) -> None:
         answered: Whether there was a response, by which the server did not throttle.
     """
     if is_first_report(permit):
-        entry, waiter, sent_at, _ = request_of(permit)
+        entry, waiter, sent_at, *_ = request_of(permit)
         outcomes.report_failure(entry, waiter, entry.bucket.clock() - sent_at, answered=answered)
 
 
@@ -80,10 +80,18 @@ def pass_on(permit: Permit) -> None:
 
 def keep_to_quotas(permit: Permit, quotas: Iterable[ReportedQuota], *, evenly: bool) -> None:
     """Keep to the reported quotas of the resources that the limiter has."""
-    resources = request_of(permit).entry.engine.resources
+    request = request_of(permit)
+    engine = request.entry.engine
     for quota in quotas:
-        if quota.resource == REQUESTS or quota.resource in resources:
-            keep_to_quota(permit, quota, evenly=evenly)
+        if quota.resource == REQUESTS or quota.resource in engine.resources:
+            outcomes.update_quota(
+                engine,
+                quota,
+                sent_at=request.sent_at,
+                cost=request.cost,
+                held=request.held,
+                evenly=evenly,
+            )
 
 
 def infer_rate(permit: Permit, quota: ReportedQuota) -> None:

@@ -46,7 +46,7 @@ def langchain_rate_limiter(limiter: RateLimiter) -> "BaseRateLimiter":
             "LangChain does not report when a call ends, so no concurrency limit can be kept: "
             f"give a limiter without one, not {limiter!r}"
         )
-    from langchain_core.rate_limiters import (  # noqa: PLC0415 - only those who use it have it
+    from langchain_core.rate_limiters import (  # noqa: PLC0415 - need not be installed
         BaseRateLimiter,
     )
 
