@@ -33,9 +33,9 @@ class Batching:
 
     >>> from aiothrottle.algorithms import SlidingWindowLog
     >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None)
-    Batching(batch=30, low=15.0, way=0, max_reservation=1.016, soon=500)
+    Batching(batch=30, low=15.0, way=0, max_reservation=1.016, soon=500, interval=0.001)
     >>> Batching.of(SlidingWindowLog("1000/s"), max_reservation=None, round_trip=0.1)
-    Batching(batch=130, low=115.0, way=100, max_reservation=1.216, soon=500)
+    Batching(batch=130, low=115.0, way=100, max_reservation=1.216, soon=500, interval=0.001)
     """
 
     #: The most costs in one call, while enough is reserved to wait for its answer.
@@ -48,6 +48,8 @@ class Batching:
     max_reservation: float
     #: The most slots to lease, where all processes share them.
     soon: int
+    #: Seconds between two tokens, on average.
+    interval: float
 
     @classmethod
     def of(
@@ -78,6 +80,7 @@ class Batching:
             way=math.ceil(min(way, _MOST_PER_CALL)),
             max_reservation=max_reservation,
             soon=int(min(max(1.0, seconds / interval), _MOST_PER_CALL)),
+            interval=interval,
         )
 
     def room(self, tokens: float) -> int:

@@ -19,6 +19,7 @@ import asyncio
 import functools
 import logging
 import math
+import random
 import weakref
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
@@ -44,6 +45,8 @@ _logger = logging.getLogger("aiothrottle")
 
 #: Seconds. A call at the very instant that the store named can be too early by a rounding.
 SHORTEST_BREAK = 0.001
+# A call comes later by up to this part of the time between two tokens, and these seconds.
+_TURN, _LONGEST_TURN = 0.1, 0.01
 # Reservations that are returned to a far store at a time.
 _MOST_RETURNED = 32
 
@@ -68,6 +71,8 @@ class Reserver:
         "_round_trip",
         "_task",
         "_timer",
+        "_tokens",
+        "_turn",
         "algorithm",
         "batching",
         "key",
@@ -98,6 +103,9 @@ class Reserver:
         self._timer: asyncio.TimerHandle | None = None
         # Whether tokens could not be returned or counted, for which one line is logged.
         self._has_failed = False
+        # Tokens granted since the last one that was not ready at once, and the seconds by which the
+        # next call may come later: see `_note_others`.
+        self._tokens, self._turn = 0.0, 0.0
         self.use(algorithm)
 
     def use(self, algorithm: Algorithm[Any]) -> None:
@@ -161,6 +169,10 @@ class Reserver:
             if reserved_of(engine).returned or reserved_of(engine).owed:
                 await self._settle(engine)
             elif costs := self._costs_to_ask(engine, self._room(engine)):
+                if self._turn:
+                    turn, self._turn = self._turn, 0.0
+                    await asyncio.sleep(random.uniform(0.0, turn))
+                    continue  # the queue may have changed
                 await self._reserve(engine, costs)
             else:
                 break
@@ -240,6 +252,8 @@ class Reserver:
         taken = len(answer.instants)
         now = self.hold(engine, costs[:taken], answer)
         self._note_queue(answer, ahead, rejected=not taken)
+        if not engine.resources:  # of which any one can be spent
+            self._note_others(answer, math.fsum(costs[:taken]))
         if self._round_trip.note(now - begun):
             self._follow_round_trip()
         if taken < wanted:
@@ -271,6 +285,21 @@ class Reserver:
             self._queue = min(max(2.0 * ahead, answer.retry_after), MOST_AHEAD)
         elif answer.instants and answer.instants[-1] - answer.now < self._queue / 4:
             self._queue /= 2.0
+
+    def _note_others(self, answer: "Answer", tokens: float) -> None:
+        """Let the other processes call first now and then, if they use most of the limit.
+
+        Where there are ten tokens for eight processes, two of them are left over. All processes
+        call at the same instant, when their reservations are ready, and the fastest one would get
+        another token each time.
+        """
+        self._tokens += tokens
+        wait = answer.instants[-1] - answer.now if answer.instants else 0.0
+        if wait > 0.0:
+            interval = self.batching.interval
+            is_alone = wait <= 2.0 * self._tokens * interval or self.batching.way
+            self._turn = 0.0 if is_alone else min(_TURN * interval, _LONGEST_TURN)
+            self._tokens = 0.0
 
     def hold(self, engine: Engine, costs: list[float], answer: "Answer") -> float:
         """Keep what the store has granted. Return the time."""

@@ -137,7 +137,7 @@ TABLE = """
     stores.prefetch | rate                                                    |
     stores.reserved | algorithms.protocol algorithms.capabilities algorithms.timestamps |
     stores.round_trip |                                                      |
-    stores.reserver | _core.* algorithms.* errors stores.failover stores.reserved stores.batching stores.prefetch stores.round_trip stores.store | asyncio weakref
+    stores.reserver | _core.* algorithms.* errors stores.failover stores.reserved stores.batching stores.prefetch stores.round_trip stores.store | asyncio weakref random
     stores.newcomers | _core.* algorithms algorithms.* errors stores.reserved stores.reserver            | asyncio weakref
     stores.shared_bucket | _core.* algorithms.* errors events rate stores.failover stores.share_size stores.reserved stores.newcomers stores.prefetch stores.reserver stores.store | asyncio weakref
     stores.redis_nodes |                                                     |

@@ -123,7 +123,7 @@ async def rest() -> None:
     raise AssertionError(f"{others()} did not end")
 
 
-async def cancel(*tasks: "asyncio.Task[float]") -> None:
+async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,6 +205,44 @@ async def test_four_limiters_of_one_key_use_the_limit() -> None:
     assert now() < 3.1
     assert greatest_count(store.instants, 1.0) == 2000
     assert store.calls["reserve"] < 200
+
+
+@virtual
+async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
+    class Distant(Watched):
+        """The same store seen from another machine."""
+
+        async def reserve(
+            self,
+            key: Key,
+            algorithm: Algorithm[Any],
+            costs: Sequence[float],
+            *,
+            horizon: float = 0.0,
+        ) -> Answer:
+            await asyncio.sleep(self.latency / 2)
+            return await super().reserve(key, algorithm, costs, horizon=horizon)
+
+    counts = [0] * 8
+    stores = [Distant(latency=0.001 + 0.0001 * process) for process in range(len(counts))]
+    for store in stores:
+        store._entries = stores[0]._entries
+
+    async def ask(process: int, limiter: RateLimiter) -> None:
+        while True:
+            async with limiter.throttle():
+                counts[process] += 1
+
+    limiters = [RateLimiter("10/s", store=store, key="k", guard=0.0) for store in stores]
+    tasks = [
+        asyncio.create_task(ask(process, limiter))
+        for process, limiter in enumerate(limiters)
+        for _ in range(2)
+    ]
+    await asyncio.sleep(60.0)
+    await cancel(*tasks)
+    assert sum(counts) >= 595
+    assert sum(counts) ** 2 / (len(counts) * sum(it**2 for it in counts)) >= 0.97  # Jain's index
 
 
 @virtual
@@ -304,7 +342,9 @@ async def test_several_limits_and_a_guard_hold() -> None:
     store = Watched()
     limiter = RateLimiter(["10/s", "15/10s"], guard=0.5, store=store, key="k")
     granted_at = await asyncio.gather(*visits(limiter, 20))
-    assert sorted(granted_at) == [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
+    # After the long wait the store may be called 10 ms late: see Reserver._note_others.
+    expected = [*[0.0] * 10, *[1.5] * 5, *[10.5] * 5]
+    assert sorted(granted_at) == pytest.approx(expected, abs=0.01)
 
 
 @virtual
@@ -374,7 +414,8 @@ async def test_urgent_heavy_request_takes_nothing_from_granted_waiters() -> None
     light = visits(limiter, 2)
     await asyncio.sleep(0.0005)
     store.may_answer.clear()
-    assert await asyncio.gather(*light, heavy) == [1.0, 2.5, 2.0]
+    # After a wait of more than its part the process may call 10 ms late.
+    assert await asyncio.gather(*light, heavy) == pytest.approx([1.0, 2.5, 2.0], abs=0.01)
     await rest()
     assert store.calls["record"] == 0, "nothing was granted without a reservation"
 
