@@ -6,7 +6,15 @@ benchmarks/real_servers measures the real ones.
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Admits", "envoy", "nginx", "rolling_window", "sliding_counter", "token_bucket"]
+__all__ = [
+    "Admits",
+    "envoy",
+    "nginx",
+    "rolling_window",
+    "sliding_counter",
+    "token_bucket",
+    "vsthrottle",
+]
 
 Admits: TypeAlias = Callable[[float], bool]
 """Decides about a request that arrives at that time, which never decreases."""
@@ -29,7 +37,7 @@ def nginx(rate: int, burst: int) -> Admits:
 
 
 def token_bucket(rate: float, burst: float, debt: float = 0.0) -> Admits:
-    """Varnish' limit; Traefik's with a debt of 0.5: it delays what is early by half an interval."""
+    """An exact bucket; with a debt of 0.5 Traefik's, which delays what is early by half a token."""
     tokens, last = burst, 0.0
 
     def admits(now: float) -> bool:
@@ -38,6 +46,21 @@ def token_bucket(rate: float, burst: float, debt: float = 0.0) -> Admits:
         if tokens < 1.0 - debt:
             return False
         tokens -= 1.0
+        return True
+
+    return admits
+
+
+def vsthrottle(limit: int) -> Admits:
+    """Varnish' bucket, in whole tokens: a fraction is lost at each request that is admitted."""
+    tokens, last = limit, 0.0
+
+    def admits(now: float) -> bool:
+        nonlocal tokens, last
+        filled = min(limit, tokens + int((now - last) * limit))
+        if not filled:
+            return False
+        tokens, last = filled - 1, now
         return True
 
     return admits

@@ -15,6 +15,10 @@ early make the next probes short again.
 A pause of a second or more tells more, as the server counts over at least a second. A 429 in the
 first second of use then means that its window is full: what was admitted in that second is the
 upper bound. A later one means that a bucket was emptied: the mean is nearer to the average.
+
+Some servers ask for a pause of the same length each time, and then the average is too low. If for
+as long afterwards more is admitted than any window or bucket with that pause could admit, the rate
+goes on near the upper bound.
 """
 
 import math
@@ -34,6 +38,8 @@ _WINDOW, _WINDOW_TOKENS = 1.0, 10.0
 _ROUNDED = 0.5
 # The weight of the lower bound in the mean of the bounds, and where a bucket was emptied.
 _WEIGHT, _BUCKET_WEIGHT = 0.5, 0.75
+# The weight of the upper bound, once the average has proved to be too low.
+_PROVED_WEIGHT = 0.75
 # Seconds of use from a cut to the middle of the bounds. A 429 costs a request, so slow rates take
 # longer, up to so many requests.
 _SHORTEST, _LONGEST, _REQUESTS = 10.0, 60.0, 200.0
@@ -75,6 +81,9 @@ class RateState:
     throttled_at: float = math.inf
     was_early: bool = False
     pause: float = 0.0
+    #: If the pause was longer than the full window: its tokens, and the seconds of both.
+    window: float = math.inf
+    cycle: float = math.inf
     #: Until when it certainly admits nothing.
     closed_until: float = -math.inf
     #: Since when, by the time of sending, admitted tokens are counted.
@@ -201,7 +210,7 @@ class AdaptiveRate:
     def _cut(self, state: RateState) -> None:
         """Cut the throttled rate to between the bounds, by what is known so far."""
         elapsed = state.closed_until - state.opened_at
-        state.upper, weight = state.throttled_rate, _WEIGHT
+        state.upper, weight, state.cycle = state.throttled_rate, _WEIGHT, math.inf
         seconds = max(state.throttled_at - state.opened_at, _WINDOW)
         if state.pause >= _WINDOW and not state.was_early:
             weight = _BUCKET_WEIGHT
@@ -211,6 +220,8 @@ class AdaptiveRate:
         ):
             state.upper = min(state.upper, state.admitted / seconds)
             elapsed -= _ROUNDED
+            if state.admitted <= (1.0 - _GREATEST_CUT) * state.upper * elapsed:
+                state.window, state.cycle = state.admitted, elapsed
         admitted = state.admitted / elapsed if elapsed > 0.0 else 0.0
         part = (admitted / state.upper) ** weight
         part = min(max(part, 1.0 - _GREATEST_CUT), 1.0 - _LEAST_CUT)
@@ -241,6 +252,11 @@ class AdaptiveRate:
                     state.opened_at, state.admitted = began_at, state.in_step
                 # Requests that were sent before the rate grew say nothing about the new one.
                 state.step_at = state.step_end = max(now, state.step_end)
+            elif _is_average_too_low(state):
+                rate = state.rate ** (1.0 - _PROVED_WEIGHT) * state.upper**_PROVED_WEIGHT
+                self._set(state, rate)
+                state.lower, state.used, state.cycle = state.rate, 0.0, math.inf
+                state.scale = max(state.scale, _LONGEST)  # the bounds are close together
             else:
                 state.used += seconds
                 most = state.rate * 2.0 ** (seconds / _DOUBLED)
@@ -250,6 +266,14 @@ class AdaptiveRate:
 
     def _set(self, state: RateState, rate: float) -> None:
         state.rate = max(min(rate, self.maximum, state.reported), self.minimum)
+
+
+def _is_average_too_low(state: RateState) -> bool:
+    """Return whether the server admits more than the pause of its last 429 let expect."""
+    seconds = state.step_end - state.opened_at
+    # The pause over and over: of a window all of it each time, and a bucket was full once.
+    most = state.window * (1.0 + seconds / state.cycle)
+    return seconds >= state.cycle and state.admitted > most and state.rate < state.upper
 
 
 def _rate_on_cubic(state: RateState) -> float:

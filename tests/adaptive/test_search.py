@@ -6,7 +6,7 @@ from aiothrottle import AdaptiveConcurrency, AdaptiveRate, RateLimiter
 from aiothrottle.simulation import Server, simulate
 from aiothrottle.testing.server import AlgorithmName
 from tests.adaptive.searching import Arrival, count, search, search_slots
-from tests.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket
+from tests.server_limits import Admits, envoy, nginx, sliding_counter, token_bucket, vsthrottle
 
 LIMIT = 20.0
 SERVERS = {
@@ -60,11 +60,20 @@ def test_limit_is_found_within_ten_windows(algorithm: AlgorithmName, initial: fl
 
 @pytest.mark.parametrize("initial", [100.0, 2.0])
 def test_long_retry_after_is_not_the_window(initial: float) -> None:
-    # Varnish: a bucket of 20, and a Retry-After of 5 s, though 50 ms would be enough.
-    varnish = token_bucket(20.0, 20.0)
-    arrivals = search(AdaptiveRate(initial, 1, 1000), varnish, 400.0, retry_after=5.0)
-    assert count(arrivals, 20.0, 60.0)[0] >= 0.85 * LIMIT
+    # A bucket of 20, and a Retry-After of 5 s, though 50 ms would be enough.
+    bucket = token_bucket(20.0, 20.0)
+    arrivals = search(AdaptiveRate(initial, 1, 1000), bucket, 400.0, retry_after=5.0)
+    assert count(arrivals, 20.0, 60.0)[0] >= 0.8 * LIMIT
     assert count(arrivals, 60.0, 400.0)[0] >= 0.9 * LIMIT
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_varnish_is_used_within_twenty_seconds(seed: int) -> None:
+    adaptive = AdaptiveRate(100, 1, 1000)
+    arrivals = search(adaptive, vsthrottle(20), 400.0, retry_after=5.0, seed=seed)
+    # Half of the first ten seconds is the pause.
+    assert count(arrivals, 10.0, 20.0)[0] >= 0.85 * LIMIT
+    assert count(arrivals, 20.0, 400.0)[0] >= 0.85 * LIMIT
 
 
 @pytest.mark.parametrize("initial", [1, 4, 24, 64])
