@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiothrottle
 from aiothrottle.testing import RateLimitedServer
@@ -25,19 +25,21 @@ STRICT = ("-W", "error", "-X", "dev")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(aiothrottle.__file__).parent.parent)}
 
 
+_Served = TypeVar("_Served")
+
+
 @contextmanager
-def background(
-    rate: str | None = None,
-    **options: Any,  # noqa: ANN401 - as many as the server has
-) -> Generator[RateLimitedServer, None, None]:
-    """Serve in a thread while the block runs."""
-    server = RateLimitedServer(rate, **options)
-    started = threading.Event()
+def in_thread(
+    make: Callable[[], AbstractAsyncContextManager[_Served]],
+) -> Generator[_Served, None, None]:
+    """Enter the context that `make` returns on a loop in a thread, while the block runs."""
     loop = asyncio.new_event_loop()
-    ended = asyncio.Event()
+    started, ended = threading.Event(), asyncio.Event()
+    entered: list[_Served] = []
 
     async def serve() -> None:
-        async with server:
+        async with make() as served:
+            entered.append(served)
             started.set()
             await ended.wait()
 
@@ -45,11 +47,19 @@ def background(
     thread.start()
     try:
         assert started.wait(10)
-        yield server
+        yield entered[0]
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
+
+
+def background(
+    rate: str | None = None,
+    **options: Any,  # noqa: ANN401 - as many as the server has
+) -> AbstractContextManager[RateLimitedServer]:
+    """Return a context that serves in a thread."""
+    return in_thread(lambda: RateLimitedServer(rate, **options))
 
 
 def start(*arguments: str, flags: Sequence[str] = STRICT) -> subprocess.Popen[str]:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TypedDict
 
 from aiothrottle import events
-from aiothrottle.dashboard.history import History, Speed
+from aiothrottle.dashboard.history import History
 from aiothrottle.dashboard.shared_use import shared_use
 from aiothrottle.keyed import KeyedRateLimiter
 from aiothrottle.metrics import gauges
+from aiothrottle.metrics.growth import Growth
 from aiothrottle.metrics.recorder import Counts, Recording
 from aiothrottle.texts import number
 
@@ -22,6 +23,8 @@ __all__ = ["Feed", "Snapshot"]
 
 # Keys that are kept, and keys that are shown: the most recently active.
 _REMEMBERED, _SHOWN = 500, 50
+# Seconds over which a rate is averaged.
+_AVERAGED = 5.0
 
 _NAME = re.compile(r"(?=.*[.:]|localhost$)[a-z0-9._-]{1,253}(:[0-9]{1,5})?")
 _PORT = re.compile(r"(:[0-9]{1,5})?")
@@ -67,11 +70,11 @@ class Snapshot(State):
 class _Key:
     """A key that is remembered."""
 
-    __slots__ = ("counts", "rate", "speed")
+    __slots__ = ("counts", "growth", "rate")
 
     def __init__(self, label: str) -> None:
         self.counts = Counts(label)
-        self.speed = Speed()
+        self.growth = Growth(_AVERAGED)
         self.rate: float | None = None
 
 
@@ -97,7 +100,7 @@ class Feed:
         self._clock = clock
         self._keys = OrderedDict[Hashable, _Key]()
         self._recording = Recording(limiter, Counts(name), self._counts_of, clock=clock)
-        self._speed, self._history = Speed(), History()
+        self._growth, self._history = Growth(_AVERAGED), History()
         self._rate: float | None = None
         self._in_use: float | None = None
         self.stop: Callable[[], None] = self._recording.stop
@@ -105,11 +108,11 @@ class Feed:
     def sample(self) -> None:
         """Sample the rates of now; to be called twice a second."""
         now, limiter = self._clock(), self._recording.limiter
-        self._rate = self._speed.mark(now, self._recording.own.tokens)
+        self._rate = _rate_of(self._growth, now, self._recording.own.tokens)
         if self._rate is not None:
             self._history.add(now, self._rate, gauges.tokens_per_second(limiter))
         for key in self._latest().values():
-            key.rate = key.speed.mark(now, key.counts.tokens)
+            key.rate = _rate_of(key.growth, now, key.counts.tokens)
 
     async def ask_store(self) -> None:
         """Ask the store how much of the limit all processes use."""
@@ -172,6 +175,13 @@ class Feed:
         else:
             self._keys.move_to_end(key)
         yield known.counts
+
+
+def _rate_of(growth: Growth, now: float, count: float) -> float | None:
+    """Return the rate per second of a counter; None while it is too early for an average."""
+    growth.mark(now, count)
+    # The average over a shorter time would be a peak.
+    return None if growth.seconds < _AVERAGED / 2 else growth.amount / growth.seconds
 
 
 def _state(counts: Counts, rate: float | None, limiter: gauges.AnyLimiter | None) -> State:

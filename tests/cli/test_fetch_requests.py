@@ -1,11 +1,9 @@
 """`aiothrottle fetch --requests`: requests as JSON lines, their records, and language models."""
 
-import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from aiothrottle.cli import main
 from aiothrottle.cli.fetch.reading.json_lines import JsonReader
 from aiothrottle.cli.fetch.reading.lines import Line
-from tests.background import background, start
+from tests.background import background, in_thread, start
 from tests.llm.calling import prompt_of
 from tests.llm.fake_api import FakeAnthropic, FakeAPI, FakeOpenAI
 
@@ -382,29 +380,16 @@ def test_post_is_retried_when_throttled_but_not_after_500(tmp_path: Path, out: P
 # ---- language models -------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(make: Callable[[], FakeAPI]) -> Generator[tuple[FakeAPI, str]]:
-    """Serve a fake in a thread while the block runs."""
-    loop = asyncio.new_event_loop()
-    started, ended = threading.Event(), asyncio.Event()
-    found: list[tuple[FakeAPI, str]] = []
+def serving(make: Callable[[], FakeAPI]) -> AbstractContextManager[tuple[FakeAPI, str]]:
+    """Return a context that serves a fake in a thread."""
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def serve() -> AsyncGenerator[tuple[FakeAPI, str]]:
         fake = make()
         async with fake.serve() as url:
-            found.append((fake, url))
-            started.set()
-            await ended.wait()
+            yield fake, url
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert started.wait(10)
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
+    return in_thread(serve)
 
 
 def chats(url: str, count: int, **more: object) -> list[Json]:

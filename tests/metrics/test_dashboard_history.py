@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiothrottle import KeyedRateLimiter, RateLimiter, StoreUnavailable
-from aiothrottle.dashboard import history, serve, server
+from aiothrottle.dashboard import serve, server
 from aiothrottle.dashboard.feed import Feed
 from aiothrottle.dashboard.shared_use import shared_use
 from aiothrottle.stores.redis import RedisStore
@@ -131,7 +131,7 @@ async def test_store_that_does_not_answer_leaves_the_use_unknown() -> None:
 @needs_browser
 async def test_browser_that_is_late_shows_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_TICK", 0.02)
-    monkeypatch.setattr(history, "AVERAGED", 0.2)
+    monkeypatch.setattr("aiothrottle.dashboard.feed._AVERAGED", 0.2)
     limiter = RateLimiter("100/s")
     async with serve(limiter) as url, open_tab() as tab:
         await asyncio.sleep(1.0)

@@ -146,6 +146,7 @@ TABLE = """
     stores.mongo_wait_until | stores.* algorithms algorithms.*                     |
     stores.memcached | stores.*                                              | time emcache
     metrics      |                                                           |
+    metrics.growth |                                                         |
     metrics.recorder | events metrics.gauges                                         | time
     metrics.prometheus | events metrics.gauges metrics.recorder                      | prometheus_client
     metrics.opentelemetry | events metrics.gauges metrics.recorder                   | opentelemetry
@@ -171,7 +172,7 @@ TABLE = """
     simulation   | simulation.*                                              |
     simulation.* | simulation.* testing.* _http.reports limiter permit retry rate errors   | asyncio random
     dashboard    | dashboard.server                                          |
-    dashboard.feed | dashboard.history dashboard.shared_use events metrics.gauges keyed metrics.recorder |
+    dashboard.feed | dashboard.history dashboard.shared_use events metrics.gauges metrics.growth keyed metrics.recorder |
     dashboard.history |                                                      |
     dashboard.shared_use | metrics.gauges keyed limiter errors               | asyncio
     dashboard.connections |                                                  | asyncio
@@ -191,7 +192,7 @@ TABLE = """
     cli.document | rate                                                      |
     cli.table    |                                                           |
     cli.fetch.report | cli.* rate                                            | asyncio time
-    cli.fetch.results.progress | cli.display cli.suggestion cli.fetch.results.tally rate |
+    cli.fetch.results.progress | cli.display cli.suggestion cli.fetch.results.tally metrics.growth rate |
     cli.fetch.results.* | cli.fetch.results.* cli.terminal statistics texts  | asyncio yarl
     cli.fetch.reading.* | cli.fetch.reading.* cli.fetch.results.* cli.arguments cli.terminal hooks | asyncio threading yarl
     cli.fetch.sending.limits | cli.fetch.sending.* _http.admission algorithms keyed limiter rate stores |

@@ -1,12 +1,12 @@
 """The progress of a run, measured and put into words. Pure: the time is an argument."""
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 from aiothrottle.cli.display import Part
 from aiothrottle.cli.fetch.results.tally import percentiles
 from aiothrottle.cli.suggestion import written
+from aiothrottle.metrics.growth import Growth
 from aiothrottle.rate import Rate
 
 __all__ = ["Meter", "Pauses", "Progress"]
@@ -15,31 +15,10 @@ __all__ = ["Meter", "Pauses", "Progress"]
 _RATE_OVER = 10.0
 # Seconds over which the time left is estimated.
 _LEFT_OVER = 30.0
-# The most values that are kept of a window, which may last a day.
-_KEPT = 500
 _DAY = 86400
 
 #: The number of paused limiters, and the seconds left of the longest pause.
 Pauses = tuple[int, float]
-
-
-class _Window:
-    """The growth of a number within the last `length` seconds."""
-
-    def __init__(self, length: float) -> None:
-        self._length = length
-        self._marks = deque[tuple[float, float]]()
-        self.growth: float = 0.0
-        self.seconds: float = 0.0
-
-    def mark(self, now: float, value: float) -> None:
-        marks = self._marks
-        while marks and marks[0][0] < now - self._length:
-            marks.popleft()
-        if not marks or marks[-1][0] <= now - self._length / _KEPT:
-            marks.append((now, value))
-        self.seconds = now - marks[0][0]
-        self.growth = value - marks[0][1]
 
 
 class Meter:
@@ -53,8 +32,8 @@ class Meter:
         self.limit = limit
         # Whole periods: a limit may be used up at the beginning of each.
         period = 1.0 if limit is None else limit.period
-        self._requests = _Window(period * math.ceil(_RATE_OVER / period))
-        self._fraction = _Window(_LEFT_OVER)
+        self._requests = Growth(period * math.ceil(_RATE_OVER / period))
+        self._fraction = Growth(_LEFT_OVER)
         self._done = 0.0
 
     def mark(self, now: float, requests: int, fraction: float | None) -> None:
@@ -66,7 +45,7 @@ class Meter:
     @property
     def rate(self) -> float:
         """Requests per period of the limit, never above a limit that is kept; else per second."""
-        requests, seconds = self._requests.growth, self._requests.seconds
+        requests, seconds = self._requests.amount, self._requests.seconds
         if self.limit is None:
             return requests / seconds if seconds else 0.0
         return requests / max(1, math.ceil(seconds / self.limit.period))
@@ -74,7 +53,7 @@ class Meter:
     @property
     def left(self) -> float | None:
         """Seconds until all is done; None if unknown."""
-        growth = self._fraction.growth
+        growth = self._fraction.amount
         return (1.0 - self._done) * self._fraction.seconds / growth if growth > 0 else None
 
 
