@@ -133,10 +133,12 @@ class GuardControl:
         before = self.burst.size
         return self._changes(before) if self.burst.succeeded(now, sent_at) else ()
 
-    def throttled(self, now: float, sent_at: float, used: float) -> tuple[Change, ...]:
+    def throttled(
+        self, now: float, sent_at: float, used: float, pause: float
+    ) -> tuple[Change, ...]:
         """Record a throttled request, while so many tokens count under the limit."""
         before = self.burst.size
-        return self._changes(before) if self.burst.throttled(now, sent_at, used) else ()
+        return self._changes(before) if self.burst.throttled(now, sent_at, used, pause) else ()
 
     def follow(self) -> tuple[Change, ...]:
         """Adopt the measured guard."""
@@ -271,7 +273,7 @@ class Feedback:
             self.slots.adaptive.throttled(self.slots.state, now, sent_at)
             changes += self._slots_change(before)
         if self.guard is not None and (own or self.guard.of_children):
-            changes += self.guard.throttled(now, sent_at, used)
+            changes += self.guard.throttled(now, sent_at, used, pause)
         return changes
 
     def failed(self, now: float, sent_at: float) -> tuple[Change, ...]:

@@ -6,7 +6,8 @@ grows only where it was in use for a while without any.
 A request that is throttled although the limit was kept means that the server accepts a smaller
 burst than the limit (a small bucket) or none at all (even spacing, a sliding counter). At each such
 event the burst is halved, down to one token: requests are then evenly spaced. If even that is
-throttled, the spacing is too short for the jitter of the network, and is widened by steps.
+throttled, the spacing is too short for the jitter of the network, and is widened by steps. After a
+long pause there is no time for halves: the burst is one token at once.
 """
 
 import math
@@ -19,6 +20,8 @@ _MOST_STEPS = 2
 # Seconds for which a burst is in use before it doubles: at first, and after throttled requests.
 # Each time that a larger burst fails, the wait for the next one doubles, up to an hour.
 _OPENING, _WAIT, _LONGEST_WAIT = 0.25, 60.0, 3600.0
+# The longest pause, in periods of the limit, that costs no more than a smaller burst does.
+_LONG_PAUSE = 3.0
 # Seconds of a token, above which even spacing costs more than throttled requests do.
 _SLOW = 2.0
 
@@ -122,13 +125,16 @@ class LearnedBurst:
         self._grew = True
         return True
 
-    def throttled(self, now: float, sent_at: float, used: float = math.inf) -> bool:
+    def throttled(
+        self, now: float, sent_at: float, used: float = math.inf, pause: float = 0.0
+    ) -> bool:
         """Record a throttled request.
 
         Args:
             now: When its response arrived.
             sent_at: When it was sent.
             used: Tokens that count under the limit, with those of this request.
+            pause: Seconds in which nothing will be sent.
 
         Returns:
             Whether the burst shrank, or the spacing grew.
@@ -145,7 +151,8 @@ class LearnedBurst:
         self.wait = min(max(_WAIT, 2.0 * self.wait if self._grew else self.wait), _LONGEST_WAIT)
         self._grew = False
         if can_shrink:
-            self.size = max(1.0, self.size // 2.0)
+            is_long = pause > _LONG_PAUSE * self.most * self.interval
+            self.size = 1.0 if is_long else max(1.0, self.size // 2.0)
         elif self.steps < _MOST_STEPS:
             self.steps += 1
         else:

@@ -35,7 +35,8 @@ class Record:
 class _Network(httpx.AsyncBaseTransport):
     """Delays requests and responses by 1 to 5 ms each."""
 
-    def __init__(self, admits: Admits, seed: int) -> None:
+    def __init__(self, admits: Admits, seed: int, retry_after: int | None) -> None:
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         self.began_at = asyncio.get_running_loop().time()
         self.admits = admits
         self.random = random.Random(seed)
@@ -48,7 +49,9 @@ class _Network(httpx.AsyncBaseTransport):
         times = self.record.admitted if admitted else self.record.throttled
         times.append(now - self.began_at)
         await asyncio.sleep(self.random.uniform(0.001, 0.005))
-        return httpx.Response(200 if admitted else 429, request=request)
+        if admitted:
+            return httpx.Response(200, request=request)
+        return httpx.Response(429, headers=self.headers, request=request)
 
 
 def run(
@@ -59,6 +62,7 @@ def run(
     workers: int = 24,
     limiter: Callable[[], RateLimiter] = lambda: RateLimiter("20/s", concurrency_limit=8),
     every: float = 0.0,
+    retry_after: int | None = None,
     watch: Callable[[RateLimiter], object] = lambda _: None,
 ) -> Record:
     """Let workers of a session send requests; return what the server saw.
@@ -70,6 +74,7 @@ def run(
         workers: How many tasks send requests.
         limiter: Makes the limiter.
         every: Seconds from one request of a worker to its next, if it gets the response in time.
+        retry_after: The Retry-After of a 429, in seconds.
         watch: Called with the limiter.
     """
 
@@ -82,7 +87,7 @@ def run(
             await asyncio.sleep(next_at - loop.time())
 
     async def main() -> Record:
-        network = _Network(admits, seed)
+        network = _Network(admits, seed, retry_after)
         limits = limiter()
         watch(limits)
         transport = ThrottledTransport(limits, transport=network)

@@ -41,6 +41,13 @@ def test_each_event_halves_then_widens_the_spacing() -> None:
     assert burst.is_bounded
 
 
+@pytest.mark.parametrize(("pause", "size"), [(3.0, 10.0), (3.1, 1.0)])
+def test_long_pause_leaves_no_time_for_halves(pause: float, size: float) -> None:
+    burst = LearnedBurst(20.0, 0.05)
+    assert burst.throttled(0.1, 0.0, pause=pause)
+    assert (burst.size, burst.steps) == (size, 0)
+
+
 def test_requests_in_flight_belong_to_the_same_event() -> None:
     burst = LearnedBurst(20.0, 0.05)
     assert burst.throttled(1.1, 1.0)

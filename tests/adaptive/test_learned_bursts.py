@@ -18,6 +18,7 @@ from tests.server_limits import (
     rolling_window,
     sliding_counter,
     token_bucket,
+    vsthrottle,
 )
 
 SMALL: list[tuple[str, Callable[[], Admits]]] = [
@@ -67,6 +68,14 @@ def test_bursts_after_idle_times_are_learned(make: Callable[[], Admits]) -> None
     assert len(record.throttled) <= 7
     assert record.part_throttled(20.0, 100.0) <= 0.01
     assert len(record.admitted) >= 24 * 24
+
+
+def test_long_pauses_of_varnish_are_rare() -> None:
+    for seed in range(6):
+        record = run(vsthrottle(20), 60.0, seed=seed, retry_after=5)
+        assert len(record.throttled) <= 8, "one event, of requests that were under way"
+        assert record.part_throttled(10.0, 60.0) <= 0.005
+        assert record.used(15.0, 60.0, 20.0) >= 0.85
 
 
 def test_welcome_bursts_open_after_a_few() -> None:
