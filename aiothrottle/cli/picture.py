@@ -48,9 +48,9 @@ class Panel:
         """The width of a bar in seconds."""
         return max(self.rate.period / _BARS, self.seconds / _MOST_BARS)
 
-    def bars(self, *, refused: bool) -> list[int]:
+    def bars(self, *, throttled: bool) -> list[int]:
         """Count the arrivals of one kind in each bar."""
-        counts = Counter(int(at / self.width) for at, kind in self.arrivals if kind == refused)
+        counts = Counter(int(at / self.width) for at, kind in self.arrivals if kind == throttled)
         return [counts[bar] for bar in range(int(self.seconds / self.width) + 1)]
 
     def rolling_count(self) -> tuple[list[float], list[int]]:
@@ -102,13 +102,13 @@ def _figure_class() -> "type[Figure]":
 
 def _draw_panel(panel: Panel, axes: "Axes") -> None:
     rate, width = panel.rate, panel.width
-    admitted, refused = panel.bars(refused=False), panel.bars(refused=True)
+    admitted, throttled = panel.bars(throttled=False), panel.bars(throttled=True)
     places = [(bar + 0.5) * width for bar in range(len(admitted))]
     instants, counts = panel.rolling_count()
     axes.bar(places, admitted, width, color="#0072b2", label=f"admitted per {number(width, 3)} s")
     axes.bar(
         places,
-        refused,
+        throttled,
         width,
         admitted,
         color="#d55e00",

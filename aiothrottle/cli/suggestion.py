@@ -33,7 +33,7 @@ class Sighting:
         admitted: Requests before a throttled one.
         seconds: From the first request to the throttled one.
         retry_after: The wait of the throttled response in seconds.
-        refused: Whether a request was throttled.
+        throttled: Whether a request was throttled.
         sent: Requests of the search, without the first one.
         status: The status of the throttled response, if nothing else in it says so.
     """
@@ -41,7 +41,7 @@ class Sighting:
     admitted: int
     seconds: float
     retry_after: float | None
-    refused: bool
+    throttled: bool
     sent: int = 0
     status: int | None = None
 
@@ -127,10 +127,10 @@ def seen(sighting: Sighting) -> Rate | None:
     The admitted requests are taken for one window, which ends with the wait. A token bucket that
     was full refills more slowly.
 
-    >>> seen(Sighting(20, 0.1, 1.0, refused=True))
+    >>> seen(Sighting(20, 0.1, 1.0, throttled=True))
     Rate(limit=20, period=1.0)
     """
-    if not sighting.refused or sighting.retry_after is None or not sighting.admitted:
+    if not sighting.throttled or sighting.retry_after is None or not sighting.admitted:
         return None
     longest = sighting.seconds + sighting.retry_after
     usual = [

@@ -118,14 +118,14 @@ def test_bars_count_every_arrival_once() -> None:
     panel = crawl_of(0.0, 0.25, 0.75, 2.5, throttled=(0.5, 2.625))
     panel = dataclasses.replace(panel, rate=Rate(10, 5.0))
     assert panel.width == 0.5
-    assert panel.bars(refused=False) == [2, 1, 0, 0, 0, 1, 0]
-    assert panel.bars(refused=True) == [0, 1, 0, 0, 0, 1, 0]
+    assert panel.bars(throttled=False) == [2, 1, 0, 0, 0, 1, 0]
+    assert panel.bars(throttled=True) == [0, 1, 0, 0, 0, 1, 0]
 
 
 def test_number_of_bars_is_bounded() -> None:
     panel = dataclasses.replace(crawl_of(0.0, 2999.0), seconds=3000.0)
-    assert len(panel.bars(refused=False)) == 401
-    assert sum(panel.bars(refused=False)) == 2
+    assert len(panel.bars(throttled=False)) == 401
+    assert sum(panel.bars(throttled=False)) == 2
 
 
 def test_line_is_the_count_of_the_last_period() -> None:

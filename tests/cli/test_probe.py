@@ -324,13 +324,13 @@ def test_reported_limit_of_requests_is_a_rate(limits: ServerLimits, rates: list[
 @pytest.mark.parametrize(
     ("sighting", "rate"),
     [
-        (Sighting(20, 0.1, 1.0, refused=True), Rate(20, 1)),
-        (Sighting(20, 0.7, 1.0, refused=True), Rate(20, 1)),
-        (Sighting(100, 12.3, 48.0, refused=True), Rate(100, 60)),
-        (Sighting(100, 12.3, 7.5, refused=True), Rate(100, 19.8)),
-        (Sighting(100, 12.3, None, refused=True), None),
-        (Sighting(100, 12.3, None, refused=False), None),
-        (Sighting(0, 0.1, 1.0, refused=True), None),
+        (Sighting(20, 0.1, 1.0, throttled=True), Rate(20, 1)),
+        (Sighting(20, 0.7, 1.0, throttled=True), Rate(20, 1)),
+        (Sighting(100, 12.3, 48.0, throttled=True), Rate(100, 60)),
+        (Sighting(100, 12.3, 7.5, throttled=True), Rate(100, 19.8)),
+        (Sighting(100, 12.3, None, throttled=True), None),
+        (Sighting(100, 12.3, None, throttled=False), None),
+        (Sighting(0, 0.1, 1.0, throttled=True), None),
     ],
 )
 def test_observed_limit_with_retry_after_is_a_rate(sighting: Sighting, rate: Rate | None) -> None:

@@ -77,7 +77,7 @@ class World:
         began_at, admitted = clock(), 0
         while not (await self.send()).throttled:
             admitted += 1
-        burst = Sighting(admitted, clock() - began_at, self._retry_after, refused=True)
+        burst = Sighting(admitted, clock() - began_at, self._retry_after, throttled=True)
         search = Search(self.send, most=most, reported=reported, progress=progress)
         return await search.run(burst)
 

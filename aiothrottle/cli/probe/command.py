@@ -217,7 +217,7 @@ async def _investigate(sender: Sender, findings: Findings, tell: Tell, *, find: 
         return
     findings.burst = burst = await find_burst(sender, began_at, answer.status)
     tell(findings.seen())
-    if not burst.refused:
+    if not burst.throttled:
         return
     display = Display(sys.stderr)
 

@@ -61,7 +61,7 @@ class Findings:
         """Yield what the burst has shown."""
         burst = self._burst
         many = f"{burst.admitted} requests in {burst.seconds:.2f} s"
-        if not burst.refused:
+        if not burst.throttled:
             yield f"It throttled none of {many}:"
             yield "the limit, if there is one, is above that."
             return
@@ -129,7 +129,7 @@ class Findings:
             else {
                 "admitted": burst.admitted,
                 "seconds": burst.seconds,
-                "throttled": burst.refused,
+                "throttled": burst.throttled,
                 "retry_after": burst.retry_after,
             },
             "tried": None

@@ -17,7 +17,7 @@ from aiothrottle.texts import number
 __all__ = ["Answer", "Inquiry", "NoResponse", "Sender", "find_burst", "is_throttled", "opened"]
 
 # With which servers throttle.
-_REFUSALS = frozenset({403, 420, 429, 503, 529})
+_THROTTLED = frozenset({403, 420, 429, 503, 529})
 # Seconds. After a rest the server may just be closing an idle connection.
 _KEEPALIVE = 1.0
 # Limits in the body of an error are at its beginning.
@@ -124,7 +124,7 @@ def is_throttled(answer: Answer, usual: int) -> bool:
         usual: The status of the first request. nginx, Apache and Django throttle with 503 or 403,
             which mean it if the same request was answered otherwise before.
     """
-    return answer.limits.throttled or (answer.status in _REFUSALS and answer.status != usual)
+    return answer.limits.throttled or (answer.status in _THROTTLED and answer.status != usual)
 
 
 async def find_burst(sender: Sender, began_at: float, usual: int) -> Sighting:
@@ -146,19 +146,19 @@ async def find_burst(sender: Sender, began_at: float, usual: int) -> Sighting:
             tasks = [group.create_task(sender.send()) for _ in range(batch)]
         sent += batch
         answers = [task.result() for task in tasks]
-        refusals = [answer for answer in answers if is_throttled(answer, usual)]
-        if refusals:
-            limits = refusals[0].limits
-            named = [answer.limits.retry_after for answer in refusals]
+        throttled = [answer for answer in answers if is_throttled(answer, usual)]
+        if throttled:
+            limits = throttled[0].limits
+            named = [answer.limits.retry_after for answer in throttled]
             waits = [wait for wait in named if wait is not None]
-            admitted = 1 + sent - len(refusals)
+            admitted = 1 + sent - len(throttled)
             seconds = time.monotonic() - began_at
             return Sighting(
                 admitted,
                 seconds,
                 max(waits, default=None),
-                refused=True,
+                throttled=True,
                 sent=sent,
-                status=None if limits.throttled else refusals[0].status,
+                status=None if limits.throttled else throttled[0].status,
             )
-    return Sighting(1 + sent, time.monotonic() - began_at, None, refused=False, sent=sent)
+    return Sighting(1 + sent, time.monotonic() - began_at, None, throttled=False, sent=sent)
