@@ -291,14 +291,16 @@ class Reserver:
 
         Where there are ten tokens for eight processes, two of them are left over. All processes
         call at the same instant, when their reservations are ready, and the fastest one would get
-        another token each time.
+        another token each time. Those of a far store do not.
+
+        After a wait for a slower one of several limits a process that is alone comes late, too.
         """
         self._tokens += tokens
         wait = answer.instants[-1] - answer.now if answer.instants else 0.0
         if wait > 0.0:
             interval = self.batching.interval
-            is_alone = wait <= 2.0 * self._tokens * interval or self.batching.way
-            self._turn = 0.0 if is_alone else min(_TURN * interval, _LONGEST_TURN)
+            has_others = wait > 2.0 * self._tokens * interval and not self.batching.way
+            self._turn = min(_TURN * interval, _LONGEST_TURN) if has_others else 0.0
             self._tokens = 0.0
 
     def hold(self, engine: Engine, costs: list[float], answer: "Answer") -> float:

@@ -40,11 +40,15 @@ Unchecked: TypeAlias = Any  # an argument of a caller that does not check its ty
 
 
 class Watched(MemoryStore):
-    """A store that records its calls, and answers after `latency`, or when `may_answer` is set."""
+    """A store that records its calls, and answers after `latency`, or when `may_answer` is set.
 
-    def __init__(self, *, latency: float = 0.0) -> None:
+    A reservation is decided `way` seconds after its call.
+    """
+
+    def __init__(self, *, latency: float = 0.0, way: float = 0.0) -> None:
         super().__init__(clock=now)
         self.latency = latency
+        self.way = way
         self.calls = Counter[str]()
         self.costs: list[list[float]] = []
         self.asked_at: list[float] = []
@@ -79,6 +83,8 @@ class Watched(MemoryStore):
     ) -> Answer:
         self.costs.append(list(costs))
         self.asked_at.append(now())
+        if self.way:
+            await asyncio.sleep(self.way)
         answer = await super().reserve(key, algorithm, costs, horizon=horizon)
         self.instants += answer.instants
         await self.answer("reserve", key)
@@ -209,22 +215,10 @@ async def test_four_limiters_of_one_key_use_the_limit() -> None:
 
 @virtual
 async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
-    class Distant(Watched):
-        """The same store seen from another machine."""
-
-        async def reserve(
-            self,
-            key: Key,
-            algorithm: Algorithm[Any],
-            costs: Sequence[float],
-            *,
-            horizon: float = 0.0,
-        ) -> Answer:
-            await asyncio.sleep(self.latency / 2)
-            return await super().reserve(key, algorithm, costs, horizon=horizon)
-
     counts = [0] * 8
-    stores = [Distant(latency=0.001 + 0.0001 * process) for process in range(len(counts))]
+    # One store, from which each process is a little further away.
+    latencies = [0.001 + 0.0001 * process for process in range(len(counts))]
+    stores = [Watched(latency=latency, way=latency / 2) for latency in latencies]
     for store in stores:
         store._entries = stores[0]._entries
 
@@ -243,6 +237,38 @@ async def test_tokens_that_are_left_over_go_to_each_process_in_turn() -> None:
     await cancel(*tasks)
     assert sum(counts) >= 595
     assert sum(counts) ** 2 / (len(counts) * sum(it**2 for it in counts)) >= 0.97  # Jain's index
+
+
+@virtual
+async def test_turn_that_is_cancelled_costs_no_waiter_its_token() -> None:
+    store = Watched()
+    await store.record("k", SlidingWindowLog("10/s"), 10)  # of another process
+    limiter = RateLimiter("10/s", store=store, key="k", guard=0.0)
+    first, second = visits(limiter, 1), visits(limiter, 1)
+    assert await asyncio.gather(*first) == [1.0]
+    await turns()
+    assert len(store.asked_at) == 1, "it lets the other process call first"
+    (turn,) = [it for it in asyncio.all_tasks() if it.get_name() == "aiothrottle reserver"]
+    turn.cancel()
+    assert await asyncio.gather(*second) == pytest.approx([1.0], abs=0.01)
+    await rest()
+
+
+@virtual
+async def test_limiter_that_is_closed_in_a_turn_leaves_no_task() -> None:
+    store = Watched()
+    await store.record("k", SlidingWindowLog("10/s"), 10)  # of another process
+    limiter = RateLimiter("10/s", store=store, key="k", guard=0.0)
+    first, second = visits(limiter, 1), visits(limiter, 1)
+    assert await asyncio.gather(*first) == [1.0]
+    await turns()
+    assert len(store.asked_at) == 1, "it lets the other process call first"
+    assert "aiothrottle reserver" in others()
+    await limiter.aclose()
+    with pytest.raises(LimiterClosed):
+        await second[0]
+    assert not others()
+    assert now() == pytest.approx(1.0, abs=0.01)
 
 
 @virtual

@@ -16,7 +16,7 @@ from aiothrottle.texts import number
 
 __all__ = ["Answer", "Inquiry", "NoResponse", "Sender", "find_burst", "is_throttled", "opened"]
 
-# With which servers throttle.
+# The statuses with which servers throttle.
 _THROTTLED = frozenset({403, 420, 429, 503, 529})
 # Seconds. After a rest the server may just be closing an idle connection.
 _KEEPALIVE = 1.0
