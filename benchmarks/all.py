@@ -24,9 +24,11 @@ import keyed
 import many_keys
 import observed
 import observer
+import outage
 import overhead
 import scale
 import stores
+import swap_stores
 import uncontended
 from measure import Report, machine, markdown, put_into, show
 
@@ -59,6 +61,8 @@ FULL: dict[ModuleType, Callable[[], Report]] = {
     observer: observer.report,
     many_keys: many_keys.report,
     scale: scale.report,
+    swap_stores: swap_stores.report,
+    outage: outage.report,
     adaptive: adaptive.report,
 }
 QUICK: dict[ModuleType, Callable[[], Report]] = {
@@ -77,6 +81,8 @@ QUICK: dict[ModuleType, Callable[[], Report]] = {
     far_store: lambda: far_store.report(rates=(100,), workers=(30,), seconds=2),
     many_keys: lambda: many_keys.report(sizes=(100, 1_000), seconds=0.5),
     scale: lambda: scale.report(seconds=5.0, keys=1_000, processes=20),
+    swap_stores: lambda: swap_stores.report(seconds=5),
+    outage: lambda: outage.report(seconds=5.0, keys=500),
 }
 
 MISSED = "**missed**"

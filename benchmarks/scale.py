@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from counting import Counting
 from delay import delayed
 from measure import Report, arguments, show
 from redis.asyncio import Redis
@@ -25,8 +26,7 @@ from server import valkey
 from stores import jain
 
 from aiothrottle import KeyedRateLimiter, LeakyBucket, Rate, RateLimiter, SlidingWindowLog
-from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores import Answer, Key
+from aiothrottle.stores import Key
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
 
@@ -48,33 +48,8 @@ Work: TypeAlias = Callable[[RedisStore], tuple[Limiter, list[Coroutine[Any, Any,
 """The limiter and the tasks of one process, for its store."""
 
 
-class Counting(RedisStore):
-    """Records what is taken, by the server's clock and less what is refunded; counts its calls."""
-
-    __slots__ = ("calls", "taken")
-
-    def __init__(self, client: Redis) -> None:
-        super().__init__(client, timeout=10)
-        self.calls = 0
-        self.taken: dict[Key, list[float]] = defaultdict(list)
-
-    async def reserve(
-        self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
-    ) -> Answer:
-        """Record the tokens taken."""
-        self.calls += 1
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
-        self.taken[key] += answer.instants
-        return answer
-
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
-        """Remove the tokens refunded."""
-        self.calls += 1
-        await super().refund(key, algorithm, cost, instant)
-        for _ in range(round(cost)):
-            self.taken[key].remove(instant)
+class Counted(Counting, RedisStore):
+    """A store of Redis that counts."""
 
     async def now(self, key: Key) -> float:
         """Return the time of the server's clock."""
@@ -107,7 +82,9 @@ class Result:
 async def run(port: int, works: Sequence[Work], warm_up: float, seconds: float) -> Result:
     """Run one process for each of the works; count after they have warmed up."""
     async with AsyncExitStack() as stack:
-        stores = [Counting(await stack.enter_async_context(Redis(port=port))) for _ in works]
+        stores = [
+            Counted(await stack.enter_async_context(Redis(port=port)), timeout=10) for _ in works
+        ]
         made = [work(store) for work, store in zip(works, stores, strict=True)]
         tasks = [asyncio.create_task(each) for _, asking in made for each in asking]
         # A pass over the objects of 200 processes takes longer than a reservation may be used late.

@@ -22,14 +22,13 @@ from multiprocessing import get_context
 from statistics import median
 from typing import Any, TypeAlias
 
+from counting import Counting
 from measure import Chart, Report, arguments, show
 from redis.asyncio import Redis
 from server import valkey
 from shared_peers import CONTESTANTS, Take
 
 from aiothrottle import RateLimiter
-from aiothrottle.algorithms import Algorithm
-from aiothrottle.stores import Answer, Key
 from aiothrottle.stores.redis import RedisStore
 from aiothrottle.testing.audit import greatest_count
 
@@ -149,36 +148,15 @@ def show_tasks(report: Report, found: dict[int, Results]) -> None:
 # ---- processes that share ------------------------------------------------------------------------
 
 
-class Noted(RedisStore):
-    """Records by the server's clock the tokens taken and not refunded."""
-
-    __slots__ = ("taken",)
-
-    taken: list[float]
-
-    async def reserve(
-        self, key: Key, algorithm: Algorithm[Any], costs: Sequence[float], *, horizon: float = 0.0
-    ) -> Answer:
-        """Record the tokens taken."""
-        answer = await super().reserve(key, algorithm, costs, horizon=horizon)
-        self.taken += answer.instants
-        return answer
-
-    async def refund(
-        self, key: Key, algorithm: Algorithm[Any], cost: float, instant: float
-    ) -> None:
-        """Remove the tokens refunded."""
-        await super().refund(key, algorithm, cost, instant)
-        for _ in range(round(cost)):
-            self.taken.remove(instant)
+class Counted(Counting, RedisStore):
+    """A store of Redis that counts."""
 
 
 async def _work(
     port: int, key: str, rate: int, *, processes: int, seconds: float, tasks: int
 ) -> tuple[int, list[float]]:
     async with Redis(port=port) as client:
-        store = Noted(client, timeout=10)
-        store.taken = []
+        store = Counted(client, timeout=10)
         await client.incr(f"{key} ready")
         while int(await client.get(f"{key} ready") or 0) < processes:  # noqa: ASYNC110 - of others
             await asyncio.sleep(0.02)
@@ -194,7 +172,7 @@ async def _work(
                         granted += 1
 
             await asyncio.gather(*(work() for _ in range(tasks)))
-        return granted, store.taken
+        return granted, store.taken[key]
 
 
 def work(port: int, key: str, rate: int, **options: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - numbers
